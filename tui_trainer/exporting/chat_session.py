@@ -55,9 +55,9 @@ class ChatSession:
         if not line.strip():
             return True
         if line.startswith("/") and not line.startswith("//"):
-            name, _, value = line.strip().partition(" ")
+            command, _, argument = line.strip().partition(" ")
             try:
-                return self._command(name, value.strip())
+                return self._command(command, argument.strip())
             except (ValueError, OSError) as error:
                 self._tell(system_reason(error))
                 return True
@@ -98,12 +98,12 @@ class ChatSession:
         return True
 
     def _undo(self) -> None:
-        first = int(bool(self._system))
-        if all(len(messages) == first for messages in self._messages.values()):
+        first_index = int(bool(self._system))
+        if all(len(messages) == first_index for messages in self._messages.values()):
             self._tell("nothing to undo")
             return
         for messages in self._messages.values():
-            del messages[max(first, len(messages) - 2) :]
+            del messages[max(first_index, len(messages) - 2) :]
         self._tell("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
@@ -124,15 +124,15 @@ class ChatSession:
             messages = [*self._messages[name], {"role": "user", "content": question}]
             pieces: list[str] = []
 
-            def show(piece: str, pieces: list[str] = pieces) -> None:
+            def show_piece(piece: str, pieces: list[str] = pieces) -> None:
                 pieces.append(piece)
                 self._show(visible(piece))
 
             if len(self._writers) > 1:
                 self._show(f"[{name}] ")
             try:
-                if left_out := writer.reply(messages, sampling, show):
-                    self._tell(f"(the first {left_out} messages no longer fit into the context and were left out)")
+                if dropped_count := writer.reply(messages, sampling, show_piece):
+                    self._tell(f"(the first {dropped_count} messages no longer fit into the context and were left out)")
             except KeyboardInterrupt:
                 self._show(" [ended]")
             except InputError as error:

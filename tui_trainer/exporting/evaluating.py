@@ -105,19 +105,19 @@ class Evaluator:
             stored_rows = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
                 self.notes.append("the run has no held-out rows: the models are evaluated on its training rows")
-            limit = trained.config.evaluation.max_eval_rows
-            row_limit = rows or (0 if limit == "auto" else limit)
-            chosen = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
-            measured = MeasuredRows(trained, data, stored_rows, chosen, self.device, self.progress)
+            config_limit = trained.config.evaluation.max_eval_rows
+            row_limit = rows or (0 if config_limit == "auto" else config_limit)
+            chosen_rows = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
+            measurer = MeasuredRows(trained, data, stored_rows, chosen_rows, self.device, self.progress)
             compares = reference is not None and changed > 0
-            before = measured.measure(reference, keeps=compares) if reference else None
-            first = measured.measure(candidates[0], keeps=compares)
-            pairs = measured.changed(reference, candidates[0], before, first, changed) if before and reference else ()
-            results = (first, *(measured.measure(candidate) for candidate in candidates[1:]))
+            base = measurer.measure(reference, keeps=compares) if reference else None
+            result = measurer.measure(candidates[0], keeps=compares)
+            pairs = measurer.changed(reference, candidates[0], base, result, changed) if base and reference else ()
+            results = (result, *(measurer.measure(candidate) for candidate in candidates[1:]))
             return ModelEvaluation(
-                rows=len(chosen),
+                rows=len(chosen_rows),
                 data=data.source if file else f"held-out data of {self.trained.run.name}",
-                reference=before,
+                reference=base,
                 models=results,
                 changed=tuple(pairs),
                 notes=tuple(self.notes),
@@ -133,18 +133,18 @@ class Evaluator:
             self.notes.append(f"not compared with the base model: {reason}")
         return Candidate(BASE, folder, None) if folder else None
 
-    def _refuse_incomparable(self, model: Candidate, own: Any) -> None:
+    def _refuse_incomparable(self, model: Candidate, own_tokenizer: Any) -> None:
         """Raise InputError if a model cannot be compared, because its tokens or labels differ from the run's."""
         trained, tokenizer = self.trained, saved_tokenizer(self.trained, model.folder)
-        names = f"{model.name} and {trained.run.name}"
+        model_names = f"{model.name} and {trained.run.name}"
         if tokenizer is None:
             return
-        if tokenizer.get_vocab() != own.get_vocab():
+        if tokenizer.get_vocab() != own_tokenizer.get_vocab():
             if model.name == BASE:
                 return
-            raise InputError(f"{names} have different tokens: the losses are not comparable")
+            raise InputError(f"{model_names} have different tokens: the losses are not comparable")
         if trained.head in CLASSIFYING and labels_of(trained, model.folder) != labels_of(trained, trained.folder):
-            raise InputError(f"{names} have different labels: the scores are not comparable")
+            raise InputError(f"{model_names} have different labels: the scores are not comparable")
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
@@ -180,15 +180,15 @@ class MeasuredRows:
         model, task, config = self._load(candidate), self.trained.task, self.trained.config
         losses: list[float] = []
 
-        def add(batch: MicroBatch, loss: float, labels: int, seconds: float) -> None:
+        def add_pass(batch: MicroBatch, loss: float, labels: int, seconds: float) -> None:
             losses.append(loss / max(labels, 1))
             if len(losses) % 20 == 1:
                 self.progress(f"measuring {candidate.name}", len(losses) - 1, len(self.chosen), "rows")
 
-        one_by_one, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
-        loss, scores = scored(self.trained, self.data, model, self.rows, one_by_one, layout, add)
-        few = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
-        if examples := [self.rows.example(self.chosen[number]) for number in few]:
+        row_parts, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
+        loss, scores = scored(self.trained, self.data, model, self.rows, row_parts, layout, add_pass)
+        sample_numbers = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
+        if examples := [self.rows.example(self.chosen[number]) for number in sample_numbers]:
             with torch.inference_mode():
                 scores |= task.answer_scores(config, model, load_tokenizer(self.trained), examples)
         self.progress(f"measuring {candidate.name}", 1, 1, "rows")
@@ -200,24 +200,24 @@ class MeasuredRows:
         self, reference: Candidate, candidate: Candidate, before: MeasuredModel, after: MeasuredModel, limit: int
     ) -> list[ChangedRow]:
         """Return the rows whose losses differ most between two models, with the output of each."""
-        pairs = list(zip(before.row_losses, after.row_losses, strict=True))
-        order = sorted(range(len(pairs)), key=lambda i: -abs(pairs[i][0] - pairs[i][1]))[:limit]
+        losses = list(zip(before.row_losses, after.row_losses, strict=True))
+        order = sorted(range(len(losses)), key=lambda i: -abs(losses[i][0] - losses[i][1]))[:limit]
         # The model that was measured last comes first.
-        now, was = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
+        new_texts, old_texts = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
         return [
-            ChangedRow(number=i, text=text, loss_before=pairs[i][0], loss_after=pairs[i][1], before=old, after=new)
-            for i, (text, old), (_, new) in zip(order, was, now, strict=True)
+            ChangedRow(number=i, text=text, loss_before=losses[i][0], loss_after=losses[i][1], before=old, after=new)
+            for i, (text, old), (_, new) in zip(order, old_texts, new_texts, strict=True)
         ]
 
     def _samples(self, candidate: Candidate, indices: Sequence[int]) -> list[tuple[str, str]]:
         model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
-        sample, samples = self.trained.task.sample, []
+        sampler, texts = self.trained.task.sample, []
         with torch.inference_mode():
             for index in indices:
                 torch.manual_seed(_SEED)
                 row = self.rows.example(self.chosen[index])
-                samples.append(sample(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
-        return samples
+                texts.append(sampler(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
+        return texts
 
     def _load(self, candidate: Candidate) -> Any:
         dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
@@ -236,10 +236,10 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
     folder = at_home(name)
     if is_model_folder(folder):
         return Candidate(name, folder, _base_of_folder(folder, trained))
-    other = TrainedModel.of(find_run(name))
-    if other.task.name != trained.task.name:
-        raise InputError(f"{other.run.name} was trained for {other.task.name}, not for {trained.task.name}")
-    return Candidate(other.run.name, other.folder, other.base)
+    other_model = TrainedModel.of(find_run(name))
+    if other_model.task.name != trained.task.name:
+        raise InputError(f"{other_model.run.name} was trained for {other_model.task.name}, not for {trained.task.name}")
+    return Candidate(other_model.run.name, other_model.folder, other_model.base)
 
 
 def run_of(name: str) -> RunFolder:

@@ -79,14 +79,14 @@ class Certificate:
         if self.exported is None:
             return [f"{self.format}: differs from the trained model: {'; '.join(self.faults)}"]
         before, after = self.trained, self.exported
-        scores = "".join(
+        score_words = "".join(
             f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
         )
-        logits = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
+        words = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
         return [
             f"reloaded in a fresh process and compared on {self.rows} held-out rows:",
-            f"  logits {logits}",
-            f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{scores}",
+            f"  logits {words}",
+            f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{score_words}",
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
             f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "
             f"ms/row on the CPU",
@@ -107,28 +107,28 @@ class Certifier:
     def certify(self, export_format: Format, folder: Path) -> Certificate:
         """Compare the export in `folder` with the trained model. Raises RunError if the model cannot be measured."""
         try:
-            self._before = before = self._before or self._measure(self._trained.folder, "", None)
+            self._before = trained_answer = self._before or self._measure(self._trained.folder, "", None)
         except WorkerFailed as failure:
             raise RunError(f"the trained model cannot be measured: the process {failure}") from None
-        tolerance, difference, exported = export_format.tolerance(self._trained), None, None
+        tolerance, logit_difference, export_figures = export_format.tolerance(self._trained), None, None
         try:
-            after = self._measure(folder, export_format.name, before["texts"])
+            export_answer = self._measure(folder, export_format.name, trained_answer["texts"])
         except WorkerFailed as failure:
             faults = [f"it cannot be loaded: {failure.reason or failure}"]
         else:
-            difference = _logit_difference(before["logits"], after["logits"])
-            exported = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(after))
-            faults = _faults(before, after, difference, tolerance)
-        finished = finish_of(self._trained.run)
-        run_loss = finished.eval_loss if finished else None
+            logit_difference = _logit_difference(trained_answer["logits"], export_answer["logits"])
+            export_figures = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(export_answer))
+            faults = _faults(trained_answer, export_answer, logit_difference, tolerance)
+        finish = finish_of(self._trained.run)
+        run_loss = finish.eval_loss if finish else None
         return Certificate(
             format=export_format.name,
-            rows=before["rows"],
-            logit_difference=difference,
+            rows=trained_answer["rows"],
+            logit_difference=logit_difference,
             tolerance=tolerance,
-            trained=MeasuredExport(bytes=self._trained.weight_bytes, **_figures(before)),
-            exported=exported,
-            faults=(*self._changes_since_the_run(before, run_loss), *faults),
+            trained=MeasuredExport(bytes=self._trained.weight_bytes, **_figures(trained_answer)),
+            exported=export_figures,
+            faults=(*self._changes_since_the_run(trained_answer, run_loss), *faults),
             run_loss=run_loss,
         )
 
@@ -137,12 +137,12 @@ class Certifier:
         if run_loss is None or not math.isfinite(run_loss):
             return []
         config, precision = self._trained.plan.config, self._trained.plan.precision.value
-        share = _LOSS_SHARES["4 bits" if config.tuning.in_four_bits else precision]
-        margin = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
+        loss_share = _LOSS_SHARES["4 bits" if config.tuning.in_four_bits else precision]
+        margin = loss_share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
         if abs(before["loss"] - run_loss) <= margin:
             return []
-        losses = f"held-out loss {before['loss']:.4f} instead of {run_loss:.4f} (allowed difference {margin:.4f})"
-        return [f"the model in the run's folder itself has changed since the run: {losses}"]
+        loss_words = f"held-out loss {before['loss']:.4f} instead of {run_loss:.4f} (allowed difference {margin:.4f})"
+        return [f"the model in the run's folder itself has changed since the run: {loss_words}"]
 
     def _measure(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
         question: dict[str, Any] = {
@@ -167,13 +167,13 @@ def _logit_difference(before: Any, after: Any) -> float:
     return float(np.abs(before - after).max() / max(float(np.abs(before).max()), 1e-9))
 
 
-def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, allowed: Tolerance) -> list[str]:
+def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, tolerance: Tolerance) -> list[str]:
     faults = []
-    if not difference <= allowed.logits:
+    if not difference <= tolerance.logits:
         faults.append(
-            f"its logits differ by {difference:.1e} of the largest logit, more than the allowed {allowed.logits:.0e}"
+            f"its logits differ by {difference:.1e} of the largest logit, more than the allowed {tolerance.logits:.0e}"
         )
-    if not abs(after["loss"] - before["loss"]) <= allowed.loss * max(abs(before["loss"]), 1e-3):
+    if not abs(after["loss"] - before["loss"]) <= tolerance.loss * max(abs(before["loss"]), 1e-3):
         faults.append(f"its held-out loss is {after['loss']:.4f} instead of {before['loss']:.4f}")
     if after["labels"] != before["labels"]:
         faults.append(f"its labels are {', '.join(after['labels'])} instead of {', '.join(before['labels'])}")
@@ -207,11 +207,11 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
     target = from_the_root(str(out)) if out else trained.run.exports / export_format.name
     if out and is_here(str(target)) and (not target.is_dir() or any(target.iterdir())):
         raise FolderError("already exists and is not empty", where=str(target), hint="choose a new folder with --out")
-    needed = export_format.needed_bytes(trained) + _SMALL_FILES_BYTES
-    free = shutil.disk_usage(nearest_existing(target)).free
-    if needed > free:
+    needed_bytes = export_format.needed_bytes(trained) + _SMALL_FILES_BYTES
+    free_bytes = shutil.disk_usage(nearest_existing(target)).free
+    if needed_bytes > free_bytes:
         hint = "choose a folder on another disk with --out"
-        raise FolderError(space_words("the export needs", needed, free), where=str(target), hint=hint)
+        raise FolderError(space_words("the export needs", needed_bytes, free_bytes), where=str(target), hint=hint)
     return target
 
 
@@ -247,32 +247,32 @@ def export(
 def _export_locked(
     trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, progress: Progress
 ) -> tuple[Path, Certificate]:
-    started, temporary = monotonic(), writing_folder(target)
-    shutil.rmtree(temporary, ignore_errors=True)
+    started_at, temporary_folder = monotonic(), writing_folder(target)
+    shutil.rmtree(temporary_folder, ignore_errors=True)
     try:
-        temporary.mkdir(mode=0o700)
+        temporary_folder.mkdir(mode=0o700)
     except OSError as error:
         raise FolderError(f"cannot be created: {system_reason(error)}", where=one_line(str(target), 300)) from None
     try:
         with _quiet():
-            export_format.write(trained, temporary, progress)
-        make_durable(temporary)
+            export_format.write(trained, temporary_folder, progress)
+        make_durable(temporary_folder)
     except BaseException as error:  # Ctrl+C as well
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        kind = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
-        reason = f"{kind}{one_line(str(error), 300)}"
+        error_prefix = "" if isinstance(error, RunError) else f"{type(error).__name__}: "
+        reason = f"{error_prefix}{one_line(str(error), 300)}"
         raise RunError(f"{trained.run.name} could not be exported to {export_format.name}: {reason}") from error
     progress("comparing with the trained model", 0, None, "")
     try:
-        certificate = replace(certifier.certify(export_format, temporary), seconds=monotonic() - started)
+        certificate = replace(certifier.certify(export_format, temporary_folder), seconds=monotonic() - started_at)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)
         raise
-    write_atomically(temporary / CERTIFICATE_FILE, certificate.text().encode())
+    write_atomically(temporary_folder / CERTIFICATE_FILE, certificate.text().encode())
     target = target.with_name(f"failed-{target.name}") if certificate.faults else target
-    put_in_place(temporary, target)
+    put_in_place(temporary_folder, target)
     return target, certificate
 
 

@@ -58,18 +58,18 @@ class Writer:
         if self.continues:
             self._continue(_text_of(messages), sampling, show)
             return 0
-        config, first = self._config, int(messages[0]["role"] == "system")
+        config, system_count = self._config, int(messages[0]["role"] == "system")
         reader = self._task.input_reader(config, self._tokenizer)
-        for left_out in range(0, len(messages) - first, 2):
-            fitting = [*messages[:first], *messages[first + left_out :]]
-            contents = [reader.of_messages(fitting)]
+        for dropped_count in range(0, len(messages) - system_count, 2):
+            kept_messages = [*messages[:system_count], *messages[system_count + dropped_count :]]
+            contents = [reader.of_messages(kept_messages)]
             [row] = self._task.encode_inputs(config, self._model, self._tokenizer, contents, sampling)
             if not row.is_cut:
                 break
         torch.manual_seed(sampling.seed)
-        room = min(sampling.max_new_tokens, most_tokens(self._model, self._tokenizer) - len(row))
-        self._write(list(row.ids), room, sampling, show)
-        return left_out
+        room_tokens = min(sampling.max_new_tokens, most_tokens(self._model, self._tokenizer) - len(row))
+        self._write(list(row.ids), room_tokens, sampling, show)
+        return dropped_count
 
     def continue_text(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Generate text after `prompt`, and call `show` with each piece. Return how many prompt tokens did not fit.
@@ -84,22 +84,22 @@ class Writer:
         self.unknown_tokens = ids.count(self._tokenizer.unk_token_id)
         window = self._tokenizer.model_max_length
         torch.manual_seed(sampling.seed)
-        written, context = 0, ids[-(window - 1) :]
-        while written < sampling.max_new_tokens:
-            room = min(window - len(context), sampling.max_new_tokens - written)
-            new = self._write(context, room, sampling, show)
-            written += len(new)
-            if len(new) < room or new[-1] == self._tokenizer.eos_token_id:
+        written_count, context_ids = 0, ids[-(window - 1) :]
+        while written_count < sampling.max_new_tokens:
+            room_tokens = min(window - len(context_ids), sampling.max_new_tokens - written_count)
+            new_ids = self._write(context_ids, room_tokens, sampling, show)
+            written_count += len(new_ids)
+            if len(new_ids) < room_tokens or new_ids[-1] == self._tokenizer.eos_token_id:
                 break
-            context = (context + new)[-max(1, window // 2) :]
+            context_ids = (context_ids + new_ids)[-max(1, window // 2) :]
         return max(0, len(ids) - (window - 1))
 
     def _write(self, context: list[int], new_tokens: int, sampling: Sampling, show: Callable[[str], None]) -> list[int]:
         settings = replace(sampling, max_new_tokens=new_tokens).settings()
         # The best of several beams is known only at the end, so transformers then accepts no streamer.
-        streamer = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
-        ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **streamer, **settings)[0][0].tolist()
-        if not streamer:
+        options = {"streamer": _Pieces(self._tokenizer, show)} if sampling.num_beams == 1 else {}
+        ids: list[int] = generate_ids(self._model, self._tokenizer, [context], **options, **settings)[0][0].tolist()
+        if not options:
             show(str(self._tokenizer.decode(ids, skip_special_tokens=True)))
         return ids
 
@@ -111,8 +111,8 @@ def whole_text(text: str) -> str:
 
 def _text_of(messages: Sequence[Message]) -> str:
     """Return a conversation as one text. Each user message except the first starts on a new line."""
-    starts = ["", *("\n" if message["role"] == "user" else "" for message in messages[1:])]
-    return "".join(start + message["content"] for start, message in zip(starts, messages, strict=True))
+    separators = ["", *("\n" if message["role"] == "user" else "" for message in messages[1:])]
+    return "".join(separator + message["content"] for separator, message in zip(separators, messages, strict=True))
 
 
 class _Pieces(TextStreamer):
@@ -134,31 +134,31 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
 
     If the GPU runs out of memory, the models move to the CPU. A text that is already shown in part is not repeated."""
     global _moved
-    pieces = 0
+    piece_count = 0
 
-    def show(piece: str) -> None:
-        nonlocal pieces
-        pieces += 1
+    def show_piece(piece: str) -> None:
+        nonlocal piece_count
+        piece_count += 1
         report(piece=piece)
 
     if (gpu := question.get("card")) and not _moved:
         try:
-            return _answer(question, _limited_gpu(**gpu), show) | {"moved": False}
+            return _answer(question, _limited_gpu(**gpu), show_piece) | {"moved": False}
         except torch.OutOfMemoryError:
             _moved = True
         for writer in _loaded.values():
             writer.move_to_cpu()
         torch.cuda.empty_cache()
-        if pieces:
+        if piece_count:
             raise RunError("the GPU has no memory for a longer text; the next text is generated on the CPU")
-    return _answer(question, None, show) | {"moved": _moved}
+    return _answer(question, None, show_piece) | {"moved": _moved}
 
 
 def _limited_gpu(uuid: str, bytes: int) -> torch.device:
     """Return the GPU with this UUID, after limiting the memory that torch may use on it to `bytes`."""
     index = card_index(uuid)
-    total = torch.cuda.get_device_properties(index).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(bytes / total, 1.0), index)
+    total_bytes = torch.cuda.get_device_properties(index).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(bytes / total_bytes, 1.0), index)
     return torch.device("cuda", index)
 
 
@@ -172,12 +172,12 @@ def _answer(question: dict[str, Any], device: torch.device | None, show: Callabl
                 raise FolderError(reason or "the model was trained from scratch, so it has no base model")
         _loaded[key] = Writer(run, device=device, base=base)
     writer = _loaded[key]
-    about = {"source": writer.source.name, "continues": writer.continues}
+    facts = {"source": writer.source.name, "continues": writer.continues}
     if "sampling" not in question:
-        return about
+        return facts
     sampling = Sampling(**question["sampling"])
     if "messages" in question:
-        return about | {"left_out": writer.reply(question["messages"], sampling, show)}
+        return facts | {"left_out": writer.reply(question["messages"], sampling, show)}
     if writer.continues:
-        return about | {"left_out": writer.continue_text(question["text"], sampling, show)}
-    return about | {"text": writer.answer(question["text"], sampling)}
+        return facts | {"left_out": writer.continue_text(question["text"], sampling, show)}
+    return facts | {"text": writer.answer(question["text"], sampling)}

@@ -34,11 +34,11 @@ from tui_trainer.worker.questions import Report
 
 def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -> PreparedData:
     """Return the prepared data of a run. Raises InputError if it is gone and the same data cannot be prepared again."""
-    if prepared := read_entry(prepared_data_folder() / trained.plan.data_key):
-        return prepared
+    if entry := read_entry(prepared_data_folder() / trained.plan.data_key):
+        return entry
     if trained.config is not trained.plan.config:
-        name = one_line(trained.plan.config.model.model_name_or_path, 200)
-        message = f"the prepared data of {trained.run.name} is gone, and preparing it again needs the model {name}"
+        model = one_line(trained.plan.config.model.model_name_or_path, 200)
+        message = f"the prepared data of {trained.run.name} is gone, and preparing it again needs the model {model}"
         command = f"tui-trainer evaluate {shell_word(trained.run.name)} --data FILE"
         hint = f"restore the model, or use `{command}`, which needs only a file with rows"
         raise InputError(f"{message}, which is not on this disk", hint=hint)
@@ -88,22 +88,22 @@ def scored(
                 term_sums.add(objective.terms_of(batch.to(device)))
             terms = term_sums.means()
         for batch in _passes(rows, parts, layout):
-            started = perf_counter()
-            batch_sums, observed = NamedLossSums.of(objective), observe(replace(batch.to(device), terms=terms))
-            for total in (batch_sums, sums):
-                total.count([batch])
-                total.add(observed)
+            started_at = perf_counter()
+            batch_sums, observed_losses = NamedLossSums.of(objective), observe(replace(batch.to(device), terms=terms))
+            for loss_sums in (batch_sums, sums):
+                loss_sums.count([batch])
+                loss_sums.add(observed_losses)
             loss = float(batch_sums.loss_sum)  # waits for the device, so that the seconds include its work
-            seen(batch, loss, batch_sums.label_count, perf_counter() - started)
-    named = {name: float(mean) for name, mean in sums.means().items()} if sums.has_names else {}
+            seen(batch, loss, batch_sums.label_count, perf_counter() - started_at)
+    named_means = {name: float(mean) for name, mean in sums.means().items()} if sums.has_names else {}
     scores = scorer.scores().values if scorer else {}
-    return float(sums.loss_sum) / sums.label_count, {**named, **scores}
+    return float(sums.loss_sum) / sums.label_count, {**named_means, **scores}
 
 
 def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> Iterator[MicroBatch]:
     """Yield the micro-batches of each part, grouping rows of similar length into one pass."""
-    for chosen in parts:
-        for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
+    for row_numbers in parts:
+        for rows_of_pass in layout.passes([rows.example(index) for index in row_numbers]):
             yield micro_batch(layout.batch(rows_of_pass))
 
 
@@ -118,16 +118,16 @@ def _base_model_values(
         message = f"the {task.name} loss of {trained.run.name} needs the outputs of the model before training"
         hint = "see the run's report for the loss measured in training; `tui-trainer predict` needs no loss"
         raise InputError(f"{message}: {reason}", hint=hint)
-    base = load_model(trained, folder, None, dtype=model.dtype).to(model.device)
-    objective = task.objective(trained.config, data, base, chunk_tokens=0)
+    base_model = load_model(trained, folder, None, dtype=model.dtype).to(model.device)
+    objective = task.objective(trained.config, data, base_model, chunk_tokens=0)
     row_pass = task.row_pass(trained.config, data, objective)
     assert row_pass is not None, "the trained model has one"
     row_values = np.full((len(rows), row_pass.width), np.nan, dtype=np.float32)
-    for chosen in parts:
-        examples = {id(example): (example, index) for index in chosen for example in [rows.example(index)]}
-        for passed in layout.passes([example for example, _ in examples.values()]):
-            values = row_pass.values(micro_batch(layout.batch(passed)).to(model.device))
-            row_values[[examples[id(row)][1] for together in passed for row in together]] = values.float().cpu().numpy()
+    for row_numbers in parts:
+        examples = {id(example): (example, index) for index in row_numbers for example in [rows.example(index)]}
+        for batch in layout.passes([example for example, _ in examples.values()]):
+            values = row_pass.values(micro_batch(layout.batch(batch)).to(model.device))
+            row_values[[examples[id(row)][1] for group in batch for row in group]] = values.float().cpu().numpy()
     return row_values
 
 
@@ -149,9 +149,9 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     texts: list[list[str]] | None = question["texts"]
     measurements = _measure_on_rows(trained, data, model, rows, question)
     if texts is None:
-        starts = (rows.row(index)[:_TEXT_TOKENS] for index in evenly_spaced(len(rows), _TEXTS))
-        decoded = [str(tokenizer.decode(start.tolist(), skip_special_tokens=True)) for start in starts]
-        texts = _compared_texts(trained, decoded)
+        row_starts = (rows.row(index)[:_TEXT_TOKENS] for index in evenly_spaced(len(rows), _TEXTS))
+        start_texts = [str(tokenizer.decode(start.tolist(), skip_special_tokens=True)) for start in row_starts]
+        texts = _compared_texts(trained, start_texts)
     cuts = trained.head != CAUSAL
     return {
         **measurements,
@@ -168,11 +168,11 @@ def _compared_texts(trained: TrainedModel, texts: Sequence[str]) -> list[list[st
     if trained.head == CAUSAL:
         return [[text] for text in texts]
     is_pair = trained.head == "question_answering" or bool(trained.config.data.text_pair_column)
-    both = [[texts[0], text] if is_pair else [f"{texts[0]} {text}"] for text in texts]
+    pair_texts = [[texts[0], text] if is_pair else [f"{texts[0]} {text}"] for text in texts]
     # Each text has at least one token.
     words = [text for text in texts if text.strip()] or ["a"]
     long = " ".join(words * (trained.config.data.max_length // len(words) + 1))
-    return [*([text] for text in texts), *both, [long, *[texts[0]] * is_pair], [texts[0], *[long] * is_pair]]
+    return [*([text] for text in texts), *pair_texts, [long, *[texts[0]] * is_pair], [texts[0], *[long] * is_pair]]
 
 
 def _token_ids(tokenizer: Any, texts: Sequence[str], *, cuts: bool) -> dict[str, list[int]]:
@@ -185,26 +185,26 @@ def _measure_on_rows(
     trained: TrainedModel, data: PreparedData, model: Any, rows: Rows, question: dict[str, Any]
 ) -> dict[str, Any]:
     chosen = evenly_spaced(len(rows), question["rows"])
-    passes: list[float] = []
-    parts: list[tuple[float, int]] = []
+    pass_seconds: list[float] = []
+    pass_losses: list[tuple[float, int]] = []
     logits: list[Any] = []
 
-    def add(batch: MicroBatch, loss: float, labels: int, seconds: float) -> None:
-        passes.append(seconds)
-        parts.append((loss, labels))
+    def add_pass(batch: MicroBatch, loss: float, labels: int, seconds: float) -> None:
+        pass_seconds.append(seconds)
+        pass_losses.append((loss, labels))
         if sum(map(len, logits)) < COMPARED_ROWS * 64:
             logits.append(trained.task.compared_logits(model, batch).numpy())
 
-    loss, scores = scored(trained, data, model, rows, [chosen], layout_of(trained, model, ROWS_AT_A_TIME), add)
+    loss, scores = scored(trained, data, model, rows, [chosen], layout_of(trained, model, ROWS_AT_A_TIME), add_pass)
     np.save(question["logits"], np.concatenate(logits))
     run_rows = list(evenly_spaced(len(rows), trained.plan.eval_rows.value))
-    error = 0.0 if run_rows == list(chosen) else _standard_error(parts, len(chosen) / max(len(run_rows), 1))
+    loss_error = 0.0 if run_rows == list(chosen) else _standard_error(pass_losses, len(chosen) / max(len(run_rows), 1))
     return {
         "rows": len(chosen),
         "loss": loss,
-        "loss_error": error,
+        "loss_error": loss_error,
         "scores": scores,
-        "seconds_per_row": sum(passes) / len(chosen),
+        "seconds_per_row": sum(pass_seconds) / len(chosen),
     }
 
 

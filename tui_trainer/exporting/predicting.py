@@ -62,20 +62,20 @@ class InputRows:
 
     def count(self, field_name: str, *, skips_bad_rows: bool, progress: Progress) -> int:
         """Read all rows, and return their number. Raises DataError for rows that cannot be used."""
-        rows = 0
+        row_count = 0
         for row, _ in self:
             if field_name in row.values:
                 hint = "choose another name with --field"
                 raise DataError(f"the row already has a field '{field_name}'", where=row.where, hint=hint)
-            rows += 1
-            if not rows % 500:
-                progress("reading", rows, None, "rows")
-        progress("reading", rows, rows, "rows")
-        hint = "use --on-bad-rows skip to skip rows that cannot be used" if rows else ""
-        self.problems.raise_any(skips_rows=skips_bad_rows and rows > 0, fix=hint, all_rows=not rows)
-        if not rows:
+            row_count += 1
+            if not row_count % 500:
+                progress("reading", row_count, None, "rows")
+        progress("reading", row_count, row_count, "rows")
+        hint = "use --on-bad-rows skip to skip rows that cannot be used" if row_count else ""
+        self.problems.raise_any(skips_rows=skips_bad_rows and row_count > 0, fix=hint, all_rows=not row_count)
+        if not row_count:
             raise DataError("no rows found", where=self.source.description, hint="add at least one row")
-        return rows
+        return row_count
 
 
 def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
@@ -151,15 +151,15 @@ class PredictedFile:
         file cannot be written."""
         try:
             with self._opened() as file:
-                number = self._whole_parts(file)
-                rows = islice(rows, number * self._part_rows, None)
-                while part := list(islice(rows, self._part_rows)):
-                    predictions = predict(number, [content for _, content in part])
-                    for (row, _), prediction in zip(part, predictions, strict=True):
+                part_number = self._whole_parts(file)
+                rows = islice(rows, part_number * self._part_rows, None)
+                while pairs := list(islice(rows, self._part_rows)):
+                    predictions = predict(part_number, [content for _, content in pairs])
+                    for (row, _), prediction in zip(pairs, predictions, strict=True):
                         file.write(_line({**row.values, name: prediction}))
                     file.flush()
                     os.fsync(file.fileno())
-                    number += 1
+                    part_number += 1
             self.partial.replace(self.out)
             self._about.unlink(missing_ok=True)
             sync_folder(self.out.absolute().parent)
@@ -184,14 +184,14 @@ class PredictedFile:
 
     def _whole_parts(self, file: BufferedRandom) -> int:
         """Truncate the file after its last complete part, and return the number of parts."""
-        parts = end = position = 0
+        part_count = parts_end = position = 0
         for number, line in enumerate(file, start=1):
             position += len(line)
             if line.endswith(b"\n") and not number % self._part_rows:
-                parts, end = parts + 1, position
-        file.seek(end)
+                part_count, parts_end = part_count + 1, position
+        file.seek(parts_end)
         file.truncate()
-        return parts
+        return part_count
 
 
 def _line(values: Mapping[str, Any]) -> bytes:
@@ -219,25 +219,25 @@ class Predictor:
         """Return the predictions for inputs of the task's reader. `add` gets the number of rows of each pass."""
         rows = self.task.encode_inputs(self.config, self.model, self.tokenizer, contents, self.sampling)
         predictions: dict[int, dict[str, Any]] = {}
-        for batch in self._batches(rows):
-            predictions |= zip(batch, self._pass([rows[index] for index in batch]), strict=True)
-            add(len(batch))
+        for indices in self._batches(rows):
+            predictions |= zip(indices, self._pass([rows[index] for index in indices]), strict=True)
+            add(len(indices))
         return [{**predictions[i], "truncated": True} if row.is_cut else predictions[i] for i, row in enumerate(rows)]
 
     def _batches(self, rows: Sequence[InputRow]) -> Iterator[list[int]]:
         """Yield batches of row indices, the longest rows first, so that too little memory is noticed at once."""
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
-        batch: list[int] = []
+        batch_indices: list[int] = []
         for index in order:
-            if batch:
-                automatic = min(_ROWS, _TOKENS // (len(rows[batch[0]]) * self.sampling.num_beams))
-                most_rows = max(1, min(self.batch_size or automatic, self._most_rows))
-                if len(batch) >= most_rows or not self._may_share(rows[batch[0]], rows[index]):
-                    yield batch
-                    batch = []
-            batch.append(index)
-        if batch:
-            yield batch
+            if batch_indices:
+                automatic_rows = min(_ROWS, _TOKENS // (len(rows[batch_indices[0]]) * self.sampling.num_beams))
+                most_rows = max(1, min(self.batch_size or automatic_rows, self._most_rows))
+                if len(batch_indices) >= most_rows or not self._may_share(rows[batch_indices[0]], rows[index]):
+                    yield batch_indices
+                    batch_indices = []
+            batch_indices.append(index)
+        if batch_indices:
+            yield batch_indices
 
     def _may_share(self, longer: InputRow, shorter: InputRow) -> bool:
         """Return whether the shorter row may be padded to share a batch. A generating model is tested once."""
@@ -259,8 +259,8 @@ class Predictor:
                 raise RunError(f"out of memory for a single row of {len(rows[0]):,} tokens") from None
             clear_error_frames(error)
         free_memory()
-        half = self._most_rows = len(rows) // 2
-        return [*self._pass(rows[:half]), *self._pass(rows[half:])]
+        half_rows = self._most_rows = len(rows) // 2
+        return [*self._pass(rows[:half_rows]), *self._pass(rows[half_rows:])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -297,30 +297,30 @@ def predict_file(
     config = config.model_copy(update={"data": config.data.model_copy(update=chosen_columns)})
     source = open_source(request.data, config.data.text_column, DataChoice(measured=True))
     part_rows = _BATCHES_OF_A_PART * (request.batch_size or _ROWS)
-    file = PredictedFile(request.out, _identity(trained, request, source), part_rows)
-    with file.held(source.files, overwrite=request.overwrite):
+    predicted_file = PredictedFile(request.out, _identity(trained, request, source), part_rows)
+    with predicted_file.held(source.files, overwrite=request.overwrite):
         rows = InputRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
-        count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
-        other = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
-        notes, before = (*other, *rows.problems.notes()), file.rows_before()
+        row_count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
+        hints = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
+        notes, rows_before = (*hints, *rows.problems.notes()), predicted_file.rows_before()
         progress("loading the model", 0, None, "")
         predictor = load_predictor(trained, device(), sampling, request.batch_size)
-        speed = _Speed(count, before, progress)
+        speed = _Speed(row_count, rows_before, progress)
 
         def predict(part: int, contents: list[Any]) -> list[dict[str, Any]]:
             torch.manual_seed(sampling.seed + part)
             return predictor.predict(contents, speed.add)
 
-        file.write(iter(rows), predict, request.field)
-    return PredictionResult(rows=count, rows_before=before, seconds=speed.seconds, notes=notes)
+        predicted_file.write(iter(rows), predict, request.field)
+    return PredictionResult(rows=row_count, rows_before=rows_before, seconds=speed.seconds, notes=notes)
 
 
 def _identity(trained: TrainedModel, request: PredictionRequest, source: Source) -> dict[str, Any]:
     """Return everything that must be equal for a second command to continue the file of a first one."""
-    weights = sorted(trained.folder.glob("*.safetensors"))
+    weight_files = sorted(trained.folder.glob("*.safetensors"))
     return {
         "run": str(trained.run.root),
-        "weights": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weights],
+        "weights": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files],
         "data": [source.path, *zip(map(str, source.files), source.signature(), strict=False)],
         "sampling": asdict(request.sampling),
         "batch size": request.batch_size,
@@ -344,9 +344,9 @@ class _Speed:
 
     def add(self, rows: int) -> None:
         self._done += rows
-        rate = (self._done - self._before) / max(self.seconds, 1e-9)
-        left = format_seconds((self._rows - self._done) / rate) if rate else "--"
-        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(rate, 'rows')}, {left} left")
+        speed = (self._done - self._before) / max(self.seconds, 1e-9)
+        left_words = format_seconds((self._rows - self._done) / speed) if speed else "--"
+        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(speed, 'rows')}, {left_words} left")
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:

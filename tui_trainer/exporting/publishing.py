@@ -67,10 +67,10 @@ def source_of(folder: RunFolder, export: str) -> Path:
     if not export:
         return _own_model(folder)
     exports = folder.exports
-    names = sorted(path.name for path in exports.iterdir() if path.is_dir()) if exports.is_dir() else []
-    if export in names and not export.startswith((".", "failed-")):
+    export_names = sorted(path.name for path in exports.iterdir() if path.is_dir()) if exports.is_dir() else []
+    if export in export_names and not export.startswith((".", "failed-")):
         return exports / export
-    if f"failed-{export}" in names:
+    if f"failed-{export}" in export_names:
         raise InputError(f"the export {export} of {folder.name} differs from the trained model and is not published")
     hint = f"create it with `tui-trainer export {shell_word(folder.name)} --to {one_line(export, 40)}`"
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
@@ -93,21 +93,21 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
     if name.count("/") != 1 or not is_hub_name(name):
         raise InputError(f"{one_line(name, 80)!r} is not a valid repository name", hint="use --to OWNER/NAME")
     files, notes = _files(folder, source)
-    base = str(settings_of(folder).get("model.model_name_or_path") or "")
+    base_name = str(settings_of(folder).get("model.model_name_or_path") or "")
     api = _api()
-    exists: bool | None = None
+    is_private: bool | None = None
     from huggingface_hub import errors
 
     with _hub_errors(name), suppress(errors.RepositoryNotFoundError):
-        exists = bool(api.repo_info(name).private)
-    if exists is False and private:
+        is_private = bool(api.repo_info(name).private)
+    if is_private is False and private:
         raise InputError(f"{name} already exists and is public", hint="use --public to publish there anyway")
     return PublishOffer(
         name=name,
-        private=private if exists is None else exists,
-        exists=exists,
-        base_model=one_line(published_name(base)),
-        license=_license_of(api, base),
+        private=private if is_private is None else is_private,
+        exists=is_private,
+        base_model=one_line(published_name(base_name)),
+        license=_license_of(api, base_name),
         files=tuple(files),
         notes=tuple(notes),
     )
@@ -120,7 +120,7 @@ def publish(offer: PublishOffer, progress: Progress) -> str:
 
     disable_progress_bars()
     api = _api()
-    meter, done = Meter(progress, f"uploading {offer.name}", offer.size_bytes, "bytes"), 0
+    meter, done_bytes = Meter(progress, f"uploading {offer.name}", offer.size_bytes, "bytes"), 0
     with _hub_errors(offer.name):
         url = api.create_repo(offer.name, private=offer.private, exist_ok=True)
         additions = []
@@ -130,10 +130,10 @@ def publish(offer: PublishOffer, progress: Progress) -> str:
             if file.size_bytes > MIB:
                 # Large files are sent one by one before the commit, which then only names them.
                 api.preupload_lfs_files(offer.name, additions=additions[-1:])
-            done += file.size_bytes
-            meter.report(done)
+            done_bytes += file.size_bytes
+            meter.report(done_bytes)
         api.create_commit(offer.name, additions, commit_message="Trained with tui-trainer")
-        meter.finish(done)
+        meter.finish(done_bytes)
     return str(url)
 
 
@@ -161,48 +161,48 @@ def _license_of(api: Any, base: str) -> str:
 
 
 def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[str]]:
-    names = [name for name in files_below(source) if not any(part.startswith(".") for part in Path(name).parts)]
-    if not names:
+    file_names = [name for name in files_below(source) if not any(part.startswith(".") for part in Path(name).parts)]
+    if not file_names:
         raise FolderError("contains no files", where=one_line(str(source)))
     files, notes = [], []
-    for name in names:
+    for name in file_names:
         path = source / name
-        size = path.stat().st_size
-        if path.suffix.lower() not in _TEXTS or size > _TEXT_LIMIT_BYTES:
-            files.append(PublishedFile(name=name, size_bytes=size, content=path))
+        size_bytes = path.stat().st_size
+        if path.suffix.lower() not in _TEXTS or size_bytes > _TEXT_LIMIT_BYTES:
+            files.append(PublishedFile(name=name, size_bytes=size_bytes, content=path))
             continue
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         if _TOKEN.search(text):
             raise InputError(f"{name} contains what looks like an access token; nothing was published")
-        clean, replaced = _without_paths(text, folder)
-        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in replaced]
-        other_paths = dict.fromkeys(_OTHER_PATH.findall(clean))
-        notes += [f"{name} contains the path {one_line(other, 120)}" for other in other_paths]
-        content = clean.encode("utf-8", "surrogateescape")
-        files.append(PublishedFile(name=name, size_bytes=len(content), content=content if replaced else path))
+        clean_text, replacements = _without_paths(text, folder)
+        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in replacements]
+        other_paths = dict.fromkeys(_OTHER_PATH.findall(clean_text))
+        notes += [f"{name} contains the path {one_line(other_path, 120)}" for other_path in other_paths]
+        content = clean_text.encode("utf-8", "surrogateescape")
+        files.append(PublishedFile(name=name, size_bytes=len(content), content=content if replacements else path))
     return files, notes
 
 
 def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, str]]]:
     """Replace paths of the base model, the run and the home folder. Return (new text, list of (old, new) paths)."""
-    base = str(settings_of(folder).get("model.model_name_or_path") or "")
+    base_name = str(settings_of(folder).get("model.model_name_or_path") or "")
     replacements = {str(folder.root): folder.name, str(folder.root.parent): "runs", str(Path.home()): "~"}
-    if base.startswith(("/", "~", ".")):
-        resolved = str(Path(base).expanduser().absolute())
-        replacements |= {base: published_name(base), resolved: published_name(base)}
-    replaced = []
-    for old, new in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
-        if len(old) < 2:
+    if base_name.startswith(("/", "~", ".")):
+        absolute_base = str(Path(base_name).expanduser().absolute())
+        replacements |= {base_name: published_name(base_name), absolute_base: published_name(base_name)}
+    used_pairs = []
+    for old_path, new_path in sorted(replacements.items(), key=lambda pair: -len(pair[0])):
+        if len(old_path) < 2:
             continue
         # A path may be written as plain text, in Markdown, or in JSON with or without escapes of non-ASCII letters.
-        spellings = [(old, new), (as_markdown(old), as_markdown(new))]
-        spellings += [(_in_json(old, is_ascii), _in_json(new, is_ascii)) for is_ascii in (True, False)]
-        before = text
+        spellings = [(old_path, new_path), (as_markdown(old_path), as_markdown(new_path))]
+        spellings += [(_in_json(old_path, is_ascii), _in_json(new_path, is_ascii)) for is_ascii in (True, False)]
+        text_before = text
         for spelling, word in dict.fromkeys(spellings):
             text = re.sub(rf"{re.escape(spelling)}(?![\w-])", lambda _, word=word: word, text)  # type: ignore[misc]
-        if text != before:
-            replaced.append((old, new))
-    return text, replaced
+        if text != text_before:
+            used_pairs.append((old_path, new_path))
+    return text, used_pairs
 
 
 def _in_json(text: str, is_ascii: bool) -> str:

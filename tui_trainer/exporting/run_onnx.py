@@ -38,11 +38,11 @@ class Graphs:
         self.reading: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text())
         self.kind = str((self.config.get("architectures") or [""])[0])
         self._sessions = {file.stem: onnxruntime.InferenceSession(str(file)) for file in folder.glob("*.onnx")}
-        inputs = {name: {entry.name for entry in session.get_inputs()} for name, session in self._sessions.items()}
-        self.has_encoder = "encoder" in inputs
-        outputs = {entry.name for session in self._sessions.values() for entry in session.get_outputs()}
-        self.marks_answers = set(_PLACES) <= outputs
-        self.has_cache = any(_cache_name(name) for names in inputs.values() for name in names)
+        input_names = {name: {entry.name for entry in session.get_inputs()} for name, session in self._sessions.items()}
+        self.has_encoder = "encoder" in input_names
+        output_names = {entry.name for session in self._sessions.values() for entry in session.get_outputs()}
+        self.marks_answers = set(_PLACES) <= output_names
+        self.has_cache = any(_cache_name(name) for names in input_names.values() for name in names)
 
     def run(self, graph: str, values: Mapping[str, Any], cache: Arrays | None = None) -> tuple[Any, Arrays]:
         """Run a graph. Return (logits or the encoder's hidden states, updated key-value cache).
@@ -50,16 +50,16 @@ class Graphs:
         `values` may contain more inputs than the graph has. Without `cache` the cache is empty.
         """
         session = self._sessions[graph]
-        rows = len(next(iter(values.values())))
+        row_count = len(next(iter(values.values())))
         feeds = {}
         for entry in session.get_inputs():
             if cache_name := _cache_name(entry.name):
-                feeds[entry.name] = cache[cache_name] if cache else _empty(entry, rows)
+                feeds[entry.name] = cache[cache_name] if cache else _empty(entry, row_count)
             else:
                 feeds[entry.name] = values[entry.name]
-        names = [entry.name for entry in session.get_outputs()]
-        outputs = dict(zip(names, session.run(names, feeds), strict=True))
-        return outputs[names[0]], {key: output for name, output in outputs.items() if (key := _cache_name(name))}
+        output_names = [entry.name for entry in session.get_outputs()]
+        outputs = dict(zip(output_names, session.run(output_names, feeds), strict=True))
+        return outputs[output_names[0]], {key: output for name, output in outputs.items() if (key := _cache_name(name))}
 
     def logits(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
         """Return logits: [B, T, V] of a decoder, [B, C] of a text classifier, [B, T, C] of a token classifier.
@@ -67,18 +67,18 @@ class Graphs:
         The ids are int64 [B, T]. A decoder reads them in two halves, the second half with the key-value cache.
         """
         if not self.has_cache:
-            types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-            values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+            token_types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+            values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_types}
             return self.run("model", values)[0]
-        half = input_ids.shape[1] // 2
-        first, cache = self.continued(input_ids[:, :half], attention_mask[:, :half], None)
-        second, _ = self.continued(input_ids[:, half:], attention_mask, cache)
-        return np.concatenate([first, second], axis=1)
+        half_length = input_ids.shape[1] // 2
+        first_logits, cache = self.continued(input_ids[:, :half_length], attention_mask[:, :half_length], None)
+        second_logits, _ = self.continued(input_ids[:, half_length:], attention_mask, cache)
+        return np.concatenate([first_logits, second_logits], axis=1)
 
     def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
         """Return two arrays [B, T]: logits that a token begins, and ends, the answer. Inputs are int64 [B, T]."""
-        types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
+        token_types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_types}
         session = self._sessions["model"]
         return session.run(list(_PLACES), {entry.name: values[entry.name] for entry in session.get_inputs()})
 
@@ -93,9 +93,9 @@ class Graphs:
         values = {"attention_mask": attention_mask, _STATES: self._encoded(input_ids, attention_mask)}
         if decoder_input_ids.shape[1] == 1:
             return self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids})[0]
-        first, cache = self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids[:, :-1]})
-        last, _ = self.run("decoder_with_past", {**values, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
-        return np.concatenate([first, last], axis=1)
+        first_logits, cache = self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids[:, :-1]})
+        end_logits, _ = self.run("decoder_with_past", {**values, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
+        return np.concatenate([first_logits, end_logits], axis=1)
 
     def _encoded(self, input_ids: Any, attention_mask: Any) -> Any:
         return self.run("encoder", {"input_ids": input_ids, "attention_mask": attention_mask})[0]
@@ -135,11 +135,11 @@ _STATES = "encoder_outputs.last_hidden_state"
 
 def _cache_name(name: str) -> str:
     """Return the common name of a cache tensor's input and output; an empty text for other tensors."""
-    first, _, rest = name.partition(".")
-    if first in ("input", "output"):
-        return rest
+    prefix, _, suffix = name.partition(".")
+    if prefix in ("input", "output"):
+        return suffix
     # transformers 5.24 calls the cache of some models `cache`.
-    return name if _CACHE in name or first == "cache" else ""
+    return name if _CACHE in name or prefix == "cache" else ""
 
 
 def _empty(entry: Any, rows: int) -> Any:
@@ -174,26 +174,26 @@ def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strate
 def inputs(graphs: Graphs, encoding: Any) -> Arrays:
     """Return the model's inputs: `input_ids`, `attention_mask` and if needed `token_type_ids`, int64 [1, T] each."""
     values = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}
-    names = ("input_ids", "attention_mask", *graphs.reading.get("model_input_names", ()))
-    return {name: np.array([row], dtype=np.int64) for name, row in values.items() if name in names}
+    input_names = ("input_ids", "attention_mask", *graphs.reading.get("model_input_names", ()))
+    return {name: np.array([row], dtype=np.int64) for name, row in values.items() if name in input_names}
 
 
 def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) -> str:
     """Return the answer for a text: label probabilities (`joy 0.93, anger 0.04`), tagged words, or generated text."""
-    first, tab, second = text.partition("\t")
+    first_text, tab, second = text.partition("\t")
     if "TokenClassification" in graphs.kind:
         return " ".join(f"{word}/{tag}" for word, tag in tagged(graphs, tokenizer, re.findall(r"\w+|[^\w\s]", text)))
     if graphs.marks_answers:
-        question, mark, context = (first, "", second) if tab else text.partition("?")
+        question, mark, context = (first_text, "", second) if tab else text.partition("?")
         return marked(graphs, tokenizer, question + mark, context.strip())
     if "SequenceClassification" not in graphs.kind:
         ids = encoded(graphs, tokenizer, text).ids
         return str(tokenizer.decode(graphs.written(ids, max_new_tokens)))
-    logits = graphs.logits(**inputs(graphs, encoded(graphs, tokenizer, *([first, second] if tab else [text]))))[0]
-    problem = graphs.config.get("problem_type")
-    if problem == "regression":
+    logits = graphs.logits(**inputs(graphs, encoded(graphs, tokenizer, *([first_text, second] if tab else [text]))))[0]
+    problem_type = graphs.config.get("problem_type")
+    if problem_type == "regression":
         return f"{logits[0]:.4g}"
-    is_multi_label = problem == "multi_label_classification"
+    is_multi_label = problem_type == "multi_label_classification"
     probabilities = 1 / (1 + np.exp(-logits)) if is_multi_label else np.exp(logits - np.logaddexp.reduce(logits))
     labels = graphs.config["id2label"]
     return ", ".join(f"{labels[str(index)]} {probabilities[index]:.2f}" for index in np.argsort(-probabilities)[:5])
@@ -205,20 +205,20 @@ def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
     max_answer_tokens = config.get("max_answer_length", 30)
     tokenizer.no_truncation()
     question_tokens = len(tokenizer.encode(question, add_special_tokens=False).ids)
-    room = max(length - tokenizer.num_special_tokens_to_add(True) - question_tokens, 0)
-    stride = min(config.get("doc_stride", 128), room // 2)
-    whole = encoded(graphs, tokenizer, question, context, stride=stride, strategy="only_second")
-    best, no_answer_score = (-np.inf, 0, 0), np.inf
-    for window in (whole, *whole.overflowing):
+    context_room = max(length - tokenizer.num_special_tokens_to_add(True) - question_tokens, 0)
+    stride = min(config.get("doc_stride", 128), context_room // 2)
+    encoding = encoded(graphs, tokenizer, question, context, stride=stride, strategy="only_second")
+    best_span, no_answer_score = (-np.inf, 0, 0), np.inf
+    for window in (encoding, *encoding.overflowing):
         starts, ends = (logits[0] for logits in graphs.places(**inputs(graphs, window)))
         no_answer_score = min(no_answer_score, starts[0] + ends[0])
         context_tokens = [index for index, sequence in enumerate(window.sequence_ids) if sequence == 1]
-        for first, last in product(context_tokens, context_tokens):
-            if first <= last < first + max_answer_tokens and starts[first] + ends[last] > best[0]:
-                best = starts[first] + ends[last], window.offsets[first][0], window.offsets[last][1]
-    if config.get("version_2_with_negative") and no_answer_score >= best[0]:
+        for start, end in product(context_tokens, context_tokens):
+            if start <= end < start + max_answer_tokens and starts[start] + ends[end] > best_span[0]:
+                best_span = starts[start] + ends[end], window.offsets[start][0], window.offsets[end][1]
+    if config.get("version_2_with_negative") and no_answer_score >= best_span[0]:
         return ""
-    return str(context[best[1] : best[2]].strip())
+    return str(context[best_span[1] : best_span[2]].strip())
 
 
 def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, str]]:
@@ -228,9 +228,9 @@ def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, 
     tags: dict[int, str] = {}
     for window in windows_of(encoding.ids, encoding.word_ids, graphs.reading["model_max_length"]):
         ids = np.array([window.ids], dtype=np.int64)
-        labels = graphs.logits(ids, np.ones_like(ids))[0].argmax(-1)
-        tags |= {word: graphs.config["id2label"][str(labels[token])] for token, word in window.firsts}
-    return [(word, tags.get(number, "?")) for number, word in enumerate(words)]
+        label_ids = graphs.logits(ids, np.ones_like(ids))[0].argmax(-1)
+        tags |= {word: graphs.config["id2label"][str(label_ids[token])] for token, word in window.firsts}
+    return [(word, tags.get(word_number, "?")) for word_number, word in enumerate(words)]
 
 
 def main() -> None:

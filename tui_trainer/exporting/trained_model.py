@@ -54,23 +54,23 @@ def weights_of(run: RunFolder) -> Path:
     return _final_checkpoint(run, checkpoint)[0] if finish_of(run) else checkpoint.path
 
 
-def _final_checkpoint(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
+def _final_checkpoint(run: RunFolder, newest_checkpoint: CheckpointFolder) -> tuple[Path, str]:
     """Return (folder, description) of the checkpoint that has the weights of a finished run's final model."""
-    best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
-    if best in (0, newest.step):
-        return newest.path, f"{newest.path.name} (last step)"
-    folder = newest.path.with_name(f"step-{best}")
-    if damage := damage_of(folder, best):
+    best_saved_step = best_step(newest_checkpoint.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
+    if best_saved_step in (0, newest_checkpoint.step):
+        return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step)"
+    folder = newest_checkpoint.path.with_name(f"step-{best_saved_step}")
+    if damage := damage_of(folder, best_saved_step):
         reason = f"{folder.name} with the best evaluation is damaged: {damage}"
-        return newest.path, f"{newest.path.name} (last step), because {reason}"
+        return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step), because {reason}"
     return folder, f"{folder.name} (best evaluation)"
 
 
 def final_model(run: RunFolder) -> Path:
     """Return the folder of the final model. Raises FolderError if it is missing or has changed since the run."""
-    finished = finish_of(run)
+    finish = finish_of(run)
     if not run.model.is_dir():
-        if finished is None:
+        if finish is None:
             hint = f"resume it with `tui-trainer resume {shell_word(run.name)}`"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
         raise FolderError(
@@ -79,10 +79,8 @@ def final_model(run: RunFolder) -> Path:
     if not any(run.model.glob("*.safetensors")):
         message = f"the folder `{run.model.name}` of this run contains no weights"
         raise FolderError(message, where=run.name, hint=_moved_away(run))
-    if finished and (changed := _changed_files(run, finished)):
-        message = (
-            f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(changed), 200)}"
-        )
+    if finish and (names := _changed_files(run, finish)):
+        message = f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(names), 200)}"
         raise FolderError(message, where=run.name, hint=f"restore the original files, or {_moved_away(run)}")
     return run.model
 
@@ -90,12 +88,12 @@ def final_model(run: RunFolder) -> Path:
 def finish_of(run: RunFolder) -> RunFinished | None:
     """Return the event of a finished run; None for an unfinished run. Raises FolderError for an unreadable journal."""
     try:
-        finished = fold(last_events(run.journal)).finished
+        finish = fold(last_events(run.journal)).finished
     except FileNotFoundError:
         return None
     except OSError as error:
         raise FolderError(f"the journal of this run cannot be read: {system_reason(error)}", where=run.name) from None
-    return finished if finished and finished.reason != "stopped" else None
+    return finish if finish and finish.reason != "stopped" else None
 
 
 def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
@@ -114,30 +112,30 @@ def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
 def rewriting_words(run: RunFolder) -> str:
     """Return a sentence about how a finished run's missing final model is written again; '' if it is not missing.
     Raises FolderError if there is no checkpoint."""
-    finished = finish_of(run)
-    if run.model.exists() or finished is None:
+    finish = finish_of(run)
+    if run.model.exists() or finish is None:
         return ""
     try:
-        newest = newest_whole(run.checkpoints, lambda damage: None)
+        newest_checkpoint = newest_whole(run.checkpoints, lambda damage: None)
     except CheckpointError as error:
         raise FolderError(str(error), where=run.name) from None
-    if newest is None:
+    if newest_checkpoint is None:
         raise FolderError(f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_NOTHING_LEFT)
     beginning = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
-    if newest.step < finished.step:
-        again = f"after training steps {newest.step + 1} to {finished.step} again"
-        return f"{beginning} {newest.path.name}, the latest intact checkpoint, {again}"
-    return f"{beginning} {_final_checkpoint(run, newest)[1]}"
+    if newest_checkpoint.step < finish.step:
+        again_words = f"after training steps {newest_checkpoint.step + 1} to {finish.step} again"
+        return f"{beginning} {newest_checkpoint.path.name}, the latest intact checkpoint, {again_words}"
+    return f"{beginning} {_final_checkpoint(run, newest_checkpoint)[1]}"
 
 
 def _written_again(run: RunFolder) -> str:
-    again = f"`tui-trainer resume {shell_word(run.name)}` writes the model again from the checkpoints"
-    return again if steps_saved(run.checkpoints) else _NOTHING_LEFT
+    advice = f"`tui-trainer resume {shell_word(run.name)}` writes the model again from the checkpoints"
+    return advice if steps_saved(run.checkpoints) else _NOTHING_LEFT
 
 
 def _moved_away(run: RunFolder) -> str:
-    again = _written_again(run)
-    return again if again == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} to another place: {again}"
+    advice = _written_again(run)
+    return advice if advice == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} to another place: {advice}"
 
 
 def adapter_base(source: Path) -> str:
@@ -269,8 +267,8 @@ class TrainedModel:
     @property
     def loaded_bytes(self) -> int:
         """Size of all weight files that are loaded, including those of an adapter or of frozen layers, in bytes."""
-        partial = shards.files_of(self.folder, SOME_LAYERS.weights_file)
-        folders = {self.folder, self.base, self.began_with()[0] if partial else None} - {None}
+        layer_files = shards.files_of(self.folder, SOME_LAYERS.weights_file)
+        folders = {self.folder, self.base, self.began_with()[0] if layer_files else None} - {None}
         return sum(path.stat().st_size for folder in folders if folder for path in folder.glob("*.safetensors"))
 
     @property
@@ -300,9 +298,9 @@ def config_in(trained: TrainedModel, folder: Path) -> Any:
     """Return the transformers config in a model folder. Raises FolderError."""
     from transformers import AutoConfig
 
-    trusted = trained.config.model.trust_remote_code
+    trusts_code = trained.config.model.trust_remote_code
     with reading(folder):
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trusted, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trusts_code, local_files_only=True)
 
 
 def labels_of(trained: TrainedModel, folder: Path) -> list[str]:
@@ -336,9 +334,9 @@ def load_model(
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    trusted = trained.config.model.trust_remote_code
+    trusts_code = trained.config.model.trust_remote_code
     model_class = auto_class(trained.head, config_in(trained, base or folder).model_type)
-    options = {"dtype": dtype, "trust_remote_code": trusted, "local_files_only": True}
+    options = {"dtype": dtype, "trust_remote_code": trusts_code, "local_files_only": True}
     if base is None and shards.files_of(folder, SOME_LAYERS.weights_file):
         return _with_trained_layers(trained, folder, model_class, options)
     if base is None:
@@ -346,15 +344,15 @@ def load_model(
             return model_class.from_pretrained(folder, **options).eval()
     from peft import PeftModel
 
-    own = read_json(folder / CONFIG_FILE) or {}
+    own_config = read_json(folder / CONFIG_FILE) or {}
     if trained.head in CLASSIFYING:
         options |= {"ignore_mismatched_sizes": True}
     with reading(base):
         config = config_in(trained, folder if trained.head in CLASSIFYING else base)
         options["config"] = _with_stored_vocabulary(config, base)
-        set_positions(options["config"], own)
+        set_positions(options["config"], own_config)
         model = model_class.from_pretrained(base, **options)
-        resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, own)
+        resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, own_config)
     with reading(folder), warnings.catch_warnings():
         # peft uses names that transformers has renamed.
         warnings.simplefilter("ignore", FutureWarning)
@@ -364,9 +362,9 @@ def load_model(
 
 def _with_stored_vocabulary(config: Any, base: Path) -> Any:
     """Return the config with the vocabulary size of the base model's files, so that their weights fit."""
-    stored = read_config(base).get("vocab_size")
-    if stored and config.vocab_size != stored:
-        config.vocab_size = stored
+    stored_size = read_config(base).get("vocab_size")
+    if stored_size and config.vocab_size != stored_size:
+        config.vocab_size = stored_size
     return config
 
 
@@ -397,10 +395,10 @@ def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBas
     """Load the tokenizer in a folder. Raises FolderError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
-    trusted = trained.config.model.trust_remote_code
+    trusts_code = trained.config.model.trust_remote_code
     with reading(folder):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=trusted, local_files_only=True
+            folder, trust_remote_code=trusts_code, local_files_only=True
         )
     return tokenizer
 

@@ -105,8 +105,8 @@ class _Sum(torch.autograd.Function):
         (scale,), dtypes = grads, ctx.dtypes  # type: ignore[attr-defined]
         if (lift := ctx.lift) != 1:  # type: ignore[attr-defined]
             scale = scale / lift
-        sums = zip(ctx.saved_tensors, dtypes, strict=True)  # type: ignore[attr-defined]
-        return *(None if x is None else _times(x, scale, dtype) for x, dtype in sums), *(None,) * 3
+        gradients_with_dtypes = zip(ctx.saved_tensors, dtypes, strict=True)  # type: ignore[attr-defined]
+        return *(None if x is None else _times(x, scale, dtype) for x, dtype in gradients_with_dtypes), *(None,) * 3
 
 
 class _ByLabel(torch.autograd.Function):
@@ -127,14 +127,14 @@ class _ByLabel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        given, how = ctx.saved_tensors, ctx.how  # type: ignore[attr-defined]
-        needs = ctx.needs_input_grad[:3]  # type: ignore[attr-defined]
-        hidden_Nh, weight_Vh, bias_V, labels_N = given
-        chunks = _Chunks(how, hidden_Nh, weight_Vh, bias_V, labels_N, needs, grads[0])
+        saved_tensors, head_loss = ctx.saved_tensors, ctx.how  # type: ignore[attr-defined]
+        needs_gradients = ctx.needs_input_grad[:3]  # type: ignore[attr-defined]
+        hidden_Nh, weight_Vh, bias_V, labels_N = saved_tensors
+        chunks = _Chunks(head_loss, hidden_Nh, weight_Vh, bias_V, labels_N, needs_gradients, grads[0])
         for chunk in chunks.slices:
             chunks.run(chunk, by_label=True)
-        pairs = zip(chunks.gradients, given[:3], strict=True)
-        return *(None if grad is None else grad.to(x.dtype) for grad, x in pairs), *(None,) * 3
+        gradients_with_inputs = zip(chunks.gradients, saved_tensors[:3], strict=True)
+        return *(None if grad is None else grad.to(x.dtype) for grad, x in gradients_with_inputs), *(None,) * 3
 
 
 def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -194,10 +194,10 @@ class _Chunks:
         del logits
         if not self._needs_any:
             return losses
-        of_label = factor * (smoothing - 1)
-        if not isinstance(of_label, Tensor):
-            of_label = torch.full_like(labels, of_label, dtype=shares.dtype)
-        grad = shares.scatter_add_(-1, labels, of_label)
+        label_factor = factor * (smoothing - 1)
+        if not isinstance(label_factor, Tensor):
+            label_factor = torch.full_like(labels, label_factor, dtype=shares.dtype)
+        grad = shares.scatter_add_(-1, labels, label_factor)
         if smoothing:
             grad -= factor * smoothing / grad.shape[-1]
         if slope is not None:
@@ -225,8 +225,8 @@ class _Chunks:
         if self._needs_any:
             factors = None if self._factors is None else self._factors[chunk, None] / lift
             if self._needs_bias:
-                rows = logits if factors is None else logits * factors
-                self._add_to_bias(transform.scale * rows.sum(dim=0, dtype=torch.float32))
+                logit_grads = logits if factors is None else logits * factors
+                self._add_to_bias(transform.scale * logit_grads.sum(dim=0, dtype=torch.float32))
             self._add(chunk, logits, factors, transform.scale)
         return losses
 
@@ -245,8 +245,8 @@ class _Chunks:
             weight_grad = _product(grad_NV.T, hidden, scale)
             if len(self.slices) > 1:
                 # Sums over many chunks are in fp32, because 16-bit sums lose bits.
-                before = self._weight_grad
-                weight_grad = weight_grad.float() if before is None else before.add_(weight_grad)
+                earlier_grad = self._weight_grad
+                weight_grad = weight_grad.float() if earlier_grad is None else earlier_grad.add_(weight_grad)
             self._weight_grad = weight_grad
 
     def _add_to_bias(self, bias_grad: Tensor) -> None:
@@ -267,15 +267,15 @@ def transform_product(
     logits_NV: Tensor, transform: LogitTransform, *, with_slope: bool = False
 ) -> Tensor | float | None:
     """Scale and cap `logits_NV` in place. Return the derivative of the result by the input; None if it is 1."""
-    scale, cap = transform.scale, transform.soft_cap
-    if cap is None:
+    scale, soft_cap = transform.scale, transform.soft_cap
+    if soft_cap is None:
         if scale == 1:
             return None
         logits_NV *= scale
         return scale
-    logits_NV.mul_(scale / cap).tanh_()
+    logits_NV.mul_(scale / soft_cap).tanh_()
     slope = logits_NV.square().neg_().add_(1).mul_(scale) if with_slope else None
-    logits_NV *= cap
+    logits_NV *= soft_cap
     return slope
 
 
@@ -284,14 +284,14 @@ def _loss(
 ) -> tuple[Tensor, Tensor]:
     """Return (cross entropy of each label, or their sum; `factor` times the softmax, which overwrites the logits)."""
 
-    def reduced(x: Tensor) -> Tensor:
+    def reduce_losses(x: Tensor) -> Tensor:
         return x.flatten() if by_label else x.sum()
 
     logits_NV -= logits_NV.amax(dim=-1, keepdim=True)
-    loss = (label_smoothing - 1) * reduced(logits_NV.gather(-1, labels_N1))
+    loss = (label_smoothing - 1) * reduce_losses(logits_NV.gather(-1, labels_N1))
     if label_smoothing:
-        loss -= label_smoothing * reduced(logits_NV.mean(dim=-1))
-    sums = logits_NV.exp_().sum(dim=-1, keepdim=True)
-    loss += reduced(sums.log())
+        loss -= label_smoothing * reduce_losses(logits_NV.mean(dim=-1))
+    exp_sums = logits_NV.exp_().sum(dim=-1, keepdim=True)
+    loss += reduce_losses(exp_sums.log())
     is_unscaled = isinstance(factor, float) and factor == 1
-    return loss, logits_NV.div_(sums) if is_unscaled else logits_NV.mul_(factor / sums)
+    return loss, logits_NV.div_(exp_sums) if is_unscaled else logits_NV.mul_(factor / exp_sums)

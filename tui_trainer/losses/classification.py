@@ -31,9 +31,9 @@ class ClassificationLoss:
         self._model, self._kind, self._smoothing = model, problem_type, smoothing
         device = next(model.parameters()).device
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device) if len(weights) else None
-        whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+        base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
         # A decoder would otherwise keep keys and values for a next token, which a classifier does not generate.
-        can_cache = "use_cache" in inspect.signature(whole.forward).parameters
+        can_cache = "use_cache" in inspect.signature(base_model.forward).parameters
         self._more = {"use_cache": False} if can_cache else {}
 
     def __call__(self, batch: MicroBatch) -> Tensor:

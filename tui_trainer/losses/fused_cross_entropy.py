@@ -43,7 +43,7 @@ class CrossEntropy(Protocol):
 def find_kernel() -> CrossEntropy:
     """Return Liger's kernel. Raises ImportError or AttributeError if the installed library does not have it."""
     kernel = import_module(_MODULE).liger_cross_entropy_kernel
-    takes = frozenset(kernel.arg_names)
+    parameter_names = frozenset(kernel.arg_names)
 
     def cross_entropy(
         logits_NV: Tensor,
@@ -53,8 +53,8 @@ def find_kernel() -> CrossEntropy:
         soft_cap: float | None,
         gradient_scale: float | None,
     ) -> Tensor:
-        labels, vocabulary = len(logits_NV), logits_NV.shape[1]
-        losses = logits_NV.new_empty(labels, dtype=torch.float32)
+        label_count, vocabulary = len(logits_NV), logits_NV.shape[1]
+        losses = logits_NV.new_empty(label_count, dtype=torch.float32)
         scale = gradient_scale or 1.0
         settings: dict[str, Any] = {
             "X_ptr": logits_NV, "X_stride": logits_NV.stride(0), "Y_ptr": labels_N, "Y_stride": labels_N.stride(0),
@@ -66,15 +66,15 @@ def find_kernel() -> CrossEntropy:
             "BLOCK_SIZE": min(_LARGEST_BLOCK, 1 << (vocabulary - 1).bit_length()),
         }  # fmt: skip
         # These are switched off: class weights, the squared normaliser, and the share of correct tokens.
-        unused = {
+        unused_settings = {
             "weight_ptr": None, "HAS_WEIGHT": False, "sum_non_ignore_weight": 1.0, "weight_sum": 0.0,
             "lse_square_scale": 0.0, "z_loss_ptr": None, "RETURN_Z_LOSS": False,
             "token_accuracy_ptr": None, "token_accuracy_stride": 0, "RETURN_TOKEN_ACCURACY": False,
             "predicted_tokens_ptr": None, "predicted_tokens_stride": 0, "RETURN_PREDICTED_TOKENS": False,
         }  # fmt: skip
-        settings |= {name: value for name, value in unused.items() if name in takes}
-        if labels:
-            kernel[(labels,)](**settings, num_warps=_warps(logits_NV))
+        settings |= {name: value for name, value in unused_settings.items() if name in parameter_names}
+        if label_count:
+            kernel[(label_count,)](**settings, num_warps=_warps(logits_NV))
         return losses / scale
 
     return cross_entropy
@@ -99,19 +99,19 @@ def reason_against(
     numbers = torch.arange(_CHECKED_LABELS * vocabulary, dtype=torch.float64, device=device)
     logits = (8 * torch.sin(numbers * 12.9898)).view(_CHECKED_LABELS, vocabulary).to(dtype)
     labels = torch.arange(_CHECKED_LABELS, device=device) * (vocabulary // _CHECKED_LABELS)
-    wide = logits.double().requires_grad_()
+    logits_double = logits.double().requires_grad_()
     cap, smoothing = settings["soft_cap"], settings["label_smoothing"]
     with torch.enable_grad():
-        capped = wide if cap is None else cap * torch.tanh(wide / cap)
-        losses = torch.nn.functional.cross_entropy(capped, labels, reduction="none", label_smoothing=smoothing)
-        (wanted,) = torch.autograd.grad(losses.sum(), wide)
+        capped_logits = logits_double if cap is None else cap * torch.tanh(logits_double / cap)
+        losses = torch.nn.functional.cross_entropy(capped_logits, labels, reduction="none", label_smoothing=smoothing)
+        (expected_grad,) = torch.autograd.grad(losses.sum(), logits_double)
     losses = losses.detach()
     for scale in (None, 1.0):
-        off = kernel(logits, labels, gradient_scale=scale, **settings) - losses
+        difference = kernel(logits, labels, gradient_scale=scale, **settings) - losses
         # Not `>`: NaN is no agreement either.
-        if not bool((off.abs() <= _OFF * losses.abs()).all()):
-            return f"losses differ by {float((off / losses).abs().max()):.1e} (relative)"
-    off = (logits - wanted).abs()
-    if not bool((off <= torch.finfo(dtype).eps * wanted.abs() + _OFF_GRADIENT).all()):
-        return f"gradients differ by {float(off.max()):.1e}"
+        if not bool((difference.abs() <= _OFF * losses.abs()).all()):
+            return f"losses differ by {float((difference / losses).abs().max()):.1e} (relative)"
+    difference = (logits - expected_grad).abs()
+    if not bool((difference <= torch.finfo(dtype).eps * expected_grad.abs() + _OFF_GRADIENT).all()):
+        return f"gradients differ by {float(difference.max()):.1e}"
     return ""

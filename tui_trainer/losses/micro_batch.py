@@ -66,12 +66,12 @@ class MicroBatch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         # Each tensor is converted once, because the lengths are one tensor under two names.
-        once = cache(change)
-        inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        optional = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
-        names = ("labels", "places", "documents", *optional)
-        changed: dict[str, Any] = {name: once(getattr(self, name)) for name in names}
-        return replace(self, inputs=inputs, **changed)
+        convert = cache(change)
+        inputs = {name: convert(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
+        optional_names = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
+        names = ("labels", "places", "documents", *optional_names)
+        changed_fields: dict[str, Any] = {name: convert(getattr(self, name)) for name in names}
+        return replace(self, inputs=inputs, **changed_fields)
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool = False) -> MicroBatch:
@@ -89,31 +89,31 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
         labels, documents = labels[places], places // width
         if batch.documents is not None:
             documents, count = batch.documents.ravel()[places], int(batch.documents.max()) + 1
-        counted = np.bincount(documents, minlength=count)
+        label_counts = np.bincount(documents, minlength=count)
     else:
-        places, documents, counted = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
-    named = {"input_ids": batch.input_ids, **batch.more}
+        places, documents, label_counts = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
+    arrays = {"input_ids": batch.input_ids, **batch.more}
     if batch.position_ids is not None:
-        named["position_ids"] = batch.position_ids
+        arrays["position_ids"] = batch.position_ids
     row_lengths = None if batch.tokens == batch.input_ids.size else batch.row_lengths
-    lengths = batch.document_lengths if by_lengths else None
-    if lengths is not None:
+    document_lengths = batch.document_lengths if by_lengths else None
+    if document_lengths is not None:
         if row_lengths is not None and batch.documents is not None and not keeps_padding:
             # The document number of padding is -1.
-            text = np.flatnonzero(batch.documents.ravel() >= 0)
-            named = {name: values.ravel()[text] for name, values in named.items()}
-            places, row_lengths = np.searchsorted(text, places), None
-            lengths = np.bincount(batch.documents.ravel()[text]).astype(np.int32)
-        named = {name: values.reshape(1, -1) for name, values in named.items()}
-    inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
+            text_positions = np.flatnonzero(batch.documents.ravel() >= 0)
+            arrays = {name: values.ravel()[text_positions] for name, values in arrays.items()}
+            places, row_lengths = np.searchsorted(text_positions, places), None
+            document_lengths = np.bincount(batch.documents.ravel()[text_positions]).astype(np.int32)
+        arrays = {name: values.reshape(1, -1) for name, values in arrays.items()}
+    inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in arrays.items()}
     return MicroBatch(
-        inputs if lengths is None else inputs | _lengths(lengths),
+        inputs if document_lengths is None else inputs | _lengths(document_lengths),
         torch.from_numpy(labels),
         torch.from_numpy(places),
         batch.rows,
         batch.tokens,
         documents=torch.from_numpy(documents),
-        document_labels=counted,
+        document_labels=label_counts,
         row_lengths=_NONE.long() if row_lengths is None else torch.from_numpy(row_lengths),
         row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
@@ -121,9 +121,9 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
 
 def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
     """Return transformers' arguments for document lengths: cumulative sums, int32 [documents + 1], and the maximum."""
-    ends = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
-    longest = int(document_lengths.max())
-    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+    bounds = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
+    most_tokens = int(document_lengths.max())
+    return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": most_tokens, "max_length_k": most_tokens}
 
 
 # Attention masks are built without waiting for the device.
@@ -138,9 +138,9 @@ def waits(batch: MicroBatch) -> bool:
     return bool(batch.inputs["input_ids"].device.type != "cpu")
 
 
-def _without_padding(ignore: Callable[..., Any], padding_mask: Any = None, *rest: Any, **more: Any) -> Any:
-    """Return `ignore` for rows without padding: whether the mask can be left out. Windows and caches may need one."""
-    return ignore(None, *rest, **more)
+def _without_padding(should_ignore: Callable[..., Any], padding_mask: Any = None, *args: Any, **more: Any) -> Any:
+    """Return `should_ignore` without padding: whether the mask can be left out. Windows and caches may need one."""
+    return should_ignore(None, *args, **more)
 
 
 @contextmanager
@@ -160,16 +160,16 @@ def known_masks(batch: MicroBatch) -> Iterator[None]:
     if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):
         is_full = not is_packed and batch.tokens == batch.positions
         # The argument is None if there is no mask, so there is nothing to check.
-        replacements["is_tracing"] = lambda *asked: not is_full or asked != (None,)
+        replacements["is_tracing"] = lambda *args: not is_full or args != (None,)
         for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if is_full else ():
-            if ignore := getattr(masking_utils, name, None):
-                replacements[name] = partial(_without_padding, ignore)
+            if should_ignore := getattr(masking_utils, name, None):
+                replacements[name] = partial(_without_padding, should_ignore)
     if not is_packed:
         replacements["find_packed_sequence_indices"] = lambda position_ids: None
     # These are names of transformers 5.23. If another version lacks one, it waits for the device.
-    before = {name: getattr(masking_utils, name) for name in replacements if hasattr(masking_utils, name)}
-    vars(masking_utils).update({name: replacements[name] for name in before})
+    originals = {name: getattr(masking_utils, name) for name in replacements if hasattr(masking_utils, name)}
+    vars(masking_utils).update({name: replacements[name] for name in originals})
     try:
         yield
     finally:
-        vars(masking_utils).update(before)
+        vars(masking_utils).update(originals)

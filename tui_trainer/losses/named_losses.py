@@ -104,8 +104,8 @@ class NamedLossSums:
         """Total loss multiplied by `label_count`, as a 0-dim tensor. For a plain loss this is its sum."""
         if not self.has_names:
             return self.values[LOSS]
-        scaled = [self.values[name] * (self.label_count / (self.divisor(name) or 1)) for name in self.parts]
-        return reduce(torch.add, scaled)
+        scaled_losses = [self.values[name] * (self.label_count / (self.divisor(name) or 1)) for name in self.parts]
+        return reduce(torch.add, scaled_losses)
 
     def means(self) -> dict[str, Tensor]:
         """Return each sum divided by its count, in fp32."""

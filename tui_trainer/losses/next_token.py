@@ -66,10 +66,10 @@ class NextTokenLoss:
             hook.remove()
             self._batch = self._hidden = None
         logits_NV, labels = logits_NV.flatten(0, -2).float(), batch.labels
-        if more := len(logits_NV) - len(labels):
-            labels = F.pad(labels, (0, more), value=IGNORE)
+        if padding := len(logits_NV) - len(labels):
+            labels = F.pad(labels, (0, padding), value=IGNORE)
         losses = F.cross_entropy(logits_NV, labels, reduction=reduction, label_smoothing=smoothing)
-        return losses[: len(batch.labels)] if more and reduction == "none" else losses
+        return losses[: len(batch.labels)] if padding and reduction == "none" else losses
 
     def chunk_as_the_model(self, batch: MicroBatch) -> bool:
         """Return whether logits computed in a chunk equal the model's own, at one position of a batch.
@@ -83,16 +83,16 @@ class NextTokenLoss:
         )
         try:
             with torch.no_grad(), known_masks(batch):
-                theirs = self._model(**batch.inputs, use_cache=False).logits.flatten().float()
+                model_logits = self._model(**batch.inputs, use_cache=False).logits.flatten().float()
         finally:
             for hook in hooks:
                 hook.remove()
-        mine = products[0].flatten().float().clone()
-        if (added := self._added_bias) is not None:
-            mine += added
-        transform_product(mine, self._transform)
-        is_same = mine.shape == theirs.shape and bool(
-            (mine - theirs).abs().max() <= _MOST_DIFFERENCE * theirs.abs().max()
+        head_logits = products[0].flatten().float().clone()
+        if (added_bias := self._added_bias) is not None:
+            head_logits += added_bias
+        transform_product(head_logits, self._transform)
+        is_same = head_logits.shape == model_logits.shape and bool(
+            (head_logits - model_logits).abs().max() <= _MOST_DIFFERENCE * model_logits.abs().max()
         )
         self.chunk_tokens = self.chunk_tokens if is_same else 0
         return is_same
@@ -116,25 +116,25 @@ class NextTokenLoss:
     def _in_chunks(self, hidden_Nh: Tensor, labels_N: Tensor, smoothing: float, reduction: str) -> Tensor:
         layer = _layer_of(self._head)
         biases = [bias for bias in (layer.bias, self._added_bias) if bias is not None]
-        how = HeadLoss(
+        head_loss = HeadLoss(
             chunk_tokens=self.chunk_tokens, label_smoothing=smoothing, transform=self._transform, kernel=self.kernel
         )
         bias_V = sum(biases[1:], biases[0]) if biases else None
-        losses = how.sum if reduction == "sum" else how.by_label
-        return losses(hidden_Nh, _weight_of(self._head), labels_N, bias_V=bias_V)
+        loss_function = head_loss.sum if reduction == "sum" else head_loss.by_label
+        return loss_function(hidden_Nh, _weight_of(self._head), labels_N, bias_V=bias_V)
 
     @property
     def _added_bias(self) -> Tensor | None:
         """Return the bias that BART adds to the logits after the head; None for other models."""
-        added: Tensor | None = getattr(self._model, "final_logits_bias", None)
-        return None if added is None else added.flatten()
+        bias: Tensor | None = getattr(self._model, "final_logits_bias", None)
+        return None if bias is None else bias.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Select the head's input at positions that have a label. In 16 bits on a CPU a `coarse` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
-        always = self.always_in_chunks or self.kernel is not None
-        is_chunked = in_chunks(len(places), self.chunk_tokens) or (self.chunk_tokens and always)
+        is_forced = self.always_in_chunks or self.kernel is not None
+        is_chunked = in_chunks(len(places), self.chunk_tokens) or (self.chunk_tokens and is_forced)
         if len(places) < len(hidden_Nh):
             if not is_chunked and hidden_Nh.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
                 # The first position fills the rest. Its additional logits have no label.
@@ -152,14 +152,14 @@ def _layer_of(head: Any) -> Any:
 
     If peft trains the whole head, it is the trained copy. If only some rows train, it is the frozen layer.
     """
-    if (rows := getattr(head, "token_adapter", None)) is not None:
-        return rows.get_base_layer()
-    saved = getattr(head, "modules_to_save", None)
-    return head if saved is None else saved[head.active_adapters[0]]
+    if (adapter := getattr(head, "token_adapter", None)) is not None:
+        return adapter.get_base_layer()
+    saved_modules = getattr(head, "modules_to_save", None)
+    return head if saved_modules is None else saved_modules[head.active_adapters[0]]
 
 
 def _weight_of(head: Any) -> Tensor:
     """Return the weight of the head. If only some rows train, it contains their trained values."""
-    rows = getattr(head, "token_adapter", None)
-    weight: Tensor = _layer_of(head).weight if rows is None else rows.get_merged_weights(rows.active_adapters)
+    adapter = getattr(head, "token_adapter", None)
+    weight: Tensor = _layer_of(head).weight if adapter is None else adapter.get_merged_weights(adapter.active_adapters)
     return weight

@@ -33,8 +33,8 @@ class RouterLoss(NamedLoss):
 
     def __init__(self, loss: NextTokenLoss, model: Any, coefficient: float) -> None:
         self._loss, self._coefficient = loss, coefficient
-        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._names: dict[str, Any] = unwrap(type(inner).forward).__globals__
+        base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._names: dict[str, Any] = unwrap(type(base_model).forward).__globals__
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
         return {LABELS: batch.label_count, _TOKENS: batch.tokens}
@@ -60,12 +60,12 @@ class RouterLoss(NamedLoss):
         router_losses: list[Any] = []
         balance = self._names[BALANCE]
 
-        def masked(*given: Any) -> Any:
+        def balance_masked(*given: Any) -> Any:
             # The mask is the last argument in every family.
             router_losses.append(balance(*given[:-1], mask_BT))
             return router_losses[-1]
 
-        self._names[BALANCE] = masked
+        self._names[BALANCE] = balance_masked
         try:
             yield router_losses
         finally:

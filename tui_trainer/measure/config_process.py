@@ -12,8 +12,8 @@ from tui_trainer.measure.rehearsal import lines_of
 
 def config_options(loaded: LoadedConfig, gpu: GpuChoice) -> list[str]:
     """Return the command-line options that pass this config and this GPU to a command."""
-    settings = [part for setting in as_request(loaded, {}).assignments for part in ("--set", setting)]
-    return [*settings, *([] if gpu is None else ["--gpu", str(gpu)])]
+    set_options = [part for assignment in as_request(loaded, {}).assignments for part in ("--set", assignment)]
+    return [*set_options, *([] if gpu is None else ["--gpu", str(gpu)])]
 
 
 class ConfigProcess(JsonProcess):

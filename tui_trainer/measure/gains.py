@@ -47,8 +47,8 @@ class GainBench:
         Raises InputError if a name is unknown, if a run trains on this machine, or if the config cannot be planned.
         """
         names = [ALL, *(check.name for check in all_checks())]
-        if unknown := [name for name in self.names if name not in names]:
-            raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], names))
+        if bad_names := [name for name in self.names if name not in names]:
+            raise InputError(f"there is no check {one_line(bad_names[0], 40)!r}", hint=name_hint(bad_names[0], names))
         refuse_while_training("measure")
         try:
             context = gather(self.loaded, gpu=self.gpu)
@@ -58,8 +58,8 @@ class GainBench:
             for finding in findings:
                 if finding.name in self.names and finding.why_not_measured:
                     self.notify(f"{finding.name}: {finding.why_not_measured}: {finding.verdict.evidence}")
-            wanted = [finding for finding in findings if {finding.name, ALL} & set(self.names)]
-            return all(self._measure(context, finding) for finding in wanted if not finding.why_not_measured)
+            chosen_findings = [finding for finding in findings if {finding.name, ALL} & set(self.names)]
+            return all(self._measure(context, finding) for finding in chosen_findings if not finding.why_not_measured)
         except KeyboardInterrupt:
             return False
 
@@ -75,8 +75,8 @@ class GainBench:
             return True
         share_seconds, most_steps = self.seconds / (2 * self.pairs), _MOST_STEPS
         if context.step_seconds:
-            fitting = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
-            most_steps = min(max(fitting, _LEAST_STEPS), _MOST_STEPS)
+            fitting_steps = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
+            most_steps = min(max(fitting_steps, _LEAST_STEPS), _MOST_STEPS)
         request = short_run(as_request(self.loaded, {}), most_steps, {})
         steps = Steps(request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least=_LEAST_STEPS)
         before, after = Variant(name=AS_IT_IS), Variant(name=patch_words(patch), patch=patch)
@@ -89,9 +89,9 @@ class GainBench:
             notify=lambda line: self.notify(f"{finding.name}: {line.strip()}"),
             needs_all=True,
         )
-        failed = next((variant for variant in (before, after) if variant.reason and not variant.answers), None)
-        if failed and not time_limit.cut_short:
-            self._keep(finding, Gain(at=utc_now(), reason=f"{failed.name}: {failed.reason}"))
+        failed_variant = next((variant for variant in (before, after) if variant.reason and not variant.answers), None)
+        if failed_variant and not time_limit.cut_short:
+            self._keep(finding, Gain(at=utc_now(), reason=f"{failed_variant.name}: {failed_variant.reason}"))
         elif after.answers:
             self._keep(finding, Gain.of_pairs(before.answers, after.answers, steps.count))
         else:
@@ -103,12 +103,12 @@ class GainBench:
         patch = finding.alternative or {}
         plan = estimated_plan(self.loaded, gpu=self.gpu)
         try:
-            after = self._plan(patch).shape_key
+            shape_key_after = self._plan(patch).shape_key
         except InputError:
-            after = ""
-        keep_gain(Measurable.of(plan), patch, after, gain)
-        toward = gain if finding.fix or gain.reason else gain.turned()
-        self.notify(f"{finding.name}: {toward.words('' if finding.fix else patch_words(patch))}")
+            shape_key_after = ""
+        keep_gain(Measurable.of(plan), patch, shape_key_after, gain)
+        described_gain = gain if finding.fix or gain.reason else gain.turned()
+        self.notify(f"{finding.name}: {described_gain.words('' if finding.fix else patch_words(patch))}")
 
     def _plan(self, patch: Patch) -> Plan:
         return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)

@@ -69,37 +69,37 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     trained = _trained(question)
     data = prepared_data(trained)
     predictor = _predictor(trained, question)
-    output_tokens = _count_output_tokens(predictor.model)
+    output_counts = _count_output_tokens(predictor.model)
     contents = _contents(trained, data, question["rows"])
     with compiler():
         compile_seconds = _compile(predictor, contents) if question.get("compiled") else None
         predictor.predict(contents[:1])
         latencies = [_seconds(predictor, [content]) for content in contents[:_LATENCY_ROWS]]
         predictor.predict(contents[:2] if question["batched"] else contents[:1])
-        output_tokens.clear()
-        started = perf_counter()
+        output_counts.clear()
+        started_at = perf_counter()
         groups = [contents] if question["batched"] else [[content] for content in contents]
         predictions = [prediction for group in groups for prediction in predictor.predict(group)]
-        seconds = perf_counter() - started
+        seconds = perf_counter() - started_at
         if trained.writes:
-            tokens = sum(output_tokens)
+            token_count = sum(output_counts)
             predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
-            first = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
+            first_token_seconds = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
         else:
             inputs = trained.task.encode_inputs(
                 trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling
             )
-            tokens, first = sum(map(len, inputs)), []
+            token_count, first_token_seconds = sum(map(len, inputs)), []
         # The peak is read before the loss is computed, because those passes have other shapes.
-        peak = peak_memory_bytes(next(predictor.model.parameters()).device)
+        peak_bytes = peak_memory_bytes(next(predictor.model.parameters()).device)
         scores = _scores(trained, data, predictor.model, question["rows"]) if question["scored"] else {}
     return {
         "samples_per_second": len(contents) / seconds,
-        "tokens_per_second": tokens / seconds,
+        "tokens_per_second": token_count / seconds,
         "latencies": latencies,
-        "first_token_seconds": first,
+        "first_token_seconds": first_token_seconds,
         "compile_seconds": compile_seconds,
-        "peak_memory_bytes": peak,
+        "peak_memory_bytes": peak_bytes,
         "predictions": [trained.task.prediction_words(prediction) for prediction in predictions],
         **scores,
     }
@@ -114,8 +114,8 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
 
     from tui_trainer.exporting.predicting import Predictor, inference_device, load_predictor
 
-    new_tokens, beams = question["new_tokens"], question.get("beams", 1)
-    sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0, num_beams=beams)
+    new_tokens, beam_count = question["new_tokens"], question.get("beams", 1)
+    sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0, num_beams=beam_count)
     gpu: GpuChoice = question["gpu"]
     if question.get("format"):
         model = find_format(question["format"]).load(trained, Path(question["folder"]))
@@ -139,38 +139,38 @@ def _contents(trained: TrainedModel, data: PreparedData, count: int) -> list[Any
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 
     config, tokenizer = trained.plan.config, load_tokenizer(trained)
-    reader = trained.task.input_reader(config, tokenizer)
+    input_reader = trained.task.input_reader(config, tokenizer)
     rows = Rows(data.eval_path or data.train_path)
     texts = []
     for index in evenly_spaced(len(rows), count):
         tokens = rows.example(index).tokens
-        prompt = tokens[:_PROMPT_TOKENS] if trained.head == CAUSAL else tokens
-        text = str(tokenizer.decode(prompt.tolist(), skip_special_tokens=True))
+        prompt_tokens = tokens[:_PROMPT_TOKENS] if trained.head == CAUSAL else tokens
+        text = str(tokenizer.decode(prompt_tokens.tolist(), skip_special_tokens=True))
         texts.append(text.removeprefix(config.task.source_prefix).strip() or "a")
-    return [reader.of_text(texts[index % len(texts)]) for index in range(count)]
+    return [input_reader.of_text(texts[index % len(texts)]) for index in range(count)]
 
 
 def _count_output_tokens(model: Any) -> list[int]:
     """Make `model.generate` append the length of each generated text, with its end token, to the returned list."""
     import torch
 
-    lengths: list[int] = []
-    original = getattr(model, "generate", None)
-    if original is None:
-        return lengths
+    token_counts: list[int] = []
+    original_generate = getattr(model, "generate", None)
+    if original_generate is None:
+        return token_counts
 
     def generate(*, input_ids: Any, **settings: Any) -> Any:
-        output = original(input_ids=input_ids, **settings)
+        output = original_generate(input_ids=input_ids, **settings)
         ids_BT = output if isinstance(output, torch.Tensor) else output.sequences
         prompt_length = 1 if model.config.is_encoder_decoder else input_ids.shape[1]
-        end_tokens = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-        stop_tokens = set(end_tokens if isinstance(end_tokens, list) else [end_tokens])
-        for row in ids_BT[:, prompt_length:].tolist():
-            lengths.append(next((index + 1 for index, token in enumerate(row) if token in stop_tokens), len(row)))
+        end_ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+        stop_ids = set(end_ids if isinstance(end_ids, list) else [end_ids])
+        for ids in ids_BT[:, prompt_length:].tolist():
+            token_counts.append(next((index + 1 for index, token in enumerate(ids) if token in stop_ids), len(ids)))
         return output
 
     model.generate = generate
-    return lengths
+    return token_counts
 
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
@@ -179,17 +179,17 @@ def _compile(predictor: Predictor, contents: list[Any]) -> float:
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:
         layer.compile(dynamic=True)
-    started, before = perf_counter(), graphs_made()
+    started_at, graphs_before = perf_counter(), graphs_made()
     predictor.predict(contents[:1])
     predictor.predict(contents)
-    require_graphs(before)
-    return perf_counter() - started
+    require_graphs(graphs_before)
+    return perf_counter() - started_at
 
 
 def _seconds(predictor: Predictor, contents: list[Any]) -> float:
-    started = perf_counter()
+    started_at = perf_counter()
     predictor.predict(contents)
-    return perf_counter() - started
+    return perf_counter() - started_at
 
 
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
@@ -225,32 +225,32 @@ class InferenceBench:
         Missing exports are written to a folder that is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
 
-            def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+            def ask_variant(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
                 return self._ask(variant, is_first, seconds, Path(export_folder))
 
-            variants, limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
-            measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
-            expected: list[str] = next(
+            variants, time_limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
+            measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
+            expected_predictions: list[str] = next(
                 (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
             )
-            return [self._row(variant, expected) for variant in variants], limit.cut_short
+            return [self._row(variant, expected_predictions) for variant in variants], time_limit.cut_short
 
     def variants(self) -> list[Variant]:
-        no_adapter = "" if self.trained.base else "this run trained all weights, so there is no adapter"
-        no_text = "" if self.trained.writes else "this model generates no text"
+        no_adapter_reason = "" if self.trained.base else "this run trained all weights, so there is no adapter"
+        no_text_reason = "" if self.trained.writes else "this model generates no text"
         hardware = probe()
-        card, _ = choose_gpu(hardware, self.gpu)
-        if training_device(hardware, card, self.gpu)[0] != "cuda":
-            card = None
+        gpu, _ = choose_gpu(hardware, self.gpu)
+        if training_device(hardware, gpu, self.gpu)[0] != "cuda":
+            gpu = None
         return [
             Variant(name=ONE_BY_ONE, patch={"batched": False}),
             Variant(name=BATCHED),
-            Variant(name=f"{BEAMS} beams", patch={"beams": BEAMS}, reason=no_text),
-            Variant(name="no KV cache", patch={"cached": False}, reason=no_text),
-            Variant(name="adapter not merged", patch={"adapter": True}, reason=no_adapter),
-            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_no_bf16(hardware, card)),
+            Variant(name=f"{BEAMS} beams", patch={"beams": BEAMS}, reason=no_text_reason),
+            Variant(name="no KV cache", patch={"cached": False}, reason=no_text_reason),
+            Variant(name="adapter not merged", patch={"adapter": True}, reason=no_adapter_reason),
+            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_no_bf16(hardware, gpu)),
             Variant(name=COMPILED, patch={"compiled": True}),
-            *(self._exported(form, is_on_gpu=card is not None) for form in all_formats() if form.has_own_speed),
+            *(self._exported(form, is_on_gpu=gpu is not None) for form in all_formats() if form.has_own_speed),
         ]
 
     def _exported(self, export_format: Format, *, is_on_gpu: bool) -> Variant:
@@ -261,26 +261,26 @@ class InferenceBench:
             reason = export_format.reason_against(self.trained)
         except InputError as error:
             reason = str(error).removeprefix(f"{name} ")
-        is_alone = export_format.one_text_at_a_time and self.trained.writes
-        words = [name, *(["one by one"] if is_alone else []), *(["on the CPU"] if is_on_gpu else [])]
-        return Variant(name=", ".join(words), patch={"format": name, "batched": not is_alone}, reason=reason)
+        is_one_by_one = export_format.one_text_at_a_time and self.trained.writes
+        name_parts = [name, *(["one by one"] if is_one_by_one else []), *(["on the CPU"] if is_on_gpu else [])]
+        return Variant(name=", ".join(name_parts), patch={"format": name, "batched": not is_one_by_one}, reason=reason)
 
     def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
-        longest = self.trained.plan.config.task.max_target_length
+        target_tokens = self.trained.plan.config.task.max_target_length
         question = {
             "run": str(self.trained.run.root),
             "gpu": self.gpu,
             "batched": True,
             "rows": self.rows,
-            "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == ENCODER_DECODER else NEW_TOKENS,
+            "new_tokens": min(NEW_TOKENS, target_tokens) if self.trained.head == ENCODER_DECODER else NEW_TOKENS,
             **variant.patch,
             "scored": is_first,
         }
-        if name := question.get("format"):
-            question["folder"] = str(self._export(name, question, seconds, place))
-        limit = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
+        if format_name := question.get("format"):
+            question["folder"] = str(self._export(format_name, question, seconds, place))
+        limit_seconds = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
         try:
-            figures: dict[str, Any] = ask("run_model", question, timeout_seconds=limit, sees_gpus=True)
+            figures: dict[str, Any] = ask("run_model", question, timeout_seconds=limit_seconds, sees_gpus=True)
             return figures
         except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
@@ -304,25 +304,25 @@ class InferenceBench:
         row: dict[str, Any] = {"name": variant.name, "reason": variant.reason, "turns": len(variant.answers)}
         if not variant.answers:
             return row
-        first, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
-        same = [reference == output for reference, output in zip(expected, first["predictions"], strict=True)]
-        names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
+        first_answer, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
+        matches = [reference == output for reference, output in zip(expected, first_answer["predictions"], strict=True)]
+        figure_names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
         # Without an export, the weights on the disk are those of the run, also for bf16 and compiled layers.
-        folders = {self.trained.folder, *filter(None, [self.trained.base])}
-        weight_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
-        export = self._exports.get(variant.patch.get("format", ""))
+        weight_folders = {self.trained.folder, *filter(None, [self.trained.base])}
+        weight_bytes = sum(path.stat().st_size for folder in weight_folders for path in folder.glob("*.safetensors"))
+        export_folder = self._exports.get(variant.patch.get("format", ""))
         return {
             **row,
             "samples_per_second": variant.median("samples_per_second"),
             "samples_per_second_spread": variant.spread("samples_per_second"),
-            **{name: variant.median(name) for name in names},
+            **{name: variant.median(name) for name in figure_names},
             "first_token_seconds": median(_all(variant, "first_token_seconds") or [0.0]) or None,
             "latency_seconds_50": median(latencies),
             "latency_seconds_95": quantiles([*latencies, latencies[-1]], n=20)[-1],
-            "disk_bytes": (folder_size(export).bytes if export else 0) or weight_bytes,
-            "loss": first.get("loss"),
-            "scores": first.get("scores", {}),
-            "same_predictions": sum(same) / len(same),
+            "disk_bytes": (folder_size(export_folder).bytes if export_folder else 0) or weight_bytes,
+            "loss": first_answer.get("loss"),
+            "scores": first_answer.get("scores", {}),
+            "same_predictions": sum(matches) / len(matches),
         }
 
 
@@ -339,19 +339,19 @@ def _all(variant: Variant, name: str) -> list[float]:
 
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
     """Return the cells of a table: titles, then the rows that have figures. `writes`: the model generates text."""
-    scores = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
-    first: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
+    score_names = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
+    first_token_column: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
     columns: Columns = {
         "": lambda row: row["name"],
         "samples/s": lambda row: with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
         "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
-        **first,
+        **first_token_column,
         "50 %": lambda row: _ms(row["latency_seconds_50"]),
         "95 %": lambda row: _ms(row["latency_seconds_95"]),
         "memory": lambda row: format_bytes(row["peak_memory_bytes"]),
         "on disk": lambda row: format_bytes(row["disk_bytes"]),
         "loss": lambda row: f"{row['loss']:.4f}",
-        **{plain(name): partial(_score, name) for name in scores},
+        **{plain(name): partial(_score, name) for name in score_names},
         "same": lambda row: f"{row['same_predictions']:.0%}",
     }
     return table_of(columns, rows)
@@ -362,9 +362,9 @@ def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
     rows, writes = result["variants"], result["writes"]
     if not any(row["turns"] for row in rows):
         return []
-    texts = "rows per round" + (f" (up to {NEW_TOKENS} new tokens each)" if writes else "")
+    row_words = "rows per round" + (f" (up to {NEW_TOKENS} new tokens each)" if writes else "")
     cells = table(rows, writes=writes)
-    lines = [f"{result['run']}: {result['rows']} held-out {texts}, {turns_words(result['rounds'])}"]
+    lines = [f"{result['run']}: {result['rows']} held-out {row_words}, {turns_words(result['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
     lines.append(f"unless named otherwise, all variants except `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
@@ -390,9 +390,9 @@ def keep_speed(
     while another process trains the run."""
     run = trained.run
     state = read_run(run)
-    speed = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
-    if speed is not None:
-        event = InferenceMeasured(step=state.step, samples_per_second=speed, rows=row_count)
+    rows_per_second = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
+    if rows_per_second is not None:
+        event = InferenceMeasured(step=state.step, samples_per_second=rows_per_second, rows=row_count)
         state.apply(event)
         try:
             with RunLock(run.lock), JournalWriter(run.journal) as journal:
@@ -407,15 +407,15 @@ def keep_speed(
 def notes(rows: list[dict[str, Any]]) -> list[str]:
     """Return sentences about variants without figures, with their reasons, and about when compiling pays off."""
     sentences = reasons(rows)
-    by_name = {row["name"]: row for row in rows if row["turns"]}
-    compiled, batched = by_name.get(COMPILED), by_name.get(BATCHED)
-    if compiled and batched:
-        plain_seconds, compiled_seconds = (1 / row["samples_per_second"] for row in (batched, compiled))
-        seconds = compiled["compile_seconds"]
-        repaid = (
-            f"which pays off after {seconds / (plain_seconds - compiled_seconds):,.0f} rows"
+    rows_by_name = {row["name"]: row for row in rows if row["turns"]}
+    compiled_row, batched_row = rows_by_name.get(COMPILED), rows_by_name.get(BATCHED)
+    if compiled_row and batched_row:
+        plain_seconds, compiled_seconds = (1 / row["samples_per_second"] for row in (batched_row, compiled_row))
+        compile_seconds = compiled_row["compile_seconds"]
+        payoff = (
+            f"which pays off after {compile_seconds / (plain_seconds - compiled_seconds):,.0f} rows"
             if compiled_seconds < plain_seconds
             else "which never pays off here"
         )
-        sentences.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
+        sentences.append(f"{COMPILED}: the compiler took {format_seconds(compile_seconds)} at each start, {payoff}")
     return sentences

@@ -44,10 +44,10 @@ def request_of(question: dict[str, Any]) -> Request:
 
 def with_settings(request: Request, patch: Patch) -> Request:
     """Return the request with the settings of `patch` changed."""
-    others = [assignment for assignment in request.assignments if assignment.partition("=")[0].strip() not in patch]
+    kept_texts = [assignment for assignment in request.assignments if assignment.partition("=")[0].strip() not in patch]
     shortcuts = {key: value for key, value in request.shortcuts.items() if key not in patch}
-    changed = [f"{key}={json.dumps(value)}" for key, value in patch.items()]
-    return replace(request, assignments=(*others, *changed), shortcuts=shortcuts)
+    changed_assignments = [f"{key}={json.dumps(value)}" for key, value in patch.items()]
+    return replace(request, assignments=(*kept_texts, *changed_assignments), shortcuts=shortcuts)
 
 
 # Number of surviving sizes that are timed, from the largest on.
@@ -74,8 +74,8 @@ class TriedMicroBatch:
     def words(self) -> str:
         """Result in words: `16 rows x 2: 300.0 MiB`, or why the size failed."""
         outcome = self.failed or format_bytes(self.peak_memory_bytes)
-        timed = f", {format_seconds(median(self.step_seconds))} a step" if self.step_seconds else ""
-        return f"{split_words(self.rows, self.passes)}: {outcome}{timed}"
+        time_words = f", {format_seconds(median(self.step_seconds))} a step" if self.step_seconds else ""
+        return f"{split_words(self.rows, self.passes)}: {outcome}{time_words}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -88,20 +88,20 @@ class MicroBatches:
 
     def add(self, rows: int, **outcome: Any) -> str:
         """Add figures of a size, as fields of its TriedMicroBatch. Return the result in words."""
-        before = self.tried.get(rows) or TriedMicroBatch(rows=rows, passes=-(-self.step_rows // rows))
-        self.tried[rows] = replace(before, **outcome)
+        micro_batch = self.tried.get(rows) or TriedMicroBatch(rows=rows, passes=-(-self.step_rows // rows))
+        self.tried[rows] = replace(micro_batch, **outcome)
         return self.tried[rows].words
 
     @property
     def largest(self) -> int:
         """Largest size that survived, in rows; 0 if none did."""
-        return max((tried.rows for tried in self.tried.values() if not tried.failed), default=0)
+        return max((trial.rows for trial in self.tried.values() if not trial.failed), default=0)
 
     @property
     def fastest(self) -> TriedMicroBatch | None:
         """Fastest timed size (if two are equal, the larger one); None if none was timed."""
-        timed = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failed]
-        return min(timed, key=lambda tried: (median(tried.step_seconds), -tried.rows), default=None)
+        timed_tries = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failed]
+        return min(timed_tries, key=lambda tried: (median(tried.step_seconds), -tried.rows), default=None)
 
 
 def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | None:
@@ -109,20 +109,20 @@ def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | Non
 
     `candidates` ascend, and each is at most twice the previous one. `tried` says of each size whether it survived. If a
     larger size survived, a failure is ignored."""
-    works = max((rows for rows, survived in tried.items() if survived), default=0)
-    failed = min((rows for rows, survived in tried.items() if not survived and rows > works), default=None)
-    larger = [rows for rows in candidates if rows > works and (failed is None or rows < failed)]
-    if not larger:
+    working_rows = max((rows for rows, survived in tried.items() if survived), default=0)
+    failed_rows = min((rows for rows, survived in tried.items() if not survived and rows > working_rows), default=None)
+    larger_sizes = [rows for rows in candidates if rows > working_rows and (failed_rows is None or rows < failed_rows)]
+    if not larger_sizes:
         return None
-    if failed is None:
-        return max(rows for rows in larger if rows <= max(2 * works, larger[0]))
-    return larger[len(larger) // 2]
+    if failed_rows is None:
+        return max(rows for rows in larger_sizes if rows <= max(2 * working_rows, larger_sizes[0]))
+    return larger_sizes[len(larger_sizes) // 2]
 
 
-def sizes_to_time(survived: Iterable[int]) -> list[int]:
+def sizes_to_time(survived_sizes: Iterable[int]) -> list[int]:
     """Return the sizes worth timing: the largest that survived, the next of at most half that size, and so on."""
     sizes: list[int] = []
-    for rows in sorted(survived, reverse=True):
+    for rows in sorted(survived_sizes, reverse=True):
         if len(sizes) < _TIMED and (not sizes or rows <= -(-sizes[-1] // 2)):
             sizes.append(rows)
     return sizes
@@ -133,8 +133,8 @@ def cut_patch(plan: Plan, rows: int) -> dict[str, Any]:
     if plan.config.training.gradient_accumulation_steps == "auto":
         return {MICRO: rows}
     # If the config sets both micro-batch and accumulation, their product would otherwise change the effective batch.
-    effective = {} if plan.effective_batch_is_auto else {EFFECTIVE: plan.effective_batch_size.value}
-    return {MICRO: rows, ACCUMULATION: "auto", **effective}
+    effective_patch = {} if plan.effective_batch_is_auto else {EFFECTIVE: plan.effective_batch_size.value}
+    return {MICRO: rows, ACCUMULATION: "auto", **effective_patch}
 
 
 def step_rows(plan: Plan) -> int:
@@ -160,45 +160,45 @@ def try_micro_batches(
     Candidates are by default all equal parts of a step. If the system kills the worker, the size that it was trying has
     failed, and another worker continues. Raises RunError if no size could be tried.
     """
-    tries, limit = MicroBatches(step_rows=step_rows(plan)), TimeLimit(seconds)
+    tries, time_limit = MicroBatches(step_rows=step_rows(plan)), TimeLimit(seconds)
     sizes = list(candidates) or even_parts(tries.step_rows)
     # The request asks for one row per pass, which the plan accepts. The worker itself makes larger micro-batches.
     question = question_of(with_settings(request, {**cut_patch(plan, 1), **(patch or {}), **_UNWRITTEN}), gpu)
     question |= {"candidates": sizes, "timed": timed, "step_rows": tries.step_rows}
-    runs = nearest_existing(Path(plan.config.output.runs_dir))
-    with limit, tempfile.TemporaryDirectory(prefix=".tries-", dir=runs) as folder:
+    runs_folder = nearest_existing(Path(plan.config.output.runs_dir))
+    with time_limit, tempfile.TemporaryDirectory(prefix=".tries-", dir=runs_folder) as folder:
         while True:
-            left_seconds = limit.require()
-            survived = {rows: not tried.failed for rows, tried in tries.tried.items()}
-            is_timed = not timed or not tries.largest or tries.fastest is not None
-            if next_rows(sizes, survived) is None and is_timed:
+            left_seconds = time_limit.require()
+            outcomes = {rows: not trial.failed for rows, trial in tries.tried.items()}
+            is_timing_done = not timed or not tries.largest or tries.fastest is not None
+            if next_rows(sizes, outcomes) is None and is_timing_done:
                 return tries
-            _ask(tries, question | {"place": folder, "tried": list(survived.items())}, left_seconds, limit, notify)
-    tries.cut_short = limit.cut_short
+            _ask(tries, question | {"place": folder, "tried": list(outcomes.items())}, left_seconds, time_limit, notify)
+    tries.cut_short = time_limit.cut_short
     return tries
 
 
 def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: TimeLimit, notify: Notify) -> None:
     """Add the results of one worker, which tries sizes until it has finished or fails. Raises TimeOver."""
-    trying = 0
+    tried_rows = 0
 
-    def take(report: dict[str, Any]) -> None:
-        nonlocal trying
+    def take_report(report: dict[str, Any]) -> None:
+        nonlocal tried_rows
         if "trying" in report:
-            trying = int(report["trying"])
-            notify(f"{report['doing']} micro-batches of {quantity(trying, 'row')}")
+            tried_rows = int(report["trying"])
+            notify(f"{report['doing']} micro-batches of {quantity(tried_rows, 'row')}")
         else:
-            names = ("peak_memory_bytes", "seconds", "step_seconds")
-            outcome = {name: report[name] for name in names if name in report}
+            figure_names = ("peak_memory_bytes", "seconds", "step_seconds")
+            outcome = {name: report[name] for name in figure_names if name in report}
             notify(f"  {tries.add(int(report['rows']), failed=report.get('failed', ''), **outcome)}")
 
     try:
-        ask("try_micro_batches", question, timeout_seconds=seconds, sees_gpus=True, progress=take)
+        ask("try_micro_batches", question, timeout_seconds=seconds, sees_gpus=True, progress=take_report)
     except WorkerFailed as failure:
         limit.require()
-        if not trying:
+        if not tried_rows:
             raise RunError(f"no micro-batch could be tried: {failure.reason}") from None
-        notify(f"  {tries.add(trying, failed=failure.reason)}")
+        notify(f"  {tries.add(tried_rows, failed=failure.reason)}")
 
 
 def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress: Progress) -> None:
@@ -210,16 +210,16 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         progress(f"{sentence.strip()};", sum(line.startswith(" ") for line in sentences), None, "tried")
 
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.toml"
-        file.write_text(to_toml(loaded), encoding="utf-8")
-        request = Request(config_file=file)
+        config_file = Path(folder) / "config.toml"
+        config_file.write_text(to_toml(loaded), encoding="utf-8")
+        request = Request(config_file=config_file)
         tries = try_micro_batches(request, plan, gpu, seconds=_TUNE_SECONDS, notify=notify, timed=True)
     if not tries.largest:
-        failed = next((tried.failed for tried in tries.tried.values() if tried.failed), tries.cut_short)
+        failure = next((trial.failed for trial in tries.tried.values() if trial.failed), tries.cut_short)
         hint = "run `tui-trainer rehearse` to try settings that use less memory"
-        raise RunError(f"no micro-batch could be measured: {failed}; {hint}")
+        raise RunError(f"no micro-batch could be measured: {failure}; {hint}")
     # If no size was timed, the largest that survived is used.
     rows = tries.fastest.rows if tries.fastest else tries.largest
-    timed = {size: tried.step_seconds for size, tried in tries.tried.items() if tried.step_seconds and not tried.failed}
+    times = {size: trial.step_seconds for size, trial in tries.tried.items() if trial.step_seconds and not trial.failed}
     if key := Key.read(plan.untuned_key):
-        keep_micro_batch(key, rows, tries.step_rows, timed)
+        keep_micro_batch(key, rows, tries.step_rows, times)

@@ -47,34 +47,34 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         raise ConfigError(problems)
     runs = Path(loaded.config.output.runs_dir)
     patch: dict[str, Any] = {}
-    first_failed: dict[str, dict[str, Any]] = {}
-    remedies: dict[str, Patch] = {}
-    for number in range(_MOST_TRIES):
+    first_failed_parts: dict[str, dict[str, Any]] = {}
+    remedy_patches: dict[str, Patch] = {}
+    for try_number in range(_MOST_TRIES):
         parts = _run_parts(with_settings(request, patch), gpu, runs, report)
-        failed = {name: part for name, part in parts.items() if "failed" in part}
-        first_failed = first_failed if number else failed
-        patch |= {key: value for part in failed.values() for key, value in part.get("works_with", {}).items()}
+        failures = {name: part for name, part in parts.items() if "failed" in part}
+        first_failed_parts = first_failed_parts if try_number else failures
+        patch |= {key: value for part in failures.values() for key, value in part.get("works_with", {}).items()}
         if MICRO in patch:
             patch |= cut_patch(plan, patch[MICRO])
         # A part also works if the worker itself continued with smaller passes after running out of memory.
-        works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
-        out_of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
-        remedies.update((name, dict(patch)) for name in works & out_of_memory)
-        failing = next((name for name, part in failed.items() if part.get("is_memory") and name not in works), None)
-        remedy = failing and _less_memory(plan, patch, failing, parts[failing])
-        if not remedy:
+        working = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
+        out_of_memory_names = {name for name, part in first_failed_parts.items() if part.get("is_memory")}
+        remedy_patches.update((name, dict(patch)) for name in working & out_of_memory_names)
+        culprit = next((name for name, part in failures.items() if part.get("is_memory") and name not in working), None)
+        remedy_patch = culprit and _less_memory(plan, patch, culprit, parts[culprit])
+        if not remedy_patch:
             break
-        patch |= remedy
+        patch |= remedy_patch
         report({"trying": dict(patch)})
     faults: list[dict[str, Any]] = [
-        {"part": name, "message": part["failed"], "patch": remedies.get(name, {})}
-        for name, part in first_failed.items()
+        {"part": name, "message": part["failed"], "patch": remedy_patches.get(name, {})}
+        for name, part in first_failed_parts.items()
     ]
-    free, needed = disk_free_bytes(runs), _disk_bytes(plan, parts, plan.config.checkpoint.save_total_limit)
-    if needed is not None and free is not None and needed > free:
-        faults.append(_disk_fault(plan, parts, needed, free))
-    about_run = _about_run(plan, parts)
-    return {"is_ready": not faults, "faults": faults, **about_run, "disk_bytes": needed, "disk_free_bytes": free}
+    free_bytes, needed_bytes = disk_free_bytes(runs), _disk_bytes(plan, parts, plan.config.checkpoint.save_total_limit)
+    if needed_bytes is not None and free_bytes is not None and needed_bytes > free_bytes:
+        faults.append(_disk_fault(plan, parts, needed_bytes, free_bytes))
+    run = _about_run(plan, parts)
+    return {"is_ready": not faults, "faults": faults, **run, "disk_bytes": needed_bytes, "disk_free_bytes": free_bytes}
 
 
 def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
@@ -83,36 +83,36 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
     def figure(part: str, name: str) -> float:
         return float(parts.get(part, {}).get(name) or 0.0)
 
-    total = plan.total_steps.value
+    total_steps = plan.total_steps.value
     sample_steps = plan.sample_every_steps.value
-    evaluations = times(total, plan.eval_every_steps.value) if plan.eval_rows.value else 0
+    evaluation_count = times(total_steps, plan.eval_every_steps.value) if plan.eval_rows.value else 0
     other_seconds = (
-        evaluations * figure(EVALUATION, "evaluation_seconds")
-        + times(total, plan.save_every_steps.value) * figure(CHECKPOINT, "save_seconds")
-        + (total // sample_steps if sample_steps else 0) * figure(SAMPLE, "sample_seconds")
+        evaluation_count * figure(EVALUATION, "evaluation_seconds")
+        + times(total_steps, plan.save_every_steps.value) * figure(CHECKPOINT, "save_seconds")
+        + (total_steps // sample_steps if sample_steps else 0) * figure(SAMPLE, "sample_seconds")
         + figure(FINAL, "seconds")
     )
-    steps = [figure(TYPICAL, name) for name in ("step_seconds", "least_seconds", "most_seconds")]
-    planned, start = plan.duration_seconds.value, plan.beginning_seconds
-    if planned is not None and start:
-        planned -= start.value or 0.0
+    step_seconds = [figure(TYPICAL, name) for name in ("step_seconds", "least_seconds", "most_seconds")]
+    planned_seconds, planned_start = plan.duration_seconds.value, plan.beginning_seconds
+    if planned_seconds is not None and planned_start:
+        planned_seconds -= planned_start.value or 0.0
     return {
         "parts": {name: dict(figures) for name, figures in parts.items()},
         # On a CPU the peak does not include the memory of the libraries, as in the plan.
         "peak_memory_bytes": max((int(part.get("peak_memory_bytes", 0)) for part in parts.values()), default=0),
         "planned_memory_bytes": plan.memory_bytes.value,
-        "step_seconds": steps[0] or None,
-        "total_steps": total,
-        "run_seconds": [total * seconds + other_seconds for seconds in steps] if steps[0] else None,
-        "planned_seconds": planned,
+        "step_seconds": step_seconds[0] or None,
+        "total_steps": total_steps,
+        "run_seconds": [total_steps * seconds + other_seconds for seconds in step_seconds] if step_seconds[0] else None,
+        "planned_seconds": planned_seconds,
     }
 
 
 def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the least costly settings to try after `part` ran out of memory; empty if none are left."""
     key = EVAL_BATCH if part == EVALUATION else MICRO
-    planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
-    rows = int(figures.get("rows") or patch.get(key, planned.value))
+    planned_batch = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
+    rows = int(figures.get("rows") or patch.get(key, planned_batch.value))
     if rows > 1:
         return {key: rows // 2} if key == EVAL_BATCH else cut_patch(plan, rows // 2)
     if part != EVALUATION and not (plan.config.training.gradient_checkpointing or CHECKPOINTING in patch):
@@ -123,12 +123,12 @@ def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]
 
 def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
     """Return the bytes that the run will write, from the sizes of a rehearsed checkpoint and final model, or None."""
-    sizes = [parts.get(name, {}).get("bytes") for name in (CHECKPOINT, FINAL)]
-    if sizes[0] is None or sizes[1] is None:
+    part_bytes = [parts.get(name, {}).get("bytes") for name in (CHECKPOINT, FINAL)]
+    if part_bytes[0] is None or part_bytes[1] is None:
         return None
     return run_bytes(
-        int(sizes[0]),
-        int(sizes[1]),
+        int(part_bytes[0]),
+        int(part_bytes[1]),
         save_total_limit=save_total_limit,
         saves=times(plan.total_steps.value, plan.save_every_steps.value),
         keeps_best=plan.config.evaluation.early_stopping_patience > 0,
@@ -136,51 +136,51 @@ def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
     )[0]
 
 
-def _disk_fault(plan: Plan, parts: Parts, needed: int, free: int) -> dict[str, Any]:
+def _disk_fault(plan: Plan, parts: Parts, needed_bytes: int, free: int) -> dict[str, Any]:
     limits = range(plan.config.checkpoint.save_total_limit - 1, 0, -1)
-    fitting = next((limit for limit in limits if (_disk_bytes(plan, parts, limit) or 0) <= free), None)
-    message = space_words("the run writes up to", needed, free)
-    elsewhere = "" if fitting else "; set output.runs_dir to a folder on a larger disk"
-    return {"part": "disk", "message": message + elsewhere, "patch": {SAVE_LIMIT: fitting} if fitting else {}}
+    fitting_limit = next((limit for limit in limits if (_disk_bytes(plan, parts, limit) or 0) <= free), None)
+    message = space_words("the run writes up to", needed_bytes, free)
+    advice = "" if fitting_limit else "; set output.runs_dir to a folder on a larger disk"
+    return {"part": "disk", "message": message + advice, "patch": {SAVE_LIMIT: fitting_limit} if fitting_limit else {}}
 
 
 def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> dict[str, dict[str, Any]]:
     """Rehearse all parts in one worker, and return their figures. If it is killed, its current part has failed."""
     parts: dict[str, dict[str, Any]] = {}
-    current = LOADING
+    current_part = LOADING
 
-    def take(figures: dict[str, Any]) -> None:
-        nonlocal current
-        current = figures.pop("part")
-        report({"part": current, **figures})
+    def take_figures(figures: dict[str, Any]) -> None:
+        nonlocal current_part
+        current_part = figures.pop("part")
+        report({"part": current_part, **figures})
         if figures:
-            parts[current] = figures
+            parts[current_part] = figures
 
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=nearest_existing(runs)) as folder:
         question = question_of(request, gpu) | {"place": folder, "parts": list(PARTS)}
         try:
-            ask("rehearse", question, sees_gpus=True, progress=take)
+            ask("rehearse", question, sees_gpus=True, progress=take_figures)
         except WorkerFailed as failure:
-            if current == LOADING and not failure.is_killed:
+            if current_part == LOADING and not failure.is_killed:
                 raise RunError(f"the rehearsal could not start: {failure.reason}") from None
-            take({"part": current, "failed": failure.reason, "is_memory": failure.is_killed})
+            take_figures({"part": current_part, "failed": failure.reason, "is_memory": failure.is_killed})
     return parts
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:
     """Return sentences about the result of `rehearse`, for example `disk: 2.1 GiB needed, 50 GiB free`."""
-    peak, planned = result["peak_memory_bytes"], result["planned_memory_bytes"]
-    sentences = [f"peak memory {format_bytes(peak)}, planned {format_bytes(planned)}"]
+    peak_bytes, planned = result["peak_memory_bytes"], result["planned_memory_bytes"]
+    sentences = [f"peak memory {format_bytes(peak_bytes)}, planned {format_bytes(planned)}"]
     if result["run_seconds"]:
-        seconds, least, most = map(format_seconds, result["run_seconds"])
+        run_words, least_words, most_words = map(format_seconds, result["run_seconds"])
         planned = result["planned_seconds"]
         sentences.append(
             f"{format_seconds(result['step_seconds'])}/step: the run of {result['total_steps']:,} steps takes about "
-            f"{seconds} ({least} to {most})" + (f", planned {format_seconds(planned)}" if planned else "")
+            f"{run_words} ({least_words} to {most_words})" + (f", planned {format_seconds(planned)}" if planned else "")
         )
     if result["disk_bytes"] is not None:
-        needed, free = map(format_bytes, (result["disk_bytes"], result["disk_free_bytes"]))
-        sentences.append(f"disk: {needed} needed, {free} free")
+        needed_words, free_words = map(format_bytes, (result["disk_bytes"], result["disk_free_bytes"]))
+        sentences.append(f"disk: {needed_words} needed, {free_words} free")
     if not result["faults"]:
         return [*sentences, "nothing failed: the run is ready to start"]
     return sentences + [
@@ -198,11 +198,11 @@ def lines_of(report: Mapping[str, Any]) -> list[str]:
         return result_lines(report)
     if "trying" in report:
         return [f"trying again with {settings_words(report['trying'])}"]
-    name = f"{report['part']:<24}"
+    name_cell = f"{report['part']:<24}"
     if "skipped" in report:
-        return [f"{name} skipped: {report['skipped']}"]
-    memory = format_bytes(report["peak_memory_bytes"]) if "peak_memory_bytes" in report else ""
-    cells = [name, f"{format_seconds(report.get('seconds')):>8}", f"{memory:>9}", "; ".join(_words(report))]
+        return [f"{name_cell} skipped: {report['skipped']}"]
+    memory_words = format_bytes(report["peak_memory_bytes"]) if "peak_memory_bytes" in report else ""
+    cells = [name_cell, f"{format_seconds(report.get('seconds')):>8}", f"{memory_words:>9}", "; ".join(_words(report))]
     return ["  ".join(cells).rstrip()] if len(report) > 1 else []
 
 
@@ -210,12 +210,12 @@ def _words(figures: Mapping[str, Any]) -> Iterator[str]:
     if "failed" in figures:
         yield f"FAILED: {figures['failed']}"
     if "longest" in figures and "rows" in figures:
-        begins = f", which begins {figures['begins']!r}" if figures.get("begins") else ""
-        rows = quantity(figures["rows"], "row")
-        yield f"{rows}, the longest {figures['longest']:,} tokens: row {figures['row']:,}{begins}"
+        begin_words = f", which begins {figures['begins']!r}" if figures.get("begins") else ""
+        row_words = quantity(figures["rows"], "row")
+        yield f"{row_words}, the longest {figures['longest']:,} tokens: row {figures['row']:,}{begin_words}"
     if "step_seconds" in figures:
-        least, most = (format_seconds(figures[name]) for name in ("least_seconds", "most_seconds"))
-        yield f"{figures['steps']} steps, {format_seconds(figures['step_seconds'])} each ({least} to {most})"
+        low, high = (format_seconds(figures[name]) for name in ("least_seconds", "most_seconds"))
+        yield f"{figures['steps']} steps, {format_seconds(figures['step_seconds'])} each ({low} to {high})"
     if "evaluation_seconds" in figures:
         yield f"an evaluation takes {format_seconds(figures['evaluation_seconds'])}"
     if "save_seconds" in figures:

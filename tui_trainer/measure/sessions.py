@@ -45,21 +45,21 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     after this time, but at least `least_steps` are taken. `largest_pass` first tries the largest pass of the run (the
     result is `failed` if that fails), stores the seconds of a step for later plans, and skips the evaluation.
     """
-    started, seconds = monotonic(), question.get("seconds", float("inf"))
+    started_at, most_seconds = monotonic(), question.get("seconds", float("inf"))
     tries_largest = question.get("largest_pass", False)
-    largest: dict[str, Any] = {}
-    with session_of(question, Path(question["folder"]), "turn") as (session, resident):
+    largest_pass: dict[str, Any] = {}
+    with session_of(question, Path(question["folder"]), "turn") as (session, resident_bytes):
         if tries_largest:
             from tui_trainer.training.rehearsal import MicroBatchTries
 
             layout, passes = session.components.batches.layout, session.plan.gradient_accumulation_steps.value
-            largest = MicroBatchTries(session, resident).survives(layout.rows, passes)
+            largest_pass = MicroBatchTries(session, resident_bytes).survives(layout.rows, passes)
             session.components.lay_out_anew(layout)
-            if "failed" in largest:
-                return largest
-        others_before, utilisation = _core_seconds(), Utilisation(session.plan)
+            if "failed" in largest_pass:
+                return largest_pass
+        core_seconds_before, utilisation = _core_seconds(), Utilisation(session.plan)
         for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
-            if monotonic() - started > seconds and step > question["least_steps"] + WARM_UP_STEPS:
+            if monotonic() - started_at > most_seconds and step > question["least_steps"] + WARM_UP_STEPS:
                 break
             if step == WARM_UP_STEPS + 1:
                 utilisation.start()
@@ -67,16 +67,16 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
         session.flush()
         surroundings = {
             "utilisation_share": utilisation.stop(),
-            "others_cores": _others_cores(others_before, _core_seconds()),
+            "others_cores": _others_cores(core_seconds_before, _core_seconds()),
             # `heat` or `power` if that slows the GPU down now.
-            "slowed_by": (card.slowed_by or "") if (card := _card_of(session.plan)) else "",
+            "slowed_by": (gpu.slowed_by or "") if (gpu := _card_of(session.plan)) else "",
         }
         if not tries_largest:
             session.evaluate(scheduled=False)
     figures = _figures(JournalReader(session.job.folder.journal).read_new()) | surroundings
     if tries_largest:
-        figures["largest_pass_bytes"] = largest["peak_memory_bytes"]
-        _keep_step_seconds(session.plan, figures, started)
+        figures["largest_pass_bytes"] = largest_pass["peak_memory_bytes"]
+        _keep_step_seconds(session.plan, figures, started_at)
     return figures
 
 
@@ -110,21 +110,21 @@ class Utilisation:
             return None
         if self._plan.device == "cuda":
             return sum(self._shares) / len(self._shares) if self._shares else None
-        (wall, cpu), threads = self._began, self._plan.threads.value
-        return min(1.0, (process_time() - cpu) / max(perf_counter() - wall, 1e-9) / threads)
+        (wall_start, cpu_start), thread_count = self._began, self._plan.threads.value
+        return min(1.0, (process_time() - cpu_start) / max(perf_counter() - wall_start, 1e-9) / thread_count)
 
     def _read_gpu(self) -> None:
         while not self._ended.wait(self._PERIOD_SECONDS):
-            card = _card_of(self._plan)
-            if card and card.utilisation_share is not None:
-                self._shares.append(card.utilisation_share)
+            gpu = _card_of(self._plan)
+            if gpu and gpu.utilisation_share is not None:
+                self._shares.append(gpu.utilisation_share)
 
 
 def _card_of(plan: Plan) -> Gpu | None:
     """Return the GPU of a plan with the driver's current readings; None for a CPU, or if the driver does not answer."""
     driver = driver_session() if plan.device == "cuda" else None
-    reported = driver.in_use(plan.gpu_uuid or "", 0) if driver else None
-    return reported[0] if reported else None
+    reported_gpus = driver.in_use(plan.gpu_uuid or "", 0) if driver else None
+    return reported_gpus[0] if reported_gpus else None
 
 
 def _core_seconds() -> tuple[float, float] | None:
@@ -147,15 +147,15 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
     `question` has config_file, profile, shortcuts, assignments, gpu, place and parts.
     """
     report(part=LOADING)
-    started = monotonic()
-    with session_of(question, Path(question["place"]), "rehearsal") as (session, resident):
-        report(part=LOADING, seconds=monotonic() - started)
+    started_at = monotonic()
+    with session_of(question, Path(question["place"]), "rehearsal") as (session, resident_bytes):
+        report(part=LOADING, seconds=monotonic() - started_at)
         from tui_trainer.training.rehearsal import Rehearsal
 
-        parts = Rehearsal(session, report, resident).run(question["parts"])
+        parts = Rehearsal(session, report, resident_bytes).run(question["parts"])
         # After running out of memory, passes are smaller than those of the plan's `shape_key`.
         if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
-            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), started)
+            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), started_at)
         # The peak of a rehearsal with the largest pass is at least that of the run.
         if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
             keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))
@@ -166,38 +166,38 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
 
     `question` has a request, gpu, place, candidates, tried, step_rows and timed.
     """
-    survived = {int(rows): bool(has_survived) for rows, has_survived in question["tried"]}
-    with session_of(question, Path(question["place"]), f"tries-{len(survived)}") as (session, resident):
+    survived_by_rows = {int(rows): bool(has_survived) for rows, has_survived in question["tried"]}
+    with session_of(question, Path(question["place"]), f"tries-{len(survived_by_rows)}") as (session, resident_bytes):
         from tui_trainer.training.rehearsal import MicroBatchTries
 
-        tries = MicroBatchTries(session, resident)
+        tries = MicroBatchTries(session, resident_bytes)
         has_failed = False
-        while (rows := next_rows(question["candidates"], survived)) is not None:
+        while (rows := next_rows(question["candidates"], survived_by_rows)) is not None:
             report(trying=rows, doing="trying")
             outcome = tries.survives(rows, passes=-(-question["step_rows"] // rows))
             if has_failed and "failed" in outcome:
                 # Memory that the first failure left in the heap may be the cause, so a new process must try this size.
                 return
-            survived[rows] = "failed" not in outcome
-            has_failed = has_failed or not survived[rows]
+            survived_by_rows[rows] = "failed" not in outcome
+            has_failed = has_failed or not survived_by_rows[rows]
             report(rows=rows, **outcome)
         if question["timed"]:
-            sizes = sizes_to_time(rows for rows, has_survived in survived.items() if has_survived)
+            sizes = sizes_to_time(rows for rows, has_survived in survived_by_rows.items() if has_survived)
             _time(report, tries, sizes, session.plan.total_steps.value)
 
 
 def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> None:
     """Time the same steps with each micro-batch size, in turns, and report the seconds without first steps."""
     step_seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
-    spent = 0.0
-    for number in range(_ROUNDS):
-        first = 1 + number * _STEPS % max(total_steps - _STEPS, 1)
+    spent_seconds = 0.0
+    for round_number in range(_ROUNDS):
+        first_step = 1 + round_number * _STEPS % max(total_steps - _STEPS, 1)
         for rows in sizes:
             report(trying=rows, doing="timing")
-            seconds = tries.step_seconds(rows, first, _STEPS)
-            spent += sum(seconds)
+            seconds = tries.step_seconds(rows, first_step, _STEPS)
+            spent_seconds += sum(seconds)
             step_seconds[rows] += seconds[1:]
-        if spent > _TIMED_SECONDS:
+        if spent_seconds > _TIMED_SECONDS:
             break
     for rows, seconds in step_seconds.items():
         report(rows=rows, step_seconds=seconds)
@@ -218,26 +218,26 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
         from tui_trainer.training.run import opened_session
 
         job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
-        with opened_session(job, journal, lambda: False) as (session, resident):
+        with opened_session(job, journal, lambda: False) as (session, resident_bytes):
             # If the plan has several processes, only the work of rank 0 is measured.
             session.batches.ranks = Ranks(count=plan.processes.value)
-            yield session, resident
+            yield session, resident_bytes
 
 
 def _figures(events: list[RunEvent]) -> dict[str, Any]:
     steps = [event for event in events if isinstance(event, StepDone)]
-    held_out = [event.loss for event in events if isinstance(event, EvalDone)]
-    measured = steps[WARM_UP_STEPS:]
+    held_out_losses = [event.loss for event in events if isinstance(event, EvalDone)]
+    measured_steps = steps[WARM_UP_STEPS:]
     # Rates count all steps together, because steps differ in length. A step that something else held up counts as one
     # that takes `_SLOW_FACTOR` times the median.
-    slowest = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured)
-    seconds = sum(min(step.step_seconds, slowest * step.input_tokens) for step in measured)
+    most_token_seconds = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured_steps)
+    seconds = sum(min(step.step_seconds, most_token_seconds * step.input_tokens) for step in measured_steps)
     return {
-        "steps": len(measured),
-        "step_seconds": median(step.step_seconds for step in measured),
-        "samples_per_second": sum(step.samples for step in measured) / seconds,
-        "tokens_per_second": sum(step.input_tokens for step in measured) / seconds,
+        "steps": len(measured_steps),
+        "step_seconds": median(step.step_seconds for step in measured_steps),
+        "samples_per_second": sum(step.samples for step in measured_steps) / seconds,
+        "tokens_per_second": sum(step.input_tokens for step in measured_steps) / seconds,
         "peak_memory_bytes": max(step.peak_memory_bytes for step in steps),
-        "loss": held_out[-1] if held_out else steps[-1].loss,
+        "loss": held_out_losses[-1] if held_out_losses else steps[-1].loss,
         "problems": {event.kind: event.message for event in events if isinstance(event, RunProblem)},
     }

@@ -41,16 +41,16 @@ def measure_start(
 ) -> list[Variant]:
     """Measure each way `rounds` times, the slow way of each pair first. `only` has parts of the names of ways."""
     is_from_scratch = load_config(request, gpu=gpu).config.is_from_scratch
-    chosen = [name for name in NAMES if not only or any(word in name for word in only)]
+    chosen_names = [name for name in NAMES if not only or any(word in name for word in only)]
     variants = [
         Variant(name=name, reason=_FROM_SCRATCH if is_from_scratch and name in (BESIDE, IN_PLACE) else "")
-        for name in chosen
+        for name in chosen_names
     ]
-    with TemporaryDirectory(prefix="bench-") as cache:
+    with TemporaryDirectory(prefix="bench-") as cache_folder:
 
         def ask_once(variant: Variant, is_first: bool, left: float) -> dict[str, Any]:
-            with TemporaryDirectory(prefix="bench-") as empty:
-                data_folder = cache if variant.name == CACHED else empty
+            with TemporaryDirectory(prefix="bench-") as empty_folder:
+                data_folder = cache_folder if variant.name == CACHED else empty_folder
                 question = question_of(request, gpu) | {"way": variant.name, "place": data_folder}
                 if variant.name == CACHED and is_first:
                     # This turn fills the cache. Its figures are not used.
@@ -75,15 +75,15 @@ def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
     loaded = load_config(request_of(question), gpu=question["gpu"])
     config, task = loaded.config, find_task(loaded.config.task.type)
-    start_bytes, started = psutil.Process().memory_info().rss, perf_counter()
+    start_bytes, started_at = psutil.Process().memory_info().rss, perf_counter()
     if question["way"] in (ANEW, CACHED):
         task.prepare(config, loaded.data, Path(question["place"]), None)
     else:
         folder = require_folder(find_model(config.model.model_name_or_path, config.model.revision, head=task.head))
-        in_place = question["way"] == IN_PLACE
-        read = load_pretrained if in_place else read_then_copy
-        read(folder, config.model, torch.float32, head=task.head)
-    seconds = perf_counter() - started
+        is_in_place = question["way"] == IN_PLACE
+        load_weights = load_pretrained if is_in_place else read_then_copy
+        load_weights(folder, config.model, torch.float32, head=task.head)
+    seconds = perf_counter() - started_at
     return {"seconds": seconds, "memory_bytes": max(peak_memory_bytes(torch.device("cpu")) - start_bytes, 0)}
 
 
@@ -97,11 +97,11 @@ def read_then_copy(folder: Path, model: "ModelSection", dtype: "torch.dtype", *,
 
     from tui_trainer.models.loading import new_model
 
-    new = new_model(AutoConfig.from_pretrained(folder, local_files_only=True), model, dtype, head=head)
-    stored = {name: tensor for path in files_of(folder, WEIGHTS_FILE) for name, tensor in load_file(path).items()}
-    if not new.state_dict().keys() & stored.keys():
+    network = new_model(AutoConfig.from_pretrained(folder, local_files_only=True), model, dtype, head=head)
+    tensors = {name: tensor for path in files_of(folder, WEIGHTS_FILE) for name, tensor in load_file(path).items()}
+    if not network.state_dict().keys() & tensors.keys():
         raise RuntimeError("the tensor names in the files do not match the model")
-    new.load_state_dict(stored, strict=False)
+    network.load_state_dict(tensors, strict=False)
 
 
 _COLUMNS: Columns = {
@@ -117,7 +117,7 @@ def figures(variants: Sequence[Variant]) -> list[dict[str, Any]]:
     medians = {variant.name: variant.median("seconds") for variant in variants}
     rows = []
     for variant in variants:
-        slow, seconds = medians.get(_SLOW_WAY.get(variant.name, "")), medians[variant.name]
+        slow_seconds, seconds = medians.get(_SLOW_WAY.get(variant.name, "")), medians[variant.name]
         rows.append(
             {
                 "name": variant.name,
@@ -126,7 +126,7 @@ def figures(variants: Sequence[Variant]) -> list[dict[str, Any]]:
                 "seconds": seconds,
                 "seconds_spread": variant.spread("seconds"),
                 "memory_bytes": variant.median("memory_bytes"),
-                "speed_up": slow / seconds if slow and seconds else None,
+                "speed_up": slow_seconds / seconds if slow_seconds and seconds else None,
             }
         )
     return rows

@@ -50,13 +50,13 @@ def ask_for_steps(
     Raises WorkerFailed, also if the largest pass fails, if layers could not be compiled as requested, or if memory ran
     out and the steps continued with smaller passes."""
     compiles = bool(patch.get(COMPILE))
-    limit = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
+    limit_seconds = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
     # This process removes the folder, because a worker that takes too long is killed and cannot remove it.
     with TemporaryDirectory(prefix="bench-") as folder:
         question = question_of(with_settings(request, patch), gpu) | {"steps": steps, "folder": folder, **more}
-        figures: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
-    if failed := figures.get("failed"):
-        raise WorkerFailed(f"failed: {failed}", failed)
+        figures: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit_seconds, sees_gpus=True)
+    if failure := figures.get("failed"):
+        raise WorkerFailed(f"failed: {failure}", failure)
     if problem := figures["problems"].get("out of memory") or (compiles and figures["problems"].get("not compiled")):
         raise WorkerFailed(f"ended with: {problem}", problem)
     return figures
@@ -76,8 +76,8 @@ class Steps:
     least: int = 1
 
     def ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        limit = {"seconds": self.share_seconds, "least_steps": self.least} if self.share_seconds is not None else {}
-        figures = ask_for_steps(self.request, self.gpu, self.count, variant.patch, seconds, **limit)
+        fields = {"seconds": self.share_seconds, "least_steps": self.least} if self.share_seconds is not None else {}
+        figures = ask_for_steps(self.request, self.gpu, self.count, variant.patch, seconds, **fields)
         if self.share_seconds is not None:
             self.count, self.share_seconds = figures["steps"], None
         return figures
@@ -88,8 +88,8 @@ _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", 
 
 def no_change(before: Plan, after: Plan, patch: Patch) -> str:
     """Return why the patch of an automatic setting does not change the plan; empty if it does."""
-    for key, name in _PLANNED.items():
-        before_value, after_value = getattr(before, name), getattr(after, name)
+    for key, field_name in _PLANNED.items():
+        before_value, after_value = getattr(before, field_name), getattr(after, field_name)
         if set(patch) == {key} and before_value.value == after_value.value:
             return f"has no effect here: {after_value.reason}"
     return ""
@@ -131,16 +131,16 @@ def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -
     `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it is larger
     than the spreads of both; None after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured
     rate."""
-    names = (
+    figure_names = (
         "steps", "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes",
         "loss", "others_cores",
     )  # fmt: skip
     baseline = variants[0]
-    before, baseline_spread = baseline.median("tokens_per_second"), baseline.spread("step_seconds")
+    baseline_token_rate, baseline_spread = baseline.median("tokens_per_second"), baseline.spread("step_seconds")
     rows = []
     for variant in variants:
-        now, spread = variant.median("tokens_per_second"), variant.spread("step_seconds")
-        speed_up = now / before if before and now else None
+        token_rate, spread = variant.median("tokens_per_second"), variant.spread("step_seconds")
+        speed_up = token_rate / baseline_token_rate if baseline_token_rate and token_rate else None
         is_clear = None
         if variant is not baseline and speed_up is not None and baseline_spread is not None and spread is not None:
             is_clear = abs(speed_up - 1) > baseline_spread + spread
@@ -150,12 +150,12 @@ def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -
                 "settings": dict(variant.patch),
                 "reason": variant.reason,
                 "turns": len(variant.answers),
-                **{name: variant.median(name) for name in names},
+                **{name: variant.median(name) for name in figure_names},
                 "step_seconds_spread": spread,
-                "slowed_by": next((by for answer in variant.answers if (by := answer.get("slowed_by"))), ""),
+                "slowed_by": next((cause for answer in variant.answers if (cause := answer.get("slowed_by"))), ""),
                 "speed_up": speed_up,
                 "is_clear": is_clear,
-                "whole_seconds": whole_tokens / now if now and whole_tokens else None,
+                "whole_seconds": whole_tokens / token_rate if token_rate and whole_tokens else None,
             }
         )
     return rows
@@ -183,8 +183,8 @@ def _speed_up_words(row: Mapping[str, Any]) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     # `tune` has no such figures: it reports the length of its run in words.
-    omitted = () if any(row["whole_seconds"] for row in rows) else ("whole run",)
-    return table_of({title: show for title, show in _COLUMNS.items() if title not in omitted}, rows)
+    omitted_titles = () if any(row["whole_seconds"] for row in rows) else ("whole run",)
+    return table_of({title: show for title, show in _COLUMNS.items() if title not in omitted_titles}, rows)
 
 
 _BUSY_SHARE = 0.1
@@ -192,8 +192,8 @@ _BUSY_SHARE = 0.1
 
 def others_words(rows: Sequence[Mapping[str, Any]], cores: int) -> str:
     """Return how many cores other programs used while these rows were measured; empty if next to none."""
-    others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
-    if not others or max(others) < _BUSY_SHARE * cores:
+    used_cores = [row["others_cores"] for row in rows if row["others_cores"] is not None]
+    if not used_cores or max(used_cores) < _BUSY_SHARE * cores:
         return ""
-    used = f"other programs used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
-    return f"{used}: measure again when they have ended"
+    used_words = f"other programs used {min(used_cores):.1f} to {max(used_cores):.1f} of {cores} cores meanwhile"
+    return f"{used_words}: measure again when they have ended"

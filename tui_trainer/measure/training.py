@@ -108,22 +108,22 @@ class TrainingBench:
     def measure(self) -> tuple[list[Variant], str]:
         """Return (variants, why not all were measured or ''). Raises InputError if the baseline cannot be trained."""
         self.notify("planning the variants")
-        limit = TimeLimit(self.seconds)
+        time_limit = TimeLimit(self.seconds)
         variants = pick_variants(list(self.variants()), self.only)
         steps = Steps(request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least=_FEWEST_STEPS)
         if self.steps is None and not self.whole:
             # A step with more rows takes longer.
-            steps_at_once = sum(self._rows_of(variant) / self.batch for variant in variants if not variant.reason)
-            steps.share_seconds = _SHARE_OF_THE_TIME * self.seconds / max(steps_at_once, 1)
-        ask = self._take_whole_run if self.whole else steps.ask
-        measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
+            steps_per_round = sum(self._rows_of(variant) / self.batch for variant in variants if not variant.reason)
+            steps.share_seconds = _SHARE_OF_THE_TIME * self.seconds / max(steps_per_round, 1)
+        ask_variant = self._take_whole_run if self.whole else steps.ask
+        measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
         self.steps = None if self.whole else steps.count
-        return variants, limit.cut_short
+        return variants, time_limit.cut_short
 
     def _take_whole_run(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        steps = max(_FEWEST_STEPS, round(self._whole_rows / self._rows_of(variant)) - WARM_UP_STEPS)
-        request = short_run(self.request, steps, self._baseline_settings)
-        return ask_for_steps(request, self.gpu, steps, variant.patch, seconds)
+        step_count = max(_FEWEST_STEPS, round(self._whole_rows / self._rows_of(variant)) - WARM_UP_STEPS)
+        request = short_run(self.request, step_count, self._baseline_settings)
+        return ask_for_steps(request, self.gpu, step_count, variant.patch, seconds)
 
     def _rows_of(self, variant: Variant) -> int:
         rows: int = variant.patch.get(EFFECTIVE, self.batch)
@@ -134,29 +134,29 @@ class TrainingBench:
 
         The added options come first, because the time may be over before the end."""
         yield self._variant(BASELINE, {})
-        singles = [(switch, self._switched(switch)) for switch in _SWITCHES]
-        smaller, no_smaller = self._smaller_model()
-        added: dict[str, Any] = {}
-        first = ""
-        for switch, variant in singles:
+        switch_variants = [(switch, self._switched(switch)) for switch in _SWITCHES]
+        small_patch, lack = self._smaller_model()
+        patch: dict[str, Any] = {}
+        first_name = ""
+        for switch, variant in switch_variants:
             if switch.cumulates and not variant.reason:
-                first = first or switch.name
-                added |= variant.patch
-                yield self._variant(f"+ {switch.name}", added)
-        if first:
-            yield self._accumulated("+ ", added)
-        larger = {**added, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
-        variant = self._variant("+ larger batch", larger)
+                first_name = first_name or switch.name
+                patch |= variant.patch
+                yield self._variant(f"+ {switch.name}", patch)
+        if first_name:
+            yield self._accumulated("+ ", patch)
+        larger_patch = {**patch, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
+        variant = self._variant("+ larger batch", larger_patch)
         yield variant
-        yield self._variant("+ smaller model", {**(added if variant.reason else larger), **smaller}, no_smaller)
-        for switch, variant in singles:
-            yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
+        yield self._variant("+ smaller model", {**(patch if variant.reason else larger_patch), **small_patch}, lack)
+        for switch, variant in switch_variants:
+            yield replace(variant, reason=f"the same as + {first_name}") if switch.name == first_name else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
         yield self._accumulated("", {})
         for rows in _BATCHES:
             reason = "same as the baseline" if rows == self.batch else ""
             yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, reason)
-        yield self._variant("smaller model", smaller, no_smaller)
+        yield self._variant("smaller model", small_patch, lack)
 
     def _smaller_model(self) -> tuple[Patch, str]:
         """Return (settings of a smaller model, '') or ({}, why there is none).
@@ -165,8 +165,8 @@ class TrainingBench:
         config, own_parameters = self._baseline.config, self._baseline.parameters.value
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
-            layers = config.model.scratch.num_hidden_layers
-            return ({LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
+            layer_count = config.model.scratch.num_hidden_layers
+            return ({LAYERS: layer_count // 2}, "") if layer_count > 1 else ({}, "the model has only one layer")
         if config.is_from_scratch or not kinds:
             return {}, "the size of this model is fixed by its config.json"
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
@@ -258,12 +258,12 @@ def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
     rows = result["variants"]
     if not rows[0]["turns"]:
         return []
-    amount = "all steps of the run" if result["whole"] else f"{result['steps']} steps per round"
-    baseline = f"{result['batch']} padded rows in one micro-batch, fp32, plain attention"
+    amount_words = "all steps of the run" if result["whole"] else f"{result['steps']} steps per round"
+    baseline_words = f"{result['batch']} padded rows in one micro-batch, fp32, plain attention"
     cells = table(rows)
     lines = [
-        f"{amount}, {turns_words(result['rounds'])}",
-        f"baseline: {baseline}, batches made between steps",
+        f"{amount_words}, {turns_words(result['rounds'])}",
+        f"baseline: {baseline_words}, batches made between steps",
         *table_lines(cells, width, right=cells[0][1:]),
         f"speed-up: ratio of tokens/s; loss: held-out loss after {'the run' if result['whole'] else 'these steps'}; "
         "+: together with all + lines above it",
@@ -272,19 +272,19 @@ def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
         *result["doubts"],
     ]
     if any(row["turns"] for row in result["starts"]):
-        starts = starting.table(result["starts"])
-        lines += ["", *table_lines(starts, width, right=starts[0][1:])]
+        start_cells = starting.table(result["starts"])
+        lines += ["", *table_lines(start_cells, width, right=start_cells[0][1:])]
     return lines
 
 
 def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
     """Return sentences about why figures may mislead: speed-ups within the spread, other programs, a slowed GPU."""
-    unclear = [row["name"] for row in rows if row["is_clear"] is False]
-    sentences = [f"no measurable difference (?): {', '.join(unclear)}"] if unclear else []
-    if others := others_words(rows, cores):
-        sentences.append(others)
-    slowed = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})
-    return sentences + ([f"the GPU was slowed down by {' and '.join(slowed)} meanwhile"] if slowed else [])
+    unclear_names = [row["name"] for row in rows if row["is_clear"] is False]
+    sentences = [f"no measurable difference (?): {', '.join(unclear_names)}"] if unclear_names else []
+    if others_sentence := others_words(rows, cores):
+        sentences.append(others_sentence)
+    slow_causes = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})
+    return sentences + ([f"the GPU was slowed down by {' and '.join(slow_causes)} meanwhile"] if slow_causes else [])
 
 
 def reasons_of(result: Mapping[str, Any]) -> list[str]:

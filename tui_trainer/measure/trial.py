@@ -48,13 +48,13 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
     If the worker crashes or does not answer, that is a problem in the result, and earlier parts are kept. Raises
     InputError if there is no such GPU."""
     gpu, device = _gpu_and_device(hardware, chosen)
-    packages = [kernels.module for kernels in FLASH_KERNELS.values() if hardware.libraries.get(kernels.distribution)]
+    modules = [kernels.module for kernels in FLASH_KERNELS.values() if hardware.libraries.get(kernels.distribution)]
     question = {
         "device": device,
         "threads": training_threads(hardware.usable_cores),
         "uuid": gpu.cuda_uuid if gpu else "",
         "places": {place.label: place.path for place in hardware.places if place.writable},
-        "attention_packages": packages if gpu else [],
+        "attention_packages": modules if gpu else [],
     }
     trial: Trial = {
         "at": utc_now(),
@@ -63,20 +63,20 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
         "torch": hardware.libraries.get("torch") or "",
         "ended": "",
     }
-    part = "the start of a process"
+    part_name = "the start of a process"
 
     def record_part(report: dict[str, Any]) -> None:
-        nonlocal part
-        part = str(report["part"])
+        nonlocal part_name
+        part_name = str(report["part"])
         if "found" in report:
-            trial[part] = report["found"]
+            trial[part_name] = report["found"]
         else:
-            notify(part)
+            notify(part_name)
 
     try:
         ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=record_part)
     except WorkerFailed as error:
-        trial["ended"] = f"trying {part} {error}"
+        trial["ended"] = f"trying {part_name} {error}"
     # These figures need no worker.
     limits, nvml = read_limits(), session()
     trial |= {
@@ -93,8 +93,8 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
 
 def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
     """Return the newest stored trial of this machine and GPU; None if there is none."""
-    tried = records_of_device(TRIAL, trial_device(hardware, _gpu_and_device(hardware, chosen)[0]))
-    return tried[-1].figures if tried else None
+    records = records_of_device(TRIAL, trial_device(hardware, _gpu_and_device(hardware, chosen)[0]))
+    return records[-1].figures if records else None
 
 
 def _gpu_and_device(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
@@ -121,55 +121,55 @@ _warning = partial(HardwareProblem, "warn")
 
 def _problems_of_worker(trial: Trial) -> Iterator[HardwareProblem]:
     if trial["ended"]:
-        computes = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
-        yield HardwareProblem("bad", one_line(trial["ended"], 300), f"python -c 'import torch{computes}'")
-    tried = _figures_of(trial, "attention")
+        compute_code = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
+        yield HardwareProblem("bad", one_line(trial["ended"], 300), f"python -c 'import torch{compute_code}'")
+    attention_figures = _figures_of(trial, "attention")
     for kernels in FLASH_KERNELS.values():
-        if reason := tried.get(kernels.module, {}).get("reason"):
+        if reason := attention_figures.get(kernels.module, {}).get("reason"):
             sentence = f"{kernels.module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
             yield _warning(sentence, f"uv pip install --reinstall --no-build-isolation {kernels.distribution}")
 
 
 def _problems_of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
-    look = f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE -i {index}"
-    for name, rate in (card.teraflops.known() if card else {}).items():
+    command = f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE -i {index}"
+    for name, peak in (card.teraflops.known() if card else {}).items():
         precision = _figures_of(trial, "precisions").get(name, {})
-        reached = precision.get("teraflops", rate)
+        tflops = precision.get("teraflops", peak)
         if reason := precision.get("reason"):
             sentence = f"{name} failed, although this GPU supports it: {one_line(str(reason), 120)}"
             yield _warning(sentence, "tui-trainer diagnose")
-        elif reached < _LEAST_RATE_SHARE * rate:
-            yield _warning(f"{name} matmuls reach {reached:.1f} of {rate:.0f} TFLOP/s ({reached / rate:.0%})", look)
+        elif tflops < _LEAST_RATE_SHARE * peak:
+            yield _warning(f"{name} matmuls reach {tflops:.1f} of {peak:.0f} TFLOP/s ({tflops / peak:.0%})", command)
     bandwidth = _figures_of(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
         sentence = f"the GPU's memory reaches only {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
-        yield _warning(sentence, look)
+        yield _warning(sentence, command)
     load = _figures_of(trial, "long")
-    slower = load.get("slower_at_the_end", 1.0)
+    slow_factor = load.get("slower_at_the_end", 1.0)
     if by := load.get("slowed_by"):
         sentence = f"under load, the GPU slows down to {load.get('clock_share') or 0:.0%} of its clock because of {by}"
         yield _warning(sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
-    elif slower > _MOST_SLOWER:
-        sentence = f"matmuls took {slower:.1f} times as long at the end of a short test as at its start"
+    elif slow_factor > _MOST_SLOWER:
+        sentence = f"matmuls took {slow_factor:.1f} times as long at the end of a short test as at its start"
         yield _warning(sentence, _ARE_OTHERS_BUSY)
 
 
 def _problems_of_storage(trial: Trial) -> Iterator[HardwareProblem]:
-    moves = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
+    remedies = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
     for disk in _listed(trial, "disks"):
         path = one_line(disk["path"])
         for verb in ("read", "write"):
-            rate = disk[f"{verb}_bytes_per_second"]
-            if rate is not None and rate < _SLOW_DISK_BYTES_PER_SECOND:
-                sentence = f"the disk of {path} {verb}s only {format_bytes(rate)}/s"
-                yield _warning(sentence, moves.get(disk["label"], f"df -h {path}"))
-    shared = trial.get("shm_bytes")
-    if shared is not None and shared < _LITTLE_SHM_BYTES:
-        sentence = f"/dev/shm has {format_bytes(shared)}: little for data loader processes"
+            bytes_per_second = disk[f"{verb}_bytes_per_second"]
+            if bytes_per_second is not None and bytes_per_second < _SLOW_DISK_BYTES_PER_SECOND:
+                sentence = f"the disk of {path} {verb}s only {format_bytes(bytes_per_second)}/s"
+                yield _warning(sentence, remedies.get(disk["label"], f"df -h {path}"))
+    shm_bytes = trial.get("shm_bytes")
+    if shm_bytes is not None and shm_bytes < _LITTLE_SHM_BYTES:
+        sentence = f"/dev/shm has {format_bytes(shm_bytes)}: little for data loader processes"
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
-    loaded = _figures_of(trial, "loader").get("tokens_per_second")
-    if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
-        yield _warning(f"batches are prepared at only {format_rate(loaded, 'tokens')}", _ARE_OTHERS_BUSY)
+    tokens_per_second = _figures_of(trial, "loader").get("tokens_per_second")
+    if tokens_per_second is not None and tokens_per_second < _SLOW_LOADER_TOKENS_PER_SECOND:
+        yield _warning(f"batches are prepared at only {format_rate(tokens_per_second, 'tokens')}", _ARE_OTHERS_BUSY)
 
 
 def _problems_of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
@@ -193,15 +193,15 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
             library = metadata.distribution(name)
             for line in library.requires or ():
                 with suppress(InvalidRequirement, metadata.PackageNotFoundError):
-                    needed = Requirement(line)
-                    if needed.marker and not needed.marker.evaluate():
+                    demand = Requirement(line)
+                    if demand.marker and not demand.marker.evaluate():
                         continue
-                    version = metadata.version(needed.name)
-                    if not needed.specifier.contains(version, prereleases=True):
+                    version = metadata.version(demand.name)
+                    if not demand.specifier.contains(version, prereleases=True):
                         sentence = (
-                            f"{name} {library.version} needs {needed.name}{needed.specifier}, installed: {version}"
+                            f"{name} {library.version} needs {demand.name}{demand.specifier}, installed: {version}"
                         )
-                        yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
+                        yield sentence, f"uv pip install '{demand.name}{demand.specifier}'"
 
 
 def _figures_of(trial: Trial, part: str) -> dict[str, Any]:
@@ -229,24 +229,24 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     """Return (label, result in words) of each part, with the maker's figure beside that of a GPU."""
     gpu = next((gpu for gpu in hardware.gpus if gpu.name == trial.get("name")), None)
     card = gpu.card if gpu and trial.get("device") == "cuda" else None
-    when, torch = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
-    rows = [("tried", f"{when} UTC, torch {torch}")]
-    if rates := _figures_of(trial, "precisions"):
-        words = [_rate_words(name, precision, card) for name, precision in rates.items()]
-        rows.append(("matmuls", "; ".join(filter(None, words))))
+    date_words, torch_version = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
+    rows = [("tried", f"{date_words} UTC, torch {torch_version}")]
+    if figures_by_precision := _figures_of(trial, "precisions"):
+        rate_words = [_rate_words(name, precision, card) for name, precision in figures_by_precision.items()]
+        rows.append(("matmuls", "; ".join(filter(None, rate_words))))
     if bandwidth := _figures_of(trial, "memory").get("gigabytes_per_second"):
-        of = f" of {card.gigabytes_per_second:,.0f}" if card else ""
-        rows.append(("bandwidth", f"{bandwidth:,.1f}{of} GB/s"))
-    if kernels := _figures_of(trial, "attention"):
-        works = [f"{name} {tried['seconds'] * 1e3:.1f} ms" for name, tried in kernels.items() if "seconds" in tried]
-        works += [name for name, tried in kernels.items() if not tried]
-        missing = ", ".join(name for name, tried in kernels.items() if tried.get("reason"))
-        rows.append(("attention", ", ".join(works) + (f"; not available: {missing}" if missing else "")))
+        of_words = f" of {card.gigabytes_per_second:,.0f}" if card else ""
+        rows.append(("bandwidth", f"{bandwidth:,.1f}{of_words} GB/s"))
+    if results := _figures_of(trial, "attention"):
+        times = [f"{name} {result['seconds'] * 1e3:.1f} ms" for name, result in results.items() if "seconds" in result]
+        times += [name for name, result in results.items() if not result]
+        missing_names = ", ".join(name for name, result in results.items() if result.get("reason"))
+        rows.append(("attention", ", ".join(times) + (f"; not available: {missing_names}" if missing_names else "")))
     for disk in _listed(trial, "disks"):
-        read, write = (format_bytes(disk[f"{verb}_bytes_per_second"]) for verb in ("read", "write"))
-        rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
-    if loaded := _figures_of(trial, "loader").get("tokens_per_second"):
-        rows.append(("loader", format_rate(loaded, "tokens")))
+        read_words, write_words = (format_bytes(disk[f"{verb}_bytes_per_second"]) for verb in ("read", "write"))
+        rows.append(("disk", f"reads {read_words}/s, writes {write_words}/s ({disk['label']})"))
+    if tokens_per_second := _figures_of(trial, "loader").get("tokens_per_second"):
+        rows.append(("loader", format_rate(tokens_per_second, "tokens")))
     rows.append(("limits", _limit_words(trial)))
     if (ecc := trial.get("ecc")) is not None:
         rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} uncorrected"))
@@ -257,16 +257,16 @@ def _rate_words(name: str, figures: dict[str, Any], card: Card | None) -> str:
     """Return the speed of a precision: `bf16 712 of 989 TFLOP/s`; empty if the processor does not support it."""
     if "teraflops" not in figures:
         return f"{name} failed" if card and name in card.teraflops.known() else ""
-    rate = figures["teraflops"]
-    of = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
-    return f"{name} {rate:.0f}{of} TFLOP/s" if rate >= 10 else f"{name} {rate * 1e3:.0f} GFLOP/s"
+    teraflops = figures["teraflops"]
+    of_words = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
+    return f"{name} {teraflops:.0f}{of_words} TFLOP/s" if teraflops >= 10 else f"{name} {teraflops * 1e3:.0f} GFLOP/s"
 
 
 def _limit_words(trial: Trial) -> str:
-    memory, cores, shared = trial.get("limit_memory_bytes"), trial.get("limit_cores"), trial.get("shm_bytes")
-    parts = [f"memory {format_bytes(memory)}" if memory else "", f"{cores:g} cores" if cores else ""]
-    parts.append(f"/dev/shm {format_bytes(shared)}" if shared is not None else "")
-    return ", ".join(filter(None, parts)) or "none"
+    memory_bytes, cores, shm_bytes = trial.get("limit_memory_bytes"), trial.get("limit_cores"), trial.get("shm_bytes")
+    words = [f"memory {format_bytes(memory_bytes)}" if memory_bytes else "", f"{cores:g} cores" if cores else ""]
+    words.append(f"/dev/shm {format_bytes(shm_bytes)}" if shm_bytes is not None else "")
+    return ", ".join(filter(None, words)) or "none"
 
 
 # The rest of this file runs in a worker, which loads torch and uses GPUs. A driver can then crash only the worker.
@@ -286,7 +286,7 @@ def try_parts(question: dict[str, Any], report: Report) -> None:
     """Test the parts. Report the name of each part when it begins, and again with its results.
 
     `question` has device, threads, uuid, places and attention_packages. A part that fails does not stop the others."""
-    parts: dict[str, Callable[[dict[str, Any]], Any]] = {
+    attempts: dict[str, Callable[[dict[str, Any]], Any]] = {
         "disks": disks,
         "loader": loader,
         "precisions": precisions,
@@ -294,35 +294,35 @@ def try_parts(question: dict[str, Any], report: Report) -> None:
         "attention": attention,
         "long": long_load,
     }
-    for name, attempt in parts.items():
+    for name, attempt in attempts.items():
         report(part=name)
         report(part=name, found=_result_or_reason(partial(attempt, question)))
 
 
 def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the speeds of each file system, in bytes per second: of writing with sync, and of reading again."""
-    rates, devices = [], set()
+    disk_figures, devices = [], set()
     for label, path in question["places"].items():
         folder = next((parent for parent in (Path(path), *Path(path).parents) if parent.is_dir()), Path("/"))
         if (device := folder.stat().st_dev) in devices:
             continue
         devices.add(device)
-        written, read = write_rate(folder, most_bytes=_TRIAL_BYTES), None
+        write_bytes_per_second, read_result = write_rate(folder, most_bytes=_TRIAL_BYTES), None
         with suppress(OSError), TemporaryDirectory(dir=folder, prefix=".tui-trainer-") as trial_folder:
             file = Path(trial_folder, "trial")
             file.write_bytes(bytes(range(256)) * (64 * MIB // 256))
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-            read = read_rate(file, seconds=1.0)
-        rates.append(
+            with file.open("rb") as opened_file:
+                os.fsync(opened_file.fileno())
+            read_result = read_rate(file, seconds=1.0)
+        disk_figures.append(
             {
                 "label": label,
                 "path": str(folder),
-                "read_bytes_per_second": read.bytes_per_second if read else None,
-                "write_bytes_per_second": written,
+                "read_bytes_per_second": read_result.bytes_per_second if read_result else None,
+                "write_bytes_per_second": write_bytes_per_second,
             }
         )
-    return rates
+    return disk_figures
 
 
 def loader(_: dict[str, Any]) -> dict[str, float]:
@@ -330,17 +330,17 @@ def loader(_: dict[str, Any]) -> dict[str, float]:
     import numpy as np
 
     with TemporaryDirectory(prefix="tui-trainer-") as folder:
-        path = Path(folder, "tokens")
-        np.arange(4 << 20, dtype=np.int32).tofile(path)
-        tokens = np.memmap(path, dtype=np.int32, mode="r")
-        rows = len(tokens) // _LENGTH
-        order = np.random.default_rng(0).permutation(rows)
-        count, started = 0, perf_counter()
-        while perf_counter() - started < _SECONDS["cpu"]:
-            chosen = order[count % rows : count % rows + 8]
-            batch = np.stack([tokens[row * _LENGTH : (row + 1) * _LENGTH] for row in chosen]).astype(np.int64)
-            count += len(batch)
-        return {"tokens_per_second": count * _LENGTH / (perf_counter() - started)}
+        token_file = Path(folder, "tokens")
+        np.arange(4 << 20, dtype=np.int32).tofile(token_file)
+        tokens = np.memmap(token_file, dtype=np.int32, mode="r")
+        total_rows = len(tokens) // _LENGTH
+        order = np.random.default_rng(0).permutation(total_rows)
+        row_count, started_at = 0, perf_counter()
+        while perf_counter() - started_at < _SECONDS["cpu"]:
+            chosen_rows = order[row_count % total_rows : row_count % total_rows + 8]
+            batch = np.stack([tokens[row * _LENGTH : (row + 1) * _LENGTH] for row in chosen_rows]).astype(np.int64)
+            row_count += len(batch)
+        return {"tokens_per_second": row_count * _LENGTH / (perf_counter() - started_at)}
 
 
 def precisions(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -353,8 +353,8 @@ def precisions(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def memory(question: dict[str, Any]) -> dict[str, float]:
     """Return the memory speed of the device, in GB/s: bytes that a copy of a large tensor reads and writes."""
     torch = _torch(question)
-    on_card = question["device"] == "cuda"
-    source = torch.ones((1024 if on_card else 64) * MIB // 4, device=question["device"])
+    is_on_gpu = question["device"] == "cuda"
+    source = torch.ones((1024 if is_on_gpu else 64) * MIB // 4, device=question["device"])
     target = torch.empty_like(source)
     seconds = _fastest_seconds(question, lambda: target.copy_(source))
     return {"gigabytes_per_second": 2 * source.numel() * 4 / seconds / 1e9}
@@ -371,27 +371,27 @@ def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
         for name, backend in _KERNELS.items()
         if hasattr(SDPBackend, backend)
     }
-    packages = question["attention_packages"]
-    return kernels | {package: _result_or_reason(partial(_import_package, package)) for package in packages}
+    package_names = question["attention_packages"]
+    return kernels | {package: _result_or_reason(partial(_import_package, package)) for package in package_names}
 
 
 def long_load(question: dict[str, Any]) -> dict[str, Any]:
     """Compute matmuls for some seconds. Return how much slower they get, and whether the GPU was slowed down."""
-    torch, on_cpu = _torch(question), question["device"] == "cpu"
-    side, dtype = (_SIDE["cpu"] // 2, torch.float32) if on_cpu else (_SIDE["cuda"], torch.float16)
+    torch, is_on_cpu = _torch(question), question["device"] == "cpu"
+    side, dtype = (_SIDE["cpu"] // 2, torch.float32) if is_on_cpu else (_SIDE["cuda"], torch.float16)
     matrix = torch.ones(side, side, device=question["device"], dtype=dtype)
     seconds = _call_seconds(question, lambda: matrix @ matrix, _LONG_SECONDS)
-    quarter = len(seconds) // 4 or 1
-    slower = median(seconds[-quarter:]) / median(seconds[:quarter])
-    if on_cpu:
-        return {"slower_at_the_end": slower, "slowed_by": ""}
+    quarter_calls = len(seconds) // 4 or 1
+    slow_factor = median(seconds[-quarter_calls:]) / median(seconds[:quarter_calls])
+    if is_on_cpu:
+        return {"slower_at_the_end": slow_factor, "slowed_by": ""}
     nvml = session()
-    usage = nvml.in_use(question["uuid"], 0) if nvml else None
+    usages = nvml.in_use(question["uuid"], 0) if nvml else None
     return {
-        "slower_at_the_end": slower,
-        "slowed_by": (usage[0].slowed_by if usage else None) or "",
-        "clock_share": usage[0].clock_share if usage else None,
-        "temperature_celsius": usage[0].temperature_celsius if usage else None,
+        "slower_at_the_end": slow_factor,
+        "slowed_by": (usages[0].slowed_by if usages else None) or "",
+        "clock_share": usages[0].clock_share if usages else None,
+        "temperature_celsius": usages[0].temperature_celsius if usages else None,
     }
 
 
@@ -470,10 +470,10 @@ def _call_seconds(question: dict[str, Any], work: Callable[[], Any], seconds: fl
     finish = _torch(question).cuda.synchronize if question["device"] == "cuda" else lambda: None
     work()
     finish()
-    durations, started = [], perf_counter()
-    while perf_counter() - started < seconds:
-        before = perf_counter()
+    durations, started_at = [], perf_counter()
+    while perf_counter() - started_at < seconds:
+        call_start = perf_counter()
         work()
         finish()
-        durations.append(perf_counter() - before)
+        durations.append(perf_counter() - call_start)
     return durations

@@ -101,10 +101,10 @@ class Search:
         """Measure a variant once, and add the answer or the reason of a failure to it. Return whether it succeeded.
 
         Raises TimeOver if no more than `least_seconds` are left, or if the turn does not end in time."""
-        left = self.limit.require(least_seconds)
-        self.notify(f"measuring {variant.name}; {format_seconds(left)} left")
+        left_seconds = self.limit.require(least_seconds)
+        self.notify(f"measuring {variant.name}; {format_seconds(left_seconds)} left")
         try:
-            variant.answers.append(ask(left))
+            variant.answers.append(ask(left_seconds))
         except WorkerFailed as failure:
             # `require` raises TimeOver, because a failure at the time limit says nothing about the variant.
             self.limit.require()
@@ -153,28 +153,28 @@ def short_words(patch: Patch) -> str:
 
 def _lengths(plan: Plan) -> Iterator[Alternative]:
     if not plan.packing.value:
-        full = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
-        reason = "has no effect here: all rows have about the same length" if full else ""
+        has_equal_lengths = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
+        reason = "has no effect here: all rows have about the same length" if has_equal_lengths else ""
         yield replace(_setting(GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
     yield _setting(PACKING, not plan.packing.value)
 
 
 def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield other micro-batch sizes: the largest that survived, some smaller ones, and the smallest that failed."""
-    current = plan.per_device_train_batch_size.value
-    survived = [rows for rows, tried in tries.tried.items() if not tried.failed]
-    larger = sizes_to_time(rows for rows in survived if rows > current)
-    smaller = sizes_to_time(rows for rows in survived if rows <= current // 2 or current > tries.largest)
-    for rows in larger[:_LARGER_CUTS]:
+    current_rows = plan.per_device_train_batch_size.value
+    sizes = [rows for rows, trial in tries.tried.items() if not trial.failed]
+    larger_sizes = sizes_to_time(rows for rows in sizes if rows > current_rows)
+    smaller_sizes = sizes_to_time(rows for rows in sizes if rows <= current_rows // 2 or current_rows > tries.largest)
+    for rows in larger_sizes[:_LARGER_CUTS]:
         yield _cut(plan, tries, rows)
     # If half of the rows per pass is no faster, a quarter is not either.
     previous_name = ""
-    for rows in smaller[:_SMALLER_CUTS]:
+    for rows in smaller_sizes[:_SMALLER_CUTS]:
         yield replace(_cut(plan, tries, rows), after=previous_name)
         previous_name = _cut(plan, tries, rows).name
-    failed = [rows for rows, tried in tries.tried.items() if tried.failed and rows > tries.largest]
-    if failed:
-        yield replace(_cut(plan, tries, min(failed)), reason=tries.tried[min(failed)].failed)
+    failed_sizes = [rows for rows, trial in tries.tried.items() if trial.failed and rows > tries.largest]
+    if failed_sizes:
+        yield replace(_cut(plan, tries, min(failed_sizes)), reason=tries.tried[min(failed_sizes)].failed)
 
 
 def _cut(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
@@ -183,8 +183,8 @@ def _cut(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
     config = plan.config
-    no_compiler = "" if config.training.torch_compile else lack_of_compiler(hardware.libraries, plan.device)
-    yield replace(_setting(COMPILE, not config.training.torch_compile), reason=no_compiler)
+    compiler_reason = "" if config.training.torch_compile else lack_of_compiler(hardware.libraries, plan.device)
+    yield replace(_setting(COMPILE, not config.training.torch_compile), reason=compiler_reason)
     if config.training.gradient_checkpointing:
         yield _setting(CHECKPOINTING, False)
     elif tries.largest < tries.step_rows:
@@ -195,13 +195,13 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
             group="cut", patch=patch, name=f"gradient_checkpointing = true, {_cut(plan, tries, rows).name}"
         )
     yield from _precisions(plan)
-    current = config.model.attn_implementation
+    current_attention = config.model.attn_implementation
     for name in all_settings()[ATTENTION].choices:
-        if name != current and name != "auto" and not {name, current} <= set(_AUTOMATIC_ATTENTION):
+        if name != current_attention and name != "auto" and not {name, current_attention} <= set(_AUTOMATIC_ATTENTION):
             yield _setting(ATTENTION, name)
     yield _setting(KERNELS, "none" if plan.kernels.value != "none" else "auto")
-    workers = range(_MOST_WORKERS + 1) if plan.device == "cuda" else range(2)
-    for count in workers:
+    worker_counts = range(_MOST_WORKERS + 1) if plan.device == "cuda" else range(2)
+    for count in worker_counts:
         if count != plan.loader_workers.value:
             yield _setting(WORKERS, count)
     if plan.loader_workers.value:
@@ -214,11 +214,11 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
 
 def _precisions(plan: Plan) -> Iterator[Alternative]:
     """Yield other precisions. Only fp32 and the plan's choice may be chosen; others are for comparison."""
-    for value, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "fp32")):
+    for setting_value, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "fp32")):
         if precision != plan.precision.value:
-            keeps = precision in (plan.best_precision, "fp32")
-            why = "" if keeps else f"for comparison only: the plan chooses {plan.best_precision} here"
-            yield replace(_setting(MIXED, value), barred=why)
+            is_choosable = precision in (plan.best_precision, "fp32")
+            reason = "" if is_choosable else f"for comparison only: the plan chooses {plan.best_precision} here"
+            yield replace(_setting(MIXED, setting_value), barred=reason)
 
 
 def _setting(key: str, value: Any) -> Alternative:
@@ -264,9 +264,9 @@ class Tuning(Search):
         if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
             raise RunError(f"{tries.cut_short} before any micro-batch was tried; allow more time with --minutes")
         if not tries.largest and not tries.cut_short:
-            failed = next(iter(tries.tried.values())).failed
+            failure = next(iter(tries.tried.values())).failed
             hint = "`tui-trainer rehearse` finds settings that need less memory"
-            raise RunError(f"not even the smallest micro-batch fits in memory: {failed}; {hint}")
+            raise RunError(f"not even the smallest micro-batch fits in memory: {failure}; {hint}")
         self._turn_seconds = _TURN_SECONDS
         self._steps = self._steps_of_all_turns()
         self.measured = [Variant(name=AS_IT_IS)]
@@ -281,32 +281,32 @@ class Tuning(Search):
 
     def _search(self, others: Sequence[Alternative]) -> None:
         """Add results to the attributes step by step, so that they are kept if the search is interrupted."""
-        best = self.measured[0]
+        best_variant = self.measured[0]
         self.measured += others
-        largest = self.tries.largest
-        if largest and largest < self.plan.per_device_train_batch_size.value:
-            best.reason = "out of memory with the largest batches"
-            self.is_too_large, self.patch = True, cut_patch(self.plan, largest)
-            best = next(other for other in others if other.patch == self.patch)
-        taken: set[str] = set()
-        for alternative in self._screen(best, others):
-            if alternative.group in taken:
+        largest_rows = self.tries.largest
+        if largest_rows and largest_rows < self.plan.per_device_train_batch_size.value:
+            best_variant.reason = "out of memory with the largest batches"
+            self.is_too_large, self.patch = True, cut_patch(self.plan, largest_rows)
+            best_variant = next(other for other in others if other.patch == self.patch)
+        taken_groups: set[str] = set()
+        for alternative in self._screen(best_variant, others):
+            if alternative.group in taken_groups:
                 continue
             combined: Variant = alternative
-            if best.patch:
-                patch = {**best.patch, **alternative.patch}
-                combined = Variant(name=f"{best.name}, {alternative.name}", patch=patch)
+            if best_variant.patch:
+                patch = {**best_variant.patch, **alternative.patch}
+                combined = Variant(name=f"{best_variant.name}, {alternative.name}", patch=patch)
                 self.measured.append(combined)
-            gain = self._compare(best, combined)
-            combined.reason = combined.reason or self._why_rejected(best, combined, alternative.patch, gain)
+            gain = self._compare(best_variant, combined)
+            combined.reason = combined.reason or self._why_rejected(best_variant, combined, alternative.patch, gain)
             if not combined.reason:
-                taken.add(alternative.group)
-                self.patch, best = {**self.patch, **alternative.patch}, combined
+                taken_groups.add(alternative.group)
+                self.patch, best_variant = {**self.patch, **alternative.patch}, combined
                 self.gains.append(gain)
-        if len(taken) > 1 and not self.is_too_large:
-            whole = self._compare(self.measured[0], best)
-            self.gains = [whole]
-            if not whole.is_difference:
+        if len(taken_groups) > 1 and not self.is_too_large:
+            whole_gain = self._compare(self.measured[0], best_variant)
+            self.gains = [whole_gain]
+            if not whole_gain.is_difference:
                 self.patch, self.gains = {}, []
 
     def _screen(self, best: Variant, others: Sequence[Alternative]) -> list[Alternative]:
@@ -314,73 +314,73 @@ class Tuning(Search):
         self._take_turn(best)
         if not best.answers:
             raise RunError(f"the current settings cannot be measured: {best.reason}")
-        number = 0
+        measured_count = 0
         for alternative in others:
-            larger = next((other for other in others if other.name == alternative.after), None)
-            if larger is not None and larger.answers and not self._is_faster(larger, best):
+            larger_cut = next((other for other in others if other.name == alternative.after), None)
+            if larger_cut is not None and larger_cut.answers and not self._is_faster(larger_cut, best):
                 alternative.reason = alternative.reason or f"skipped: {alternative.after} was not faster"
             if alternative.reason or alternative is best:
                 continue
-            number += 1
+            measured_count += 1
             has_faster = any(self._is_faster(other, best) for other in others if not other.barred)
             if has_faster and self.limit.left_seconds - self._turn_seconds < (1 - _SCREEN_SHARE) * self.seconds:
                 break
             self._take_turn(alternative)
-            if number % _BASELINE_EVERY == 0:
+            if measured_count % _BASELINE_EVERY == 0:
                 self._take_turn(best)
-        faster = [other for other in others if other is not best and self._is_faster(other, best)]
-        for alternative in faster:
+        faster_candidates = [other for other in others if other is not best and self._is_faster(other, best)]
+        for alternative in faster_candidates:
             alternative.reason = alternative.barred
-        faster.sort(key=lambda other: -(other.median("tokens_per_second") or 0.0))
-        return [other for other in faster if not other.barred]
+        faster_candidates.sort(key=lambda other: -(other.median("tokens_per_second") or 0.0))
+        return [other for other in faster_candidates if not other.barred]
 
     @staticmethod
     def _is_faster(variant: Variant, best: Variant) -> bool:
-        now, base = variant.median("tokens_per_second"), best.median("tokens_per_second")
-        return not variant.reason and now is not None and base is not None and now > _WORTH_PAIRS * base
+        rate, best_rate = variant.median("tokens_per_second"), best.median("tokens_per_second")
+        return not variant.reason and rate is not None and best_rate is not None and rate > _WORTH_PAIRS * best_rate
 
     def _compare(self, before: Variant, after: Variant) -> Gain:
         """Take pairs of turns in alternating order until the result is clear, and return the gain of `after`."""
-        for number in range(_PAIRS):
-            for variant in (before, after) if number % 2 == 0 else (after, before):
+        for pair_number in range(_PAIRS):
+            for variant in (before, after) if pair_number % 2 == 0 else (after, before):
                 self._take_turn(variant)
                 if variant.reason:
                     return Gain(at=utc_now(), reason=variant.reason)
-            gain = Gain.of_pairs(before.answers[-number - 1 :], after.answers[-number - 1 :], self._steps)
-            if number and (min(gain.ratios) > _CLEARLY or max(gain.ratios) < 1):
+            gain = Gain.of_pairs(before.answers[-pair_number - 1 :], after.answers[-pair_number - 1 :], self._steps)
+            if pair_number and (min(gain.ratios) > _CLEARLY or max(gain.ratios) < 1):
                 break
         return gain
 
     def _why_rejected(self, before: Variant, after: Variant, patch: Patch, gain: Gain) -> str:
         """Return why `patch`, which leads from `before` to `after`, is not chosen; empty if it is."""
-        turns = before.values("tokens_per_second")
+        rates = before.values("tokens_per_second")
         # The spread is twice the median deviation of the turns, so that one slow turn has no effect.
-        spread = 2 * median(abs(rate - median(turns)) for rate in turns) / median(turns) if turns else 0.0
+        spread = 2 * median(abs(rate - median(rates)) for rate in rates) / median(rates) if rates else 0.0
         if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
             return "not measurably faster"
         loss, old_loss = after.median("loss") or 0.0, before.median("loss") or 0.0
-        increase = loss - old_loss
-        if increase > _LOSS_ROUNDING * abs(old_loss) and increase > _SEEDS * self._seed_difference(old_loss):
+        loss_increase = loss - old_loss
+        if loss_increase > _LOSS_ROUNDING * abs(old_loss) and loss_increase > _SEEDS * self._seed_difference(old_loss):
             return f"faster, but rejected: its loss is {loss:.3f} instead of {old_loss:.3f} after the same steps"
         if patch.get(COMPILE):
-            start = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
-            total = self.plan.total_steps.value
-            saved = total * ((before.median("step_seconds") or 0.0) - (after.median("step_seconds") or 0.0))
-            if saved < start:
+            start_seconds = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
+            total_steps = self.plan.total_steps.value
+            saving = total_steps * ((before.median("step_seconds") or 0.0) - (after.median("step_seconds") or 0.0))
+            if saving < start_seconds:
                 return (
-                    f"faster, but rejected: the start takes {format_seconds(start)} longer, and "
-                    f"{total} steps save {format_seconds(max(saved, 0.0))}"
+                    f"faster, but rejected: the start takes {format_seconds(start_seconds)} longer, and "
+                    f"{total_steps} steps save {format_seconds(max(saving, 0.0))}"
                 )
         return self._why_out_of_memory(after.patch)
 
     def _seed_difference(self, loss: float) -> float:
         """Return the difference between `loss` and the loss with another seed, which changes dropout and row order."""
-        other = next((variant for variant in self.measured if variant.name == OTHER_SEED), None)
-        if other is None:
-            other = Variant(name=OTHER_SEED, patch={"training.seed": self.plan.config.training.seed ^ 1})
-            self.measured.append(other)
-            self._take_turn(other)
-        other_loss = other.median("loss")
+        other_seed = next((variant for variant in self.measured if variant.name == OTHER_SEED), None)
+        if other_seed is None:
+            other_seed = Variant(name=OTHER_SEED, patch={"training.seed": self.plan.config.training.seed ^ 1})
+            self.measured.append(other_seed)
+            self._take_turn(other_seed)
+        other_loss = other_seed.median("loss")
         return abs(other_loss - loss) if other_loss is not None else 0.0
 
     def _why_out_of_memory(self, patch: Patch) -> str:
@@ -405,14 +405,14 @@ class Tuning(Search):
 
     def _take_turn(self, variant: Variant) -> None:
         """Measure a variant once, and add its answer or the reason of a failure. Raises TimeOver."""
-        left, request = self.limit.left_seconds, short_run(self.request, self._steps, {})
-        ask = partial(ask_for_steps, request, self.gpu, self._steps, variant.patch)
-        if not self.take_turn(variant, ask, self._turn_seconds):
+        left_seconds, request = self.limit.left_seconds, short_run(self.request, self._steps, {})
+        ask_steps = partial(ask_for_steps, request, self.gpu, self._steps, variant.patch)
+        if not self.take_turn(variant, ask_steps, self._turn_seconds):
             return
-        answer, seconds = variant.answers[-1], left - self.limit.left_seconds
-        answer["wall_seconds"] = seconds
+        answer, turn_seconds = variant.answers[-1], left_seconds - self.limit.left_seconds
+        answer["wall_seconds"] = turn_seconds
         if not variant.patch.get(COMPILE):
-            self._turn_seconds = max(self._turn_seconds, seconds)
+            self._turn_seconds = max(self._turn_seconds, turn_seconds)
         self.notify(f"  {format_seconds(answer['step_seconds'])}/step, {answer['tokens_per_second']:,.0f} tokens/s")
 
     def _steps_of_all_turns(self) -> int:
@@ -420,10 +420,10 @@ class Tuning(Search):
 
         All turns take the same number of steps, so that their losses can be compared."""
         rows = min(self.plan.per_device_train_batch_size.value, self.tries.largest)
-        tried = self.tries.tried.get(max((size for size in self.tries.tried if size <= rows), default=0))
-        if tried is None or not tried.seconds:
+        micro_batch = self.tries.tried.get(max((size for size in self.tries.tried if size <= rows), default=0))
+        if micro_batch is None or not micro_batch.seconds:
             return _STEPS
-        return self.steps_of_a_turn(tried.seconds / 2 / min(tried.passes, 2) * tried.passes)
+        return self.steps_of_a_turn(micro_batch.seconds / 2 / min(micro_batch.passes, 2) * micro_batch.passes)
 
     # ------------------------------------------------------------- the result
 
@@ -441,11 +441,11 @@ class Tuning(Search):
             return f"the current settings do not fit in memory; these do: {short_words(self.patch)}"
         if self.patch:
             spread = self.gains[0].spread if len(self.gains) == 1 else None
-            words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
-            return f"{self.speed_up:.2f} times as fast as now ({words}): {short_words(self.patch)}"
-        left = sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured)
-        if left:
-            return f"nothing was measurably faster; no time was left for {left} settings (raise --minutes)"
+            comparison_words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
+            return f"{self.speed_up:.2f} times as fast as now ({comparison_words}): {short_words(self.patch)}"
+        unmeasured_count = sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured)
+        if unmeasured_count:
+            return f"nothing was measurably faster; no time was left for {unmeasured_count} settings (raise --minutes)"
         return DEFAULT_IS_BEST
 
     def lines(self, width: int) -> list[str]:
@@ -462,9 +462,9 @@ class Tuning(Search):
             "effective_batch_size": self.plan.effective_batch_size.value,
             "largest_micro_batch": self.tries.largest or None,
             "micro_batches": [
-                {"rows": tried.rows, "passes": tried.passes, "failed": tried.failed,
-                 "peak_memory_bytes": tried.peak_memory_bytes or None}
-                for tried in sorted(self.tries.tried.values(), key=attrgetter("rows"))
+                {"rows": trial.rows, "passes": trial.passes, "failed": trial.failed,
+                 "peak_memory_bytes": trial.peak_memory_bytes or None}
+                for trial in sorted(self.tries.tried.values(), key=attrgetter("rows"))
             ],
             "variants": variants,
             "disturbed_by": steps.others_words(variants, probe().usable_cores),
@@ -474,10 +474,10 @@ class Tuning(Search):
 
 def micro_batch_line(tries: MicroBatches) -> str:
     """Return the result of the micro-batch search: `largest micro-batch: 32 of 32 rows; 64 failed`."""
-    failed = sorted(rows for rows, tried in tries.tried.items() if tried.failed)
-    words = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
-    words += f"; {', '.join(map(str, failed))} failed" if failed else ""
-    return words + (f"; {tries.cut_short}" if tries.cut_short else "")
+    failed_sizes = sorted(rows for rows, trial in tries.tried.items() if trial.failed)
+    line = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
+    line += f"; {', '.join(map(str, failed_sizes))} failed" if failed_sizes else ""
+    return line + (f"; {tries.cut_short}" if tries.cut_short else "")
 
 
 def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
@@ -488,11 +488,11 @@ def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
 
 def notes_of(result: Mapping[str, Any]) -> list[str]:
     """Return lines about the meaning of the columns, and about why variants failed or were not chosen."""
-    columns = "speed-up: ratio of tokens/s; loss: held-out loss"
-    if split := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
-        columns = f"{split[0]}: {split[1]} rows per micro-batch, {split[2]} micro-batches per step; {columns}"
-    disturbed = [result["disturbed_by"]] if result["disturbed_by"] else []
-    return [columns, *disturbed, *reasons(result["variants"])]
+    legend = "speed-up: ratio of tokens/s; loss: held-out loss"
+    if cut := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
+        legend = f"{cut[0]}: {cut[1]} rows per micro-batch, {cut[2]} micro-batches per step; {legend}"
+    disturbance_lines = [result["disturbed_by"]] if result["disturbed_by"] else []
+    return [legend, *disturbance_lines, *reasons(result["variants"])]
 
 
 GAIN = 1.05
@@ -517,14 +517,14 @@ class Size(Variant):
         return float(self.fastest_turn["samples_per_second"])
 
     def as_json(self) -> dict[str, Any]:
-        fastest = self.fastest_turn
+        fastest_turn = self.fastest_turn
         return {
             "rows": self.rows,
             "learning_rate": self.learning_rate,
             "failed": self.reason,
             "turns": len(self.answers),
-            "rows_per_second": fastest.get("samples_per_second"),
-            **{name: fastest.get(name) for name in ("tokens_per_second", "step_seconds", "utilisation_share")},
+            "rows_per_second": fastest_turn.get("samples_per_second"),
+            **{name: fastest_turn.get(name) for name in ("tokens_per_second", "step_seconds", "utilisation_share")},
             "memory_bytes": max(map(_peak_bytes, self.answers), default=None),
         }
 
@@ -563,37 +563,37 @@ class EffectiveBatches(Search):
 
     def _why_no_more(self, rows: int) -> str:
         """Return why steps of `rows` rows are not measured; empty if they are."""
-        if self.sizes and (failed := self.sizes[-1].reason):
-            return f"{self.sizes[-1].rows} rows failed: {failed}"
+        if self.sizes and (failure := self.sizes[-1].reason):
+            return f"{self.sizes[-1].rows} rows failed: {failure}"
         if rows > self.plan.train_rows.value:
             return f"the data has only {self.plan.train_rows.value:,} rows"
         # The planned number of rows and smaller ones are always measured.
         if rows <= self.now or len(self.measured) < 3:
             return ""
-        before, last, newest = (size.rows_per_second for size in self.measured[-3:])
-        if last < GAIN * before and newest < GAIN * last:
+        before_speed, last_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
+        if last_speed < GAIN * before_speed and newest_speed < GAIN * last_speed:
             return f"above {self.measured[-3].rows} rows, each doubling gains less than {GAIN - 1:.0%}"
         return ""
 
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
         # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
-        passes = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
+        patch = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
         name = f"{rows} rows per step"
-        return Size(name=name, patch={EFFECTIVE: rows, **passes}, rows=rows, learning_rate=self._learning_rate(rows))
+        return Size(name=name, patch={EFFECTIVE: rows, **patch}, rows=rows, learning_rate=self._learning_rate(rows))
 
     def _learning_rate(self, rows: int) -> float:
         """Return the planned learning rate scaled to this many rows, within the limit of the optimizer."""
-        planned, config = self.plan.learning_rate.value, self.loaded.config
-        rate = scaled(planned, usual_scaling(config.training.optim), self.now, rows)
-        return min(rate, max(planned, peak_rate(config, self.plan.parameters.value).most))
+        planned_rate, config = self.plan.learning_rate.value, self.loaded.config
+        scaled_rate = scaled(planned_rate, usual_scaling(config.training.optim), self.now, rows)
+        return min(scaled_rate, max(planned_rate, peak_rate(config, self.plan.parameters.value).most))
 
     def _measure(self, size: Size) -> None:
         """Measure a size once, and add its answer or the reason of a failure. Raises TimeOver."""
-        previous = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
-        count = self.steps_of_a_turn(2 * previous.fastest_turn["step_seconds"]) if previous else _MOST_STEPS
+        last_size = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
+        count = self.steps_of_a_turn(2 * last_size.fastest_turn["step_seconds"]) if last_size else _MOST_STEPS
 
-        def ask(seconds: float) -> dict[str, Any]:
+        def ask_steps(seconds: float) -> dict[str, Any]:
             try:
                 estimated_plan(load_config(with_settings(self.request, size.patch), gpu=self.gpu), gpu=self.gpu)
             except InputError as error:
@@ -601,7 +601,7 @@ class EffectiveBatches(Search):
             options = {"largest_pass": True, "seconds": 3 * _TURN_SECONDS, "least_steps": _LEAST_STEPS}
             return ask_for_steps(short_run(self.request, count, {}), self.gpu, count, size.patch, seconds, **options)
 
-        if self.take_turn(size, ask):
+        if self.take_turn(size, ask_steps):
             answer = size.answers[-1]
             self.notify(f"  {answer['samples_per_second']:,.1f} rows/s, {format_bytes(_peak_bytes(answer))}")
 
@@ -624,13 +624,13 @@ class EffectiveBatches(Search):
         """Recommended size: the planned size, unless another is at least `GAIN` times as fast; None without figures.
 
         Sizes that would leave too few steps are not recommended."""
-        sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
-        larger = [size for size in sizes if size.rows >= self.now]
-        best = larger[0] if larger else None
-        for size in (*larger[1:], *(size for size in sizes if size.rows < self.now)):
-            if best is None or size.rows_per_second >= GAIN * best.rows_per_second:
-                best = size
-        return best
+        allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
+        larger_sizes = [size for size in allowed_sizes if size.rows >= self.now]
+        best_size = larger_sizes[0] if larger_sizes else None
+        for size in (*larger_sizes[1:], *(size for size in allowed_sizes if size.rows < self.now)):
+            if best_size is None or size.rows_per_second >= GAIN * best_size.rows_per_second:
+                best_size = size
+        return best_size
 
     @property
     def fastest(self) -> Size | None:
@@ -641,37 +641,37 @@ class EffectiveBatches(Search):
         """Rows of the smallest size that is larger than the fastest size and clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
-        larger = [size for size in self.measured if size.rows > fastest.rows]
-        return next((size.rows for size in larger if size.rows_per_second * GAIN < fastest.rows_per_second), None)
+        larger_sizes = [size for size in self.measured if size.rows > fastest.rows]
+        return next((size.rows for size in larger_sizes if size.rows_per_second * GAIN < fastest.rows_per_second), None)
 
     @property
     def patch(self) -> Patch:
         """Settings for the best size and its learning rate; empty if the planned size is the best."""
-        best = self.best
-        if best is None or best.rows == self.now:
+        best_size = self.best
+        if best_size is None or best_size.rows == self.now:
             return {}
-        is_written = self.plan.config.training.gradient_accumulation_steps != "auto"
-        accumulation = {ACCUMULATION: "auto"} if is_written else {}
-        return {EFFECTIVE: best.rows, LEARNING_RATE: best.learning_rate, **accumulation}
+        is_accumulation_set = self.plan.config.training.gradient_accumulation_steps != "auto"
+        accumulation_patch = {ACCUMULATION: "auto"} if is_accumulation_set else {}
+        return {EFFECTIVE: best_size.rows, LEARNING_RATE: best_size.learning_rate, **accumulation_patch}
 
     @property
     def sentence(self) -> str:
-        best, planned = self.best, next((size for size in self.measured if size.rows == self.now), None)
-        if best is None:
+        best_size, planned_size = self.best, next((size for size in self.measured if size.rows == self.now), None)
+        if best_size is None:
             return f"nothing was measured: {self.ended or self.cut_short}"
-        words = f"{best.rows} rows per step"
-        if best.rows == self.now:
-            words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
-        elif planned:
-            times = best.rows_per_second / planned.rows_per_second
-            words += f" are {times:.2f} times as fast per row as {self.now}"
-            words += f"; use the learning rate {best.learning_rate:g}"
+        size_words = f"{best_size.rows} rows per step"
+        if best_size.rows == self.now:
+            size_words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
+        elif planned_size:
+            speed_up = best_size.rows_per_second / planned_size.rows_per_second
+            size_words += f" are {speed_up:.2f} times as fast per row as {self.now}"
+            size_words += f"; use the learning rate {best_size.learning_rate:g}"
         fastest = self.fastest
-        if fastest and fastest.rows > self.most_rows and fastest is not best:
-            words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
-        slower = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
-        busy = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
-        return "; ".join(filter(None, (words, slower, self.ended, busy)))
+        if fastest and fastest.rows > self.most_rows and fastest is not best_size:
+            size_words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
+        slower_words = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
+        busy_words = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
+        return "; ".join(filter(None, (size_words, slower_words, self.ended, busy_words)))
 
     def lines(self, width: int) -> list[str]:
         """Return the lines of the table of sizes and of the meaning of its columns; none without figures."""

@@ -67,9 +67,9 @@ class TimeLimit:
 
     def require(self, seconds: float = 0.0) -> float:
         """Return the seconds that are left. Raises TimeOver if they are not more than `seconds`."""
-        if (left := self.left_seconds) <= seconds:
+        if (left_seconds := self.left_seconds) <= seconds:
             raise TimeOver
-        return left
+        return left_seconds
 
     def __enter__(self) -> None:
         pass
@@ -88,11 +88,11 @@ def pick_variants(variants: Sequence[Variant], only: Sequence[str]) -> list[Vari
     """Return the baseline (the first variant) and all variants with a word of `only` in their names.
 
     If `only` is empty, return all. Raises InputError if no name has one of the words."""
-    named = [variant for variant in variants if not only or any(word in variant.name for word in only)]
-    if not named:
+    picked_variants = [variant for variant in variants if not only or any(word in variant.name for word in only)]
+    if not picked_variants:
         names = ", ".join(variant.name for variant in variants)
         raise InputError(f"no variant has {' or '.join(only)} in its name", hint=f"variants: {names}")
-    return named if variants[0] in named else [variants[0], *named]
+    return picked_variants if variants[0] in picked_variants else [variants[0], *picked_variants]
 
 
 def measure_in_turns(
@@ -103,19 +103,19 @@ def measure_in_turns(
     With `needs_all`, stop as soon as a variant has failed."""
     longest_seconds = 0.0
     with limit:
-        for number in range(rounds):
-            for variant in [waiting for waiting in variants if not waiting.reason]:
-                if needs_all and any(other.reason for other in variants):
+        for round_number in range(rounds):
+            for variant in [candidate for candidate in variants if not candidate.reason]:
+                if needs_all and any(any_variant.reason for any_variant in variants):
                     return
-                left, started = limit.require(longest_seconds if number else 0.0), monotonic()
-                notify(f"round {number + 1} of {rounds}: {variant.name}")
+                left_seconds, started_at = limit.require(longest_seconds if round_number else 0.0), monotonic()
+                notify(f"round {round_number + 1} of {rounds}: {variant.name}")
                 try:
-                    variant.answers.append(ask(variant, not variant.answers, left))
+                    variant.answers.append(ask(variant, not variant.answers, left_seconds))
                 except WorkerFailed as failure:
                     variant.reason = failure.reason or str(failure)
-                seconds = monotonic() - started
-                longest_seconds = max(longest_seconds, seconds)
-                notify(f"  {variant.reason or 'measured'}, {format_seconds(seconds)}")
+                turn_seconds = monotonic() - started_at
+                longest_seconds = max(longest_seconds, turn_seconds)
+                notify(f"  {variant.reason or 'measured'}, {format_seconds(turn_seconds)}")
     explain_unmeasured(variants, limit.cut_short)
 
 

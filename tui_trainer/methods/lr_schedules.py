@@ -61,16 +61,16 @@ class ScheduleSpec:
         """Return a function that returns the rate of a step, counted from 1. A warm-up begins at 0, or at the floor."""
 
         def rate_of(step: int) -> float:
-            done = step - 1
-            if self.warms_up and done < curve.warmup_steps:
-                share = done / curve.warmup_steps
+            steps_done = step - 1
+            if self.warms_up and steps_done < curve.warmup_steps:
+                share = steps_done / curve.warmup_steps
                 return curve.peak * (curve.above_floor(share) if self.warms_up_from_floor else share)
-            return curve.peak * self.decay(done, curve)
+            return curve.peak * self.decay(steps_done, curve)
 
         return rate_of
 
 
-def _stay(_done: int, _curve: LrCurve) -> float:
+def _stay(_steps_done: int, _curve: LrCurve) -> float:
     return 1.0
 
 
@@ -92,8 +92,8 @@ def _linear(done: int, curve: LrCurve) -> float:
 def _polynomial(done: int, curve: LrCurve) -> float:
     if done >= curve.total_steps:
         return POLYNOMIAL_END_RATE / curve.peak
-    remaining = 1 - (done - curve.warmup_steps) / (curve.total_steps - curve.warmup_steps)
-    return ((curve.peak - POLYNOMIAL_END_RATE) * remaining + POLYNOMIAL_END_RATE) / curve.peak
+    remaining_share = 1 - (done - curve.warmup_steps) / (curve.total_steps - curve.warmup_steps)
+    return ((curve.peak - POLYNOMIAL_END_RATE) * remaining_share + POLYNOMIAL_END_RATE) / curve.peak
 
 
 def _inverse_sqrt(done: int, curve: LrCurve) -> float:
@@ -113,12 +113,12 @@ transformers.optimization.get_wsd_schedule."""
 def _warmup_stable_decay(done: int, curve: LrCurve) -> float:
     # Source: transformers.optimization.get_wsd_schedule with a linear warm-up. All steps between warm-up and decay are
     # stable.
-    decaying = done - (curve.total_steps - curve.decay_steps)
-    if decaying < 0:
+    decay_steps_done = done - (curve.total_steps - curve.decay_steps)
+    if decay_steps_done < 0:
         return 1.0
-    if decaying >= curve.decay_steps:
+    if decay_steps_done >= curve.decay_steps:
         return curve.min_lr_rate
-    return max(0.0, curve.above_floor(DECAY_TYPES[curve.decay_type](decaying / curve.decay_steps)))
+    return max(0.0, curve.above_floor(DECAY_TYPES[curve.decay_type](decay_steps_done / curve.decay_steps)))
 
 
 LR_SCHEDULES: dict[str, ScheduleSpec] = {

@@ -151,12 +151,12 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
 
     class Muon(torch.optim.Optimizer):
         def __init__(self) -> None:
-            hidden = [group for group in groups if group.get(HIDDEN)]
-            others = [group for group in groups if not group.get(HIDDEN)]
+            hidden_groups = [group for group in groups if group.get(HIDDEN)]
+            other_groups = [group for group in groups if not group.get(HIDDEN)]
             # Both optimizers share one table of states.
             self.parts: list[torch.optim.Optimizer] = [
-                torch.optim.Muon(hidden, lr=lr, adjust_lr_fn="match_rms_adamw"),
-                torch.optim.AdamW(others, lr=lr, **_adam(training), fused=True),
+                torch.optim.Muon(hidden_groups, lr=lr, adjust_lr_fn="match_rms_adamw"),
+                torch.optim.AdamW(other_groups, lr=lr, **_adam(training), fused=True),
             ]
             super().__init__([group for part in self.parts for group in part.param_groups], {})
             for part in self.parts:
@@ -177,11 +177,11 @@ def _by_library(module: str, class_name: str) -> Build:
 
     def build(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
         try:
-            loaded = import_module(module)
+            library_module = import_module(module)
         except ImportError as error:
             library = module.partition(".")[0]
             raise RunError(f"training.optim needs {library}, which cannot be loaded: {error}") from None
-        optimizer: Optimizer = getattr(loaded, class_name)(groups, lr=lr, **_adam(training))
+        optimizer: Optimizer = getattr(library_module, class_name)(groups, lr=lr, **_adam(training))
         return optimizer
 
     return build
@@ -194,8 +194,8 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
     """
     for group_index, group in enumerate(optimizer.param_groups):
-        for index, other in enumerate(group["params"]):
-            if other is parameter:
+        for index, candidate in enumerate(group["params"]):
+            if candidate is parameter:
                 optimizer.init_state(group, parameter, group_index, index)
                 state: dict[str, Any] = optimizer.state[parameter]
                 return state
@@ -208,8 +208,8 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
 
     state: dict[str, Any] = optimizer.state[parameter]
     state["step"] = torch.tensor(0.0)
-    for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
-        state[key] = optimizer._new_buffer(parameter, signed)
+    for key, is_signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        state[key] = optimizer._new_buffer(parameter, is_signed)
     return state
 
 

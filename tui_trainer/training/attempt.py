@@ -58,8 +58,8 @@ class Shortage:
 
     @property
     def words(self) -> str:
-        free = "" if self.free_bytes is None else f", {format_bytes(self.free_bytes)} free"
-        return f"peak {format_bytes(self.peak_bytes)}{free}"
+        free_words = "" if self.free_bytes is None else f", {format_bytes(self.free_bytes)} free"
+        return f"peak {format_bytes(self.peak_bytes)}{free_words}"
 
 
 def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None) -> T | Shortage:
@@ -67,22 +67,22 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
 
     After a Shortage this frees the tensors of `work`, calls `give_up`, and restores torch's random generators.
     """
-    random = random_tensors()
+    random_states = random_tensors()
     try:
         return work()
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         reason = one_line(str(error), 200) or type(error).__name__
-        free = None
+        free_bytes = None
         with suppress(RuntimeError, OSError):
-            free = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
-        shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free)
+            free_bytes = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
+        shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free_bytes)
         clear_error_frames(error)
     # Memory is freed only here, because an error keeps its frames alive while it is handled.
     give_up()
     free_memory()
-    restore_random(random)
+    restore_random(random_states)
     return shortage
 
 
@@ -130,20 +130,20 @@ class SmallerPasses:
 def reduction(
     what: str, step: int, before: SmallerPasses, after: SmallerPasses, documents: Sequence[TokenRow], shortage: Shortage
 ) -> MicroBatchReduced:
-    narrower = before.rows == after.rows
-    splits = [split.words(with_width=narrower) for split in (before, after)]
-    longest = max(map(len, documents))
-    where = "" if what == "training" else " in the evaluation"
+    is_narrower = before.rows == after.rows
+    split_sentences = [split.words(with_width=is_narrower) for split in (before, after)]
+    longest_tokens = max(map(len, documents))
+    where_words = "" if what == "training" else " in the evaluation"
     return MicroBatchReduced(
         step=step,
         kind="out of memory",
-        message=f"out of memory{where}: {splits[0]} -> {splits[1]}, continuing",
-        hint=f"longest row {longest:,} tokens, {shortage.words}",
+        message=f"out of memory{where_words}: {split_sentences[0]} -> {split_sentences[1]}, continuing",
+        hint=f"longest row {longest_tokens:,} tokens, {shortage.words}",
         what=what,
         rows_before=before.rows,
         rows=after.rows,
         passes=after.passes,
-        longest_row=longest,
+        longest_row=longest_tokens,
         peak_memory_bytes=shortage.peak_bytes,
         free_memory_bytes=shortage.free_bytes,
     )
@@ -152,14 +152,14 @@ def reduction(
 def too_large(components: Components, source: str, step: int, shortage: Shortage, *, saved: bool) -> str:
     """Return the error message for a run that is out of memory with one row per pass, with the settings to change."""
     batches = components.batches
-    rows, numbers = batches.rows, batches.order.at(step)
-    index = int(numbers[rows.lengths[numbers].argmax()])
-    tokens = int(rows.lengths[index])
-    begins = one_line(str(components.tokenizer.decode(rows.row(index)[:_SHOWN_TOKENS].tolist())), _SHOWN_CHARACTERS)
-    stands = f"The checkpoint of step {step - 1} is saved. " if saved and step > 1 else ""
+    rows, row_numbers = batches.rows, batches.order.at(step)
+    index = int(row_numbers[rows.lengths[row_numbers].argmax()])
+    token_count = int(rows.lengths[index])
+    beginning = one_line(str(components.tokenizer.decode(rows.row(index)[:_SHOWN_TOKENS].tolist())), _SHOWN_CHARACTERS)
+    saved_words = f"The checkpoint of step {step - 1} is saved. " if saved and step > 1 else ""
     return (
         f"out of memory at step {step} with one row per pass ({shortage.words}). "
-        f"The longest row has {tokens:,} tokens: row {index + 1:,} prepared from {one_line(source)}, "
-        f"starting with {begins!r}. {stands}"
-        f"To use less memory, start a new run with {less_memory(components.plan, tokens)}"
+        f"The longest row has {token_count:,} tokens: row {index + 1:,} prepared from {one_line(source)}, "
+        f"starting with {beginning!r}. {saved_words}"
+        f"To use less memory, start a new run with {less_memory(components.plan, token_count)}"
     )

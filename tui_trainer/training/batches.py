@@ -55,8 +55,8 @@ class Batches:
         """Return the micro-batches of one optimizer step; an idle one if this process has no rows in the step."""
         if documents := self.documents(step):
             return list(self.layout.window(documents))
-        first = self.rows.example(int(self.order.at(step)[0]))
-        return [idle(batch) for batch in self.layout.window([first])]
+        first_row = self.rows.example(int(self.order.at(step)[0]))
+        return [idle(batch) for batch in self.layout.window([first_row])]
 
 
 def idle(batch: MicroBatch) -> MicroBatch:

@@ -95,22 +95,22 @@ class TensorWriter:
         metadata: dict[str, str] | None = None,
     ) -> dict[str, list[str]]:
         """Write whole tensors into several files, or into the file `single`. Return the tensor names, keyed by file."""
-        count, total = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
+        rank_count, size = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
         # The copies of all processes together take as much host memory as one process alone would.
-        limit = total if in_one_file else min(shards.SHARD_BYTES, max(total, LEAST_BYTES * count)) / count
-        files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit)
-        waiting = iter(files.items())
-        own: dict[str, Tensor] = {}
-        while turn := list(islice(waiting, count)):
-            for number, (_, names) in enumerate(turn):
+        limit_bytes = size if in_one_file else min(shards.SHARD_BYTES, max(size, LEAST_BYTES * rank_count)) / rank_count
+        files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit_bytes)
+        remaining_files = iter(files.items())
+        own_tensors: dict[str, Tensor] = {}
+        while turn_files := list(islice(remaining_files, rank_count)):
+            for number, (_, names) in enumerate(turn_files):
                 if number == self._ranks.number:
-                    own = _on_host(tensors, names)
+                    own_tensors = _on_host(tensors, names)
                 else:
                     for name in names:
                         whole(tensors[name])
-            if self._ranks.number < len(turn):
-                self._write(own, turn[self._ranks.number][0], metadata)
-            own = {}
+            if self._ranks.number < len(turn_files):
+                self._write(own_tensors, turn_files[self._ranks.number][0], metadata)
+            own_tensors = {}
         return files
 
     def write_parts(self, tensors: Mapping[str, Tensor], single: str) -> None:
@@ -162,20 +162,20 @@ class _HostCopies:
             return source.cpu().contiguous()
         assert self._stream
         copy = torch.empty(source.shape, dtype=source.dtype)
-        given, wanted = (tensor.view(-1).view(torch.uint8) for tensor in (source, copy))
+        source_bytes, copy_bytes = (tensor.view(-1).view(torch.uint8) for tensor in (source, copy))
         # The kernels that compute the source may not have run yet.
         self._stream.wait_stream(torch.cuda.current_stream(source.device))
-        begin = 0
-        while begin < len(given):
+        start = 0
+        while start < len(source_bytes):
             if self._used_bytes == len(self._buffers[0]):
                 self._turn()
-            count = min(len(given) - begin, len(self._buffers[0]) - self._used_bytes)
-            piece = self._buffers[self._current][self._used_bytes : self._used_bytes + count]
+            byte_count = min(len(source_bytes) - start, len(self._buffers[0]) - self._used_bytes)
+            piece = self._buffers[self._current][self._used_bytes : self._used_bytes + byte_count]
             with torch.cuda.stream(self._stream):
-                piece.copy_(given[begin : begin + count], non_blocking=True)
-            self._pieces[self._current].append((piece, wanted[begin : begin + count]))
-            self._used_bytes += count
-            begin += count
+                piece.copy_(source_bytes[start : start + byte_count], non_blocking=True)
+            self._pieces[self._current].append((piece, copy_bytes[start : start + byte_count]))
+            self._used_bytes += byte_count
+            start += byte_count
         return copy
 
     def finish(self) -> None:
@@ -218,9 +218,9 @@ class SavedTensors:
     def __init__(self, paths: Iterable[Path]) -> None:
         self._parts: dict[str, dict[tuple[int, ...], tuple[Any, Box]]] = {}
         """(file, box) of each part, keyed by tensor name and then by the first indices of the box."""
-        with ExitStack() as opened:
+        with ExitStack() as open_files:
             for path in paths:
-                file = opened.enter_context(safe_open(path, framework="pt"))
+                file = open_files.enter_context(safe_open(path, framework="pt"))
                 places = json.loads((file.metadata() or {}).get(_PLACES, "{}"))
                 for name in file.keys():  # noqa: SIM118 - it is no mapping
                     sizes = file.get_slice(name).get_shape()
@@ -228,7 +228,7 @@ class SavedTensors:
                     box = tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))
                     # Several processes may have written equal parts.
                     self._parts.setdefault(name, {})[offsets] = (file, box)
-            self._opened = opened.pop_all()
+            self._opened = open_files.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -242,8 +242,8 @@ class SavedTensors:
 
     def shape(self, name: str) -> torch.Size:
         """Return the shape of the whole tensor."""
-        ends = [[along.stop for along in box] for _, box in self._parts[name].values()]
-        return torch.Size(max(along) for along in zip(*ends, strict=True))
+        ends = [[dimension.stop for dimension in box] for _, box in self._parts[name].values()]
+        return torch.Size(max(dimension) for dimension in zip(*ends, strict=True))
 
     def read(self, name: str, box: Box | None = None) -> Tensor:
         """Read a tensor, or only a box of it, into new memory. Raises CheckpointError if a part is missing."""
@@ -252,18 +252,18 @@ class SavedTensors:
             [(file, _)] = self._parts[name].values()
             return file.get_tensor(name).clone()  # type: ignore[no-any-return]
         result: Tensor | None = None
-        missing = _count(box)
-        for file, part in self._parts[name].values():
-            starts = [max(a.start, b.start) for a, b in zip(part, box, strict=True)]
-            ends = [min(a.stop, b.stop) for a, b in zip(part, box, strict=True)]
-            common = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
+        missing_count = _count(box)
+        for file, part_box in self._parts[name].values():
+            starts = [max(a.start, b.start) for a, b in zip(part_box, box, strict=True)]
+            ends = [min(a.stop, b.stop) for a, b in zip(part_box, box, strict=True)]
+            common_box = tuple(slice(start, max(start, end)) for start, end in zip(starts, ends, strict=True))
             if result is None:
                 dtype = file.get_slice(name)[tuple(slice(0, 0) for _ in box)].dtype
-                result = torch.empty([along.stop - along.start for along in box], dtype=dtype)
-            if count := _count(common):
-                result[_within(box, common)] = file.get_slice(name)[_within(part, common)]
-                missing -= count
-        if missing or result is None:
+                result = torch.empty([span.stop - span.start for span in box], dtype=dtype)
+            if common_count := _count(common_box):
+                result[_within(box, common_box)] = file.get_slice(name)[_within(part_box, common_box)]
+                missing_count -= common_count
+        if missing_count or result is None:
             raise CheckpointError(f"a part of {name} is missing from all files")
         return result
 
@@ -273,11 +273,11 @@ class SavedTensors:
             return self.read(name)
         if not is_in_boxes(tensor):
             return placed_as(self.read(name), tensor)
-        part = self.read(name, box_of(tensor))
-        sharded = torch.empty_like(tensor, dtype=part.dtype)
-        assert isinstance(sharded, DTensor)
-        sharded.to_local().copy_(part)
-        return sharded
+        local_part = self.read(name, box_of(tensor))
+        sharded_tensor = torch.empty_like(tensor, dtype=local_part.dtype)
+        assert isinstance(sharded_tensor, DTensor)
+        sharded_tensor.to_local().copy_(local_part)
+        return sharded_tensor
 
 
 def _within(box: Box, inner: Box) -> Box:
@@ -336,22 +336,22 @@ def save_checkpoint(
     """
     ranks = components.ranks if components.together.splits_state else ALONE
     folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
-    out = TensorWriter(folder, ranks)
+    writer = TensorWriter(folder, ranks)
     try:
-        _save_weights(copied.weights if copied else components.weights(), components.method, out)
-        whole, parts = divided(copied.state if copied else components.optimizer.tensors())
-        out.write_whole(whole, OPTIMIZER)
-        out.write_parts(parts, OPTIMIZER)
+        _save_weights(copied.weights if copied else components.weights(), components.method, writer)
+        whole_tensors, parts = divided(copied.state if copied else components.optimizer.tensors())
+        writer.write_whole(whole_tensors, OPTIMIZER)
+        writer.write_parts(parts, OPTIMIZER)
         if ranks.is_first:
             random = copied.random if copied else _random(components, random)
-            out.attempt(partial(_save_rest, components, position, plan, folder, random))
-        described: dict[str, Any] = {}
-        out.attempt(lambda: described.update(checkpoint_folder.describe(folder, out.files)))
-        for error, files in ranks.gathered((sendable(out.error), described)):
+            writer.attempt(partial(_save_rest, components, position, plan, folder, random))
+        described_files: dict[str, Any] = {}
+        writer.attempt(lambda: described_files.update(checkpoint_folder.describe(folder, writer.files)))
+        for error, files in ranks.gathered((sendable(writer.error), described_files)):
             if error:
                 raise error
-            described |= files
-        return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described))
+            described_files |= files
+        return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described_files))
     except BaseException:
         if ranks.is_first:
             shutil.rmtree(folder, ignore_errors=True)
@@ -380,15 +380,15 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     Raises CheckpointError if the checkpoint does not fit the model.
     """
     load_weights(checkpoint.path, components)
-    with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
-        trained = components.optimizer.trained_by_name
-        of_parameters = groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of)
+    with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as files:
+        tensors = components.optimizer.trained_by_name
+        groups = groupby(sorted(files.names, key=_parameter_of), key=_parameter_of)
         components.optimizer.load_shards(
-            {name: saved.like(name, trained.get(parameter)) for name in names} for parameter, names in of_parameters
+            {name: files.like(name, tensors.get(parameter)) for name in names} for parameter, names in groups
         )
-    random = load_file(checkpoint.path / RANDOM)
-    restore_random(random, components.ranks.number)
-    components.mixed_precision.load_tensors(random)
+    random_states = load_file(checkpoint.path / RANDOM)
+    restore_random(random_states, components.ranks.number)
+    components.mixed_precision.load_tensors(random_states)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
         raise CheckpointError(f"{checkpoint.path.name} contains the training state of step {position.step}")
@@ -402,17 +402,17 @@ def _parameter_of(name: str) -> str:
 def load_weights(folder: Path, components: Components) -> None:
     """Copy the weights of a checkpoint into the model. Raises CheckpointError if names or shapes differ."""
     weights = components.weights()
-    with SavedTensors(shards.all_files_of(folder, components.method.weights_file)) as saved:
+    with SavedTensors(shards.all_files_of(folder, components.method.weights_file)) as saved_tensors:
         # Sorted, because all processes must fill sharded tensors in the same order.
-        for name in sorted(saved.names & weights.keys()):
-            if saved.shape(name) != weights[name].shape:
+        for name in sorted(saved_tensors.names & weights.keys()):
+            if saved_tensors.shape(name) != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has a different shape in this model")
-            fill(weights[name], saved.like(name, weights[name]))
-        odd = saved.names ^ weights.keys()
-    if odd:
-        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            fill(weights[name], saved_tensors.like(name, weights[name]))
+        odd_names = saved_tensors.names ^ weights.keys()
+    if odd_names:
+        suffix = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
         raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd)}{more}"
+            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd_names)}{suffix}"
         )
     components.together.weights_were_loaded()
 
@@ -447,26 +447,26 @@ class Checkpoints:
         if position.step == self.saved_step:
             return True
         self.journal.sync()
-        started, ranks = perf_counter(), self.components.ranks
-        random: dict[str, Tensor] = {}
+        started_at, ranks = perf_counter(), self.components.ranks
+        random_states: dict[str, Tensor] = {}
         if ranks.count > 1:
             for tensors in ranks.gathered(random_tensors(ranks.number)):
-                random |= tensors
+                random_states |= tensors
         write = partial(save_checkpoint, self.job.folder.checkpoints, self.components)
         position = deepcopy(position)
         try:
-            if reason in _MAY_TAKE_TIME and (copied := self._host_copy()):
-                pending = self._writer.submit(write, position, plan, copied=copied)
-                self._pending = pending, position, reason, perf_counter() - started
+            if reason in _MAY_TAKE_TIME and (host_copy := self._host_copy()):
+                future = self._writer.submit(write, position, plan, copied=host_copy)
+                self._pending = future, position, reason, perf_counter() - started_at
                 return True
-            write = partial(write, position, plan, random=random)
+            write = partial(write, position, plan, random=random_states)
             if self.components.together.splits_state:
-                saved = write()
+                saved_folder = write()
             else:
-                saved = ranks.by_first(partial(attempt_twice, write, self.components.device))
+                saved_folder = ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
             return self._failed(position, error)
-        self._saved(saved, position, reason, perf_counter() - started)
+        self._saved(saved_folder, position, reason, perf_counter() - started_at)
         return True
 
     def finish(self, *, waits: bool = True) -> None:
@@ -478,13 +478,13 @@ class Checkpoints:
         if self._pending is None or not (waits or self._pending[0].done()):
             return
         (future, position, reason, seconds), self._pending = self._pending, None
-        started = perf_counter()
+        started_at = perf_counter()
         try:
-            saved = future.result()
+            saved_folder = future.result()
         except NOT_WRITTEN as error:
             self._failed(position, error)
         else:
-            self._saved(saved, position, reason, seconds + perf_counter() - started)
+            self._saved(saved_folder, position, reason, seconds + perf_counter() - started_at)
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, and end the writer thread. A failed save raises nothing."""
@@ -494,8 +494,8 @@ class Checkpoints:
 
     def _host_copy(self) -> HostCopy | None:
         """Return a host copy from which to write in the background; None if training must wait for the checkpoint."""
-        wanted, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
-        if wanted is False or self.components.ranks.host is not None or (wanted == "auto" and device.type != "cuda"):
+        setting, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
+        if setting is False or self.components.ranks.host is not None or (setting == "auto" and device.type != "cuda"):
             return None
         sources = (self.components.weights, self.components.optimizer.tensors)
         needed_bytes = sum(tensor.nbytes for tensors in sources for tensor in tensors().values())
@@ -537,16 +537,16 @@ class Checkpoints:
         folder, step = self.job.folder, self.saved_step
         if not folder.root.is_dir():
             return f"The run folder no longer exists: {folder.root}"
-        resume = f"`tui-trainer resume {shell_word(folder.name)}`"
+        resume_command = f"`tui-trainer resume {shell_word(folder.name)}`"
         if not step:
-            return f"There is no earlier checkpoint: once there is space, {resume} starts from the beginning"
-        return f"The checkpoint of step {step} is kept: once there is space, resume from it with {resume}"
+            return f"There is no earlier checkpoint: once there is space, {resume_command} starts from the beginning"
+        return f"The checkpoint of step {step} is kept: once there is space, resume from it with {resume_command}"
 
     def _rotate(self, position: Position) -> None:
         config = self.job.plan.config
-        spare = [position.best_step] if config.evaluation.early_stopping_patience else []
+        spared_steps = [position.best_step] if config.evaluation.early_stopping_patience else []
         try:
-            checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
+            checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spared_steps)
         except OSError as error:
             message = f"an old checkpoint could not be removed: {system_reason(error)}"
             self._problem(position.step, "rotation failed", message, "the old checkpoint still takes up space")

@@ -52,11 +52,11 @@ def begin(checkpoints: Path, step: int) -> Path:
 
 def describe(folder: Path, names: Iterable[str]) -> Described:
     """Sync the files that this process has written, and return their sizes and hashes for `commit`."""
-    described = {}
+    files = {}
     for name in names:
         make_file_durable(folder / name)
-        described[name] = _describe(folder / name)
-    return described
+        files[name] = _describe(folder / name)
+    return files
 
 
 def commit(folder: Path, step: int, described: Described | None = None) -> CheckpointFolder:
@@ -66,32 +66,32 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     see one of their files.
     """
     described = described or {}
-    for name, expected in described.items():
+    for name, file_entry in described.items():
         # A listing is not enough: a shared disk may list files of other machines late.
-        if not (folder / name).is_file() or (folder / name).stat().st_size != expected["bytes"]:
+        if not (folder / name).is_file() or (folder / name).stat().st_size != file_entry["bytes"]:
             raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes can access")
     make_durable(folder)
     names = sorted({*files_below(folder), *described})
     files = {name: described.get(name) or _describe(folder / name) for name in names}
     manifest = {"format": FORMAT, "step": step, "files": files}
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-    final = folder.parent / f"step-{step}"
-    if final.exists():
+    final_folder = folder.parent / f"step-{step}"
+    if final_folder.exists():
         # It must be damaged, because a run resumes from the newest whole checkpoint.
-        _set_aside(final)
-    folder.rename(final)
-    sync_folder(final.parent)
-    return CheckpointFolder(final, step, sum(entry["bytes"] for entry in files.values()))
+        _set_aside(final_folder)
+    folder.rename(final_folder)
+    sync_folder(final_folder.parent)
+    return CheckpointFolder(final_folder, step, sum(entry["bytes"] for entry in files.values()))
 
 
 def remove(checkpoint: Path) -> None:
     """Rename a checkpoint and then remove its files, so that a kill leaves no incomplete `step-N`."""
-    doomed = checkpoint.parent / f"{_REMOVING}{checkpoint.name}"
-    if doomed.exists():
-        shutil.rmtree(doomed)
-    checkpoint.rename(doomed)
+    doomed_folder = checkpoint.parent / f"{_REMOVING}{checkpoint.name}"
+    if doomed_folder.exists():
+        shutil.rmtree(doomed_folder)
+    checkpoint.rename(doomed_folder)
     sync_folder(checkpoint.parent)
-    shutil.rmtree(doomed)
+    shutil.rmtree(doomed_folder)
 
 
 def clear_leftovers(checkpoints: Path) -> None:
@@ -107,8 +107,8 @@ def set_aside_after(checkpoints: Path, step: int) -> None:
 
     An existing folder `damaged-step-N` is replaced.
     """
-    for newer in [saved_step for saved_step in _steps(checkpoints) if saved_step > step]:
-        _set_aside(checkpoints / f"step-{newer}")
+    for newer_step in [saved_step for saved_step in _steps(checkpoints) if saved_step > step]:
+        _set_aside(checkpoints / f"step-{newer_step}")
 
 
 def _set_aside(checkpoint: Path) -> None:
@@ -120,8 +120,8 @@ def _set_aside(checkpoint: Path) -> None:
 
 def rotate(checkpoints: Path, keep: int, spare: Iterable[int] = ()) -> None:
     """Remove all checkpoints except the newest `keep` (at least 1) and those of the steps in `spare`."""
-    spared = set(spare)
-    steps = [step for step in steps_saved(checkpoints) if step not in spared]
+    spared_steps = set(spare)
+    steps = [step for step in steps_saved(checkpoints) if step not in spared_steps]
     for step in steps[max(keep, 1) :]:
         remove(checkpoints / f"step-{step}")
 
@@ -158,10 +158,10 @@ def kept_plan(checkpoints: Path) -> tuple[str, bytes | None] | None:
 
     The bytes are None for checkpoints of early versions. Raises CheckpointError if a file cannot be read.
     """
-    if (newest := newest_whole(checkpoints, lambda damage: None)) is None:
+    if (newest_checkpoint := newest_whole(checkpoints, lambda damage: None)) is None:
         return None
-    copy = newest.path / PLAN
-    return newest.path.name, copy.read_bytes() if copy.is_file() else None
+    plan_copy = newest_checkpoint.path / PLAN
+    return newest_checkpoint.path.name, plan_copy.read_bytes() if plan_copy.is_file() else None
 
 
 def best_step(checkpoint: Path) -> int:
@@ -181,11 +181,11 @@ def damage_of(path: Path, step: int) -> str | None:
         if manifest["step"] != step:
             return f"the manifest says step {manifest['step']}"
         # A path that leads out of the folder, directly or by a link, is not among its files.
-        existing = set(files_below(path))
-        for name, expected in manifest["files"].items():
-            if name not in existing:
+        existing_names = set(files_below(path))
+        for name, file_entry in manifest["files"].items():
+            if name not in existing_names:
                 return f"{name} is missing"
-            if _describe(path / name) != expected:
+            if _describe(path / name) != file_entry:
                 return f"{name} differs from what was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename or MANIFEST).name} is missing"

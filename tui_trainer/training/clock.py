@@ -68,9 +68,9 @@ class Communication:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        before = self._clock.mark()
+        start_mark = self._clock.mark()
         yield
-        self.since(before)
+        self.since(start_mark)
 
     def end(self) -> tuple[Span, ...]:
         spans, self._spans = tuple(self._spans or ()), None
@@ -84,10 +84,10 @@ def seconds_of(spans: Sequence[Span]) -> float:
 
 def sum_in_one(gradients: Sequence[Tensor]) -> None:
     """Sum gradients over all processes in place, as one flat tensor."""
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(summed.view_as(gradient))
+    flat_gradients = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat_gradients)
+    for gradient, summed_part in zip(gradients, flat_gradients.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(summed_part.view_as(gradient))
 
 
 class TimedCollective:
@@ -157,11 +157,11 @@ class Between:
         self._steps, self._journal_seconds, self._empty_cache_seconds, self._other_seconds = 0, 0.0, 0.0, 0.0
 
     def step_begins(self, step: int) -> None:
-        now = perf_counter()
+        now_seconds = perf_counter()
         if self._ended is not None:
-            self._other_seconds += max(now - self._ended - self._known_seconds, 0.0)
+            self._other_seconds += max(now_seconds - self._ended - self._known_seconds, 0.0)
         self._known_seconds = 0.0
-        if self._steps and now - self._written >= _PERIOD_SECONDS:
+        if self._steps and now_seconds - self._written >= _PERIOD_SECONDS:
             self.write(step - 1)
 
     def step_ended(self) -> None:
@@ -179,9 +179,9 @@ class Between:
     @contextmanager
     def _adding_to(self, name: str) -> Iterator[None]:
         """Return a context that adds the time of its block to the attribute `name`."""
-        started = perf_counter()
+        started_at = perf_counter()
         yield
-        seconds = perf_counter() - started
+        seconds = perf_counter() - started_at
         setattr(self, name, getattr(self, name) + seconds)
         self._known_seconds += seconds
 

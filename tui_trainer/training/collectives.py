@@ -48,14 +48,14 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
         return value
     if not isinstance(like, DTensor):
         return value.to(like.device)
-    placed = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
-    part = placed.to_local()
-    if part.device == like.to_local().device:
-        return placed
+    placed_tensor = distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+    local_part = placed_tensor.to_local()
+    if local_part.device == like.to_local().device:
+        return placed_tensor
     # `distribute_tensor` uses the devices of the mesh, but parts may be on the host.
-    on_host: DTensor = torch.empty_like(like, dtype=value.dtype)  # type: ignore[assignment]
-    on_host.to_local().copy_(part)
-    return on_host
+    host_tensor: DTensor = torch.empty_like(like, dtype=value.dtype)  # type: ignore[assignment]
+    host_tensor.to_local().copy_(local_part)
+    return host_tensor
 
 
 def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
@@ -64,7 +64,7 @@ def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
     return (
         isinstance(tensor, DTensor)
         and tensor.numel() > 0
-        and all(isinstance(placed, Replicate) or type(placed) is Shard for placed in tensor.placements)
+        and all(isinstance(placement, Replicate) or type(placement) is Shard for placement in tensor.placements)
     )
 
 
@@ -77,25 +77,25 @@ def box_of(tensor: DTensor) -> Box:
 
 def writes_part(tensor: DTensor, name: str) -> bool:
     """Return whether this process writes its part of a tensor. If several processes have equal parts, only one does."""
-    mesh, copy, copies = tensor.device_mesh, 0, 1
-    for along, placed in enumerate(tensor.placements):
-        if isinstance(placed, Replicate):
-            copy = copy * mesh.size(along) + mesh.get_local_rank(along)
-            copies *= mesh.size(along)
-    return tensor.to_local().numel() > 0 and crc32(name.encode()) % copies == copy
+    device_mesh, copy_index, copy_count = tensor.device_mesh, 0, 1
+    for dimension, placement in enumerate(tensor.placements):
+        if isinstance(placement, Replicate):
+            copy_index = copy_index * device_mesh.size(dimension) + device_mesh.get_local_rank(dimension)
+            copy_count *= device_mesh.size(dimension)
+    return tensor.to_local().numel() > 0 and crc32(name.encode()) % copy_count == copy_index
 
 
-def gather_model(model: nn.Module, in_whole: Callable[[nn.Parameter], Tensor], *, keep: bool) -> None:
+def gather_model(model: nn.Module, gather_whole: Callable[[nn.Parameter], Tensor], *, keep: bool) -> None:
     """Gather sharded weights after training. With `keep` the model gets whole weights on the host, else empty ones."""
-    replaced: dict[int, nn.Parameter] = {}
+    replacements: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in replaced:
-                gathered = in_whole(parameter)
-                replaced[id(parameter)] = nn.Parameter(
-                    gathered.cpu() if keep else torch.empty(0), requires_grad=parameter.requires_grad
+            if id(parameter) not in replacements:
+                gathered_weight = gather_whole(parameter)
+                replacements[id(parameter)] = nn.Parameter(
+                    gathered_weight.cpu() if keep else torch.empty(0), requires_grad=parameter.requires_grad
                 )
-            module._parameters[name] = replaced[id(parameter)]
+            module._parameters[name] = replacements[id(parameter)]
 
 
 class Collectives:

@@ -46,14 +46,14 @@ class Trainable(Protocol):
 def compiler() -> Iterator[None]:
     """Configure torch's compiler for one run, and free its code and memory afterwards."""
     log = logging.getLogger("torch._dynamo")
-    before = log.level
+    level_before = log.level
     log.setLevel(logging.ERROR)
     try:
         # Training and evaluation are compiled twice each: for the first number of rows, and then for any number.
         with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILATIONS):
             yield
     finally:
-        log.setLevel(before)
+        log.setLevel(level_before)
         torch._dynamo.reset()
 
 
@@ -66,11 +66,11 @@ def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
     mode = _mode(run.plan, tell)
     for layer in layers:
         layer.compile(mode=mode)
-    started, before = perf_counter(), graphs_made()
+    started_at, graphs_before = perf_counter(), graphs_made()
     try:
         for batch in _passes_of_two_sizes(run):
             _try_one_pass(run, batch)
-        require_graphs(before)
+        require_graphs(graphs_before)
     except Exception as error:  # the compiler raises whatever its parts raise
         for layer in layers:
             layer._compiled_call_impl = None
@@ -79,7 +79,7 @@ def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
         hint = "training continues without compilation, at the usual speed"
         tell("not compiled", f"torch.compile failed: {reason}", hint)
         return False
-    seconds = format_seconds(perf_counter() - started)
+    seconds = format_seconds(perf_counter() - started_at)
     tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "this time is not counted in any step")
     return True
 
@@ -108,8 +108,8 @@ def _mode(plan: Plan, tell: ReportProblem) -> str | None:
     If a step has several passes, CUDA graphs are refused, because they reuse the memory of gradients between passes.
     """
     mode = plan.config.training.torch_compile_mode
-    several = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
-    if mode == "reduce-overhead" and several:
+    has_several_passes = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
+    if mode == "reduce-overhead" and has_several_passes:
         tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
         return None
     return None if mode == "default" else mode
@@ -132,13 +132,13 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
     The key-value cache depends on the layer's number, so each layer would be compiled separately.
     """
-    compiled = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
-    for part, _ in compiled:
+    saved_calls = [(part, part._compiled_call_impl) for part in model.modules() if part._compiled_call_impl is not None]
+    for part, _ in saved_calls:
         part._compiled_call_impl = None
     try:
         yield
     finally:
-        for part, call in compiled:
+        for part, call in saved_calls:
             part._compiled_call_impl = call
 
 
@@ -148,13 +148,13 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
     These are the modules that the model declares as units for sharding, without nested ones. If it declares none, they
     are the layers that support activation checkpointing.
     """
-    kinds = set(getattr(model, "_no_split_modules", None) or ())
+    class_names = set(getattr(model, "_no_split_modules", None) or ())
     layers = {
         name: module
         for name, module in language_model(model)[1].named_modules()
         if (
-            type(module).__name__.removeprefix("FSDP") in kinds
-            if kinds
+            type(module).__name__.removeprefix("FSDP") in class_names
+            if class_names
             else isinstance(module, GradientCheckpointingLayer)
         )
     }
@@ -164,10 +164,10 @@ def decoder_layers(model: nn.Module) -> list[nn.Module]:
 def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:
     """Return two micro-batches with different numbers of rows, so that the compiler makes code for any number."""
     batches = run.batches
-    count = min(run.plan.effective_batch_size.value, len(batches.rows))
-    documents = [batches.rows.example(index) for index in range(count)]
-    whole, part = (next(batches.layout.window(some)) for some in (documents, documents[: -(-count // 2)]))
-    return [whole.to(run.device), part.to(run.device)]
+    row_count = min(run.plan.effective_batch_size.value, len(batches.rows))
+    documents = [batches.rows.example(index) for index in range(row_count)]
+    full, half = (next(batches.layout.window(rows)) for rows in (documents, documents[: -(-row_count // 2)]))
+    return [full.to(run.device), half.to(run.device)]
 
 
 def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:

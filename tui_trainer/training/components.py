@@ -77,9 +77,9 @@ def build_model(
     has_masters = config.tuning.method == "full" and dtype != torch.float32 and ranks.host is None
     is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
     # With fp32 masters, stored weights are loaded in fp32, and rounded only after the masters have got their values.
-    rounds = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
+    is_rounded = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "expected for a new task: the new weights are trained on your data"
-    built = torch.float32 if rounds else dtype
+    built = torch.float32 if is_rounded else dtype
     model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))
     refuse_poisoned(model, config.model.model_name_or_path)
     if unsloth.is_asked(config):
@@ -104,7 +104,7 @@ def build_model(
     if alpha := config.training.neftune_noise_alpha:
         add_noise(adapted, alpha)
     place(adapted, device, towers_on_host=plan.training_setup.towers_on_host)
-    if rounds:
+    if is_rounded:
         round_weights(adapted, dtype)
     adapted.train()
     # Later random numbers (dropout) depend on the seed alone, not on how the model was made.
@@ -117,10 +117,10 @@ def _decompose(taken_out: TakenOut, init: str, tell: ReportProblem, ranks: Ranks
 
     A stop interrupts the decomposition only in a run of one process: several processes must start with equal adapters.
     """
-    started, count = perf_counter(), len(taken_out)
-    go_on = meter(f"decomposing weights for {init}", count, "matrices") if meter else None
+    started_at, matrix_count = perf_counter(), len(taken_out)
+    go_on = meter(f"decomposing weights for {init}", matrix_count, "matrices") if meter else None
     if taken_out.decompose(init, lambda done: go_on is None or go_on(done) or ranks.count > 1):
-        message = f"{init} decomposed {count} matrices in {format_seconds(perf_counter() - started)}"
+        message = f"{init} decomposed {matrix_count} matrices in {format_seconds(perf_counter() - started_at)}"
         tell("weights decomposed", message, "this time is not counted in any step")
 
 
@@ -128,19 +128,19 @@ def add_noise(model: Any, alpha: float) -> None:
     """Make transformers add noise to the input embeddings in training mode: NEFTune (arXiv:2310.05914)."""
     from transformers.integrations.neftune import neftune_post_forward_hook
 
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
     # An encoder has an embedding of its own. Hooks on the whole model's embedding would never be called.
-    reads = whole.get_encoder() if whole.config.is_encoder_decoder else whole
-    embeddings = reads.get_input_embeddings()
+    embedder = base_model.get_encoder() if base_model.config.is_encoder_decoder else base_model
+    embeddings = embedder.get_input_embeddings()
     embeddings.neftune_noise_alpha = alpha
     embeddings.register_forward_hook(neftune_post_forward_hook)
 
 
 def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
     """Report whether Unsloth has put its kernels into the model, because it silently skips modules it does not know."""
-    own, modules = unsloth.count_patched_modules(model)
-    sentence = f"Unsloth computes {own} of the {modules} modules of this model"
-    if own:
+    patched_count, module_count = unsloth.count_patched_modules(model)
+    sentence = f"Unsloth computes {patched_count} of the {module_count} modules of this model"
+    if patched_count:
         tell(unsloth.IN_THE_MODEL, sentence, "the others use torch and transformers")
     else:
         hint = f"the run is no faster than with {unsloth.PROVIDER} = transformers"
@@ -153,10 +153,10 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
         if not tensor.numel() or not tensor.is_floating_point():
             continue
         # Both are NaN if any number is NaN, and unlike `isfinite` this allocates nothing as large as the tensor.
-        least, most = torch.aminmax(tensor.detach())
-        if not (torch.isfinite(least) & torch.isfinite(most)):
-            count = int((~torch.isfinite(tensor)).sum())
-            message = f"{tensor_name} contains {count:,} values that are not finite"
+        smallest, largest = torch.aminmax(tensor.detach())
+        if not (torch.isfinite(smallest) & torch.isfinite(largest)):
+            bad_count = int((~torch.isfinite(tensor)).sum())
+            message = f"{tensor_name} contains {bad_count:,} values that are not finite"
             hint = "the weights file is damaged, or the model diverged in training: use another copy"
             raise ConfigError(Problem(message=message, where=name, key="model.model_name_or_path", hint=hint))
 
@@ -166,9 +166,9 @@ def checkpoint_activations(model: Any) -> None:
 
     transformers 5.2x renames the method that does this. Raises ConfigError for a model without it (ALBERT, MPNet).
     """
-    switch = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     try:
-        switch({"use_reentrant": False})
+        enable({"use_reentrant": False})
     except ValueError:
         message = f"{model.config.model_type} does not support gradient checkpointing"
         raise ConfigError(
@@ -209,15 +209,15 @@ class Components:
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         # Evaluations use `loss`.
         self.trained_loss: LossSum = self.loss
-        if (weight := plan.router_aux_loss_coef) and weight.value and isinstance(self.loss, NextTokenLoss):
-            self.trained_loss = RouterLoss(self.loss, self.model, weight.value)
-        timed = Communication(self.clock)
-        self.together: Collectives = self._split(strategy, timed)
+        if (coefficient := plan.router_aux_loss_coef) and coefficient.value and isinstance(self.loss, NextTokenLoss):
+            self.trained_loss = RouterLoss(self.loss, self.model, coefficient.value)
+        communication = Communication(self.clock)
+        self.together: Collectives = self._split(strategy, communication)
         if stage:
             zero = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = zero
             layers = decoder_layers(self.model)
-            split_by_zero = partial(Zero, self.device, self.model, self.trained_loss, zero, plan, layers, timed)
+            split_by_zero = partial(Zero, self.device, self.model, self.trained_loss, zero, plan, layers, communication)
         if stage == 3:
             self.together = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
@@ -253,8 +253,8 @@ class Components:
         if ranks.count > 1:
             self._require_same(job)
         if not stage:
-            rate, ratio = plan.learning_rate.value, config.tuning.loraplus_lr_ratio
-            self.optimizer = RunOptimizer(self.model, config.training, lr=rate, loraplus_lr_ratio=ratio)
+            peak_rate, ratio = plan.learning_rate.value, config.tuning.loraplus_lr_ratio
+            self.optimizer = RunOptimizer(self.model, config.training, lr=peak_rate, loraplus_lr_ratio=ratio)
         self.learning_rate = LR_SCHEDULES[config.training.lr_scheduler_type].learning_rate(
             LrCurve(
                 peak=plan.learning_rate.value,
@@ -275,15 +275,15 @@ class Components:
         if stage == 2:
             self.together = split_by_zero()
         elif ranks.count > 1 and strategy == "ddp":
-            self.together = Replicas(self.model, self.trained_loss, self.optimizer, timed)
+            self.together = Replicas(self.model, self.trained_loss, self.optimizer, communication)
         self._ahead = self._prefetcher()
 
     def _keep_layers(self, tell: ReportProblem) -> None:
         """Switch off layerdrop. All processes gather each layer together, so none may skip one."""
-        dropping = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
-        for module in dropping:
+        dropping_modules = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
+        for module in dropping_modules:
             module.layerdrop = 0.0
-        if dropping:
+        if dropping_modules:
             message = "layers that the model would skip at random (layerdrop) are all computed"
             tell("layers kept", message, "all processes must gather each layer of a sharded model together")
 
@@ -292,7 +292,7 @@ class Components:
         plan, ranks = self.plan, self.ranks
         if strategy not in SPLITTING:
             return Collectives()
-        layers, copies = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
+        layers, copy_count = decoder_layers(self.model), plan.nodes if strategy == "hsdp" else 1
         return Sharded(
             ranks,
             self.device,
@@ -300,7 +300,7 @@ class Components:
             layers,
             self.mixed_precision,
             timed,
-            copies,
+            copy_count,
             offloads=plan.cpu_offload.value,
             towers_on_host=plan.training_setup.towers_on_host,
         )
@@ -388,8 +388,8 @@ class Components:
         library_attends = attention in FLASH_KERNELS or not is_known_attention(attention)
         if kernels == "none" and not library_attends:
             return kernels
-        count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
-        batch = next(windows(rows, range(count), layout(rows=count))).to(self.device)
+        row_count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
+        batch = next(windows(rows, range(row_count), layout(rows=row_count))).to(self.device)
         if library_attends:
             check_attention(self, attention, batch, tell)
         return use_kernels(self, kernels, batch, tell)
@@ -397,9 +397,9 @@ class Components:
     def _compile_optimizer(self, tell: ReportProblem) -> None:
         if not self.optimizer.spec.compiles:
             return
-        started = perf_counter()
+        started_at = perf_counter()
         self.optimizer.compile()
-        seconds = format_seconds(perf_counter() - started)
+        seconds = format_seconds(perf_counter() - started_at)
         message = f"the optimizer step of {self.optimizer.spec.label} was compiled in {seconds}"
         tell("compiled", message, "this time is not counted in any step")
 
@@ -422,8 +422,8 @@ class Components:
                 reasons[kernel.name] = reason
             reasons = reasons or {"this machine": "no suitable kernel can be loaded"}
         if reasons:
-            because = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            message = f"variable-length attention is not used ({because})"
+            reason_words = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            message = f"variable-length attention is not used ({reason_words})"
             tell(PACKED_WITH_MASK, message, "packed rows use a document mask instead, which is slower")
         leak = packing_leaks(self, rows)
         if leak is None:
@@ -459,13 +459,13 @@ class Components:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader
         if not workers:
             return None
-        pinned = loader.pin_memory and self.device.type == "cuda"
+        is_pinned = loader.pin_memory and self.device.type == "cuda"
         # The prefetcher must not refer to `self`, which refers to the prefetcher.
         batches = self.batches
 
-        def make(step: int) -> list[MicroBatch]:
+        def make_batches(step: int) -> list[MicroBatch]:
             window = batches.at(step)
-            return [batch.pinned() for batch in window] if pinned else window
+            return [batch.pinned() for batch in window] if is_pinned else window
 
-        ahead = workers * loader.prefetch_factor
-        return Prefetcher(make, workers=workers, ahead=ahead, last_step=self.plan.total_steps.value)
+        steps_ahead = workers * loader.prefetch_factor
+        return Prefetcher(make_batches, workers=workers, ahead=steps_ahead, last_step=self.plan.total_steps.value)

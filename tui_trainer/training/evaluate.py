@@ -49,12 +49,12 @@ def answering(components: Components, seed: int) -> Iterator[None]:
 @contextmanager
 def _any_kernels() -> Iterator[None]:
     """Return a context that allows nondeterministic kernels, such as sums for `top_p`. No weight depends on them."""
-    strict = torch.are_deterministic_algorithms_enabled()
+    was_strict = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(False)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(strict)
+        torch.use_deterministic_algorithms(was_strict)
 
 
 T = TypeVar("T")
@@ -94,8 +94,8 @@ def evaluate(
 
     `go_on` gets the number of rows so far. If it returns False, the evaluation stops and None is returned.
     """
-    observed = observe(components, batches, go_on)
-    return concluded(components, [observed]) if observed else None
+    observation = observe(components, batches, go_on)
+    return concluded(components, [observation]) if observation else None
 
 
 class EvaluationGivenUp(Exception):
@@ -103,16 +103,16 @@ class EvaluationGivenUp(Exception):
 
 
 def passes_of_all(
-    components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
+    components: Components, own_items: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
 ) -> Iterator[tuple[T, bool]]:
-    """Yield (pass, whether it is from `own`).
+    """Yield (pass, whether it is from `own_items`).
 
-    If the model is sharded, all processes must make equally many passes: a process that has used up `own` gets passes
+    If the model is sharded, all processes must make equally many passes: after its `own_items`, a process gets passes
     from `spare`. Raises EvaluationGivenUp if a process was stopped.
     """
-    left, splits = iter(own), components.together.splits_weights
+    remaining_items, splits = iter(own_items), components.together.splits_weights
     while True:
-        item, has_rows, stops = next(left, None), 1, int(is_stopped())
+        item, has_rows, stops = next(remaining_items, None), 1, int(is_stopped())
         if splits:
             has_rows, stops = components.ranks.highest(int(item is not None), stops)
         if stops:
@@ -140,7 +140,7 @@ def observe(
     losses need means over all rows: a first call with `finds_terms` computes their sums, `terms_of_all` combines these
     over the processes, and a second call gets the means as `terms`.
     """
-    loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
+    loss, started_at, rows, is_stopped = components.loss, perf_counter(), 0, False
     scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)
     forward, sums = loss, NamedLossSums.of(loss)
     if finds_terms:
@@ -167,12 +167,12 @@ def observe(
         return None
     finally:
         components.model.train()
-    read = torch.stack(list(sums.values.values())).tolist() if sums.values else []
+    sum_values = torch.stack(list(sums.values.values())).tolist() if sums.values else []
     score_inputs = scorer.seen if scorer else []
     if components.ranks.count > 1:
         score_inputs = [tuple(tensor.cpu() for tensor in inputs) for inputs in score_inputs]
-    values = dict(zip(sums.values, read, strict=True))
-    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started, seen=score_inputs)
+    values = dict(zip(sums.values, sum_values, strict=True))
+    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started_at, seen=score_inputs)
 
 
 def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
@@ -208,9 +208,9 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
 
 def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
     """Generate answers for some of the chosen rows, and return their scores; {} if the task has no such scores."""
-    few = [chosen[index] for index in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
-    if not few:
+    answer_rows = [chosen[index] for index in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
+    if not answer_rows:
         return {}
     with answering(components, components.config.training.seed):
-        examples = [rows.example(index) for index in few]
+        examples = [rows.example(index) for index in answer_rows]
         return dict(components.task.answer_scores(components.config, components.model, components.tokenizer, examples))

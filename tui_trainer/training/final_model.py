@@ -28,23 +28,23 @@ from tui_trainer.units import format_count
 
 def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
     """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete."""
-    model = model_facts(position, job.baselines, plan.config)
+    facts = model_facts(position, job.baselines, plan.config)
     target = job.folder.model
-    unfinished = target.with_name(f".writing-{target.name}")
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
-    unfinished.mkdir(mode=0o700)
-    components.method.save_model(components.model, unfinished)
-    save_tokenizer(components.tokenizer, unfinished)
-    kind = components.model.config.model_type
-    if has_towers(kind):
+    folder = target.with_name(f".writing-{target.name}")
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    components.method.save_model(components.model, folder)
+    save_tokenizer(components.tokenizer, folder)
+    model_type = components.model.config.model_type
+    if has_towers(model_type):
         copy_processor_files(
-            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), unfinished
+            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), folder
         )
-    card = model_card(plan, model, job.data.source, job.versions, kind)
-    (unfinished / "README.md").write_text(card, encoding="utf-8")
-    make_durable(unfinished)
-    put_in_place(unfinished, target)
+    card = model_card(plan, facts, job.data.source, job.versions, model_type)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    make_durable(folder)
+    put_in_place(folder, target)
 
 
 def model_facts(position: Position, baselines: Baselines | None, config: Config) -> ReportedModel:
@@ -52,12 +52,12 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
     has_best = config.evaluation.early_stopping_patience > 0 and position.best_step > 0
     kept_step = position.best_step if has_best and position.best_step != position.step else None
     metric = config.evaluation.metric_for_best_model
-    value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
+    best_value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
     return ReportedModel(
         step=position.step,
         weights_step=position.best_step if has_best else position.step,
         ending=ended_words(
-            "early stopping" if position.stopped_early else "done", position.step, kept_step, metric, value
+            "early stopping" if position.stopped_early else "done", position.step, kept_step, metric, best_value
         ),
         training_seconds=position.training_seconds,
         train_loss=position.recent_loss,
@@ -99,8 +99,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
 
 def _metadata(plan: Plan) -> dict[str, Any]:
     """Return the metadata that a model hub reads from a card. Source: the hub's documentation, "Model Cards"."""
-    base = published_name(_first_model(plan))
-    base_field = {} if plan.config.is_from_scratch or not base or not is_hub_name(base) else {"base_model": base}
+    name = published_name(_first_model(plan))
+    base_field = {} if plan.config.is_from_scratch or not name or not is_hub_name(name) else {"base_model": name}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
         "pipeline_tag": find_task(plan.config.task.type).pipeline_tag,
@@ -114,16 +114,16 @@ def _first_model(plan: Plan) -> str:
     """Return the model from which the first run of a chain of runs started; empty for random weights."""
     if not plan.ancestors:
         return plan.config.model.model_name_or_path
-    first = plan.ancestors[0]
-    return "" if first.method else first.name
+    first_model = plan.ancestors[0]
+    return "" if first_model.method else first_model.name
 
 
 def _published(source: str, config: Config) -> str:
     """Return the description of the data with each path of this machine replaced by its last part."""
     paths = {*config.data.paths, *config.data.eval_paths}
     for path in sorted(paths, key=len, reverse=True):
-        for spelling in (path, one_line(path, 200)) if path.startswith("/") else ():
-            source = source.replace(spelling, published_name(path))
+        for path_text in (path, one_line(path, 200)) if path.startswith("/") else ():
+            source = source.replace(path_text, published_name(path))
     return source
 
 
@@ -133,28 +133,28 @@ def _origin(plan: Plan) -> str:
         return f"A model with {size} parameters, trained from scratch with tui-trainer."
     name = as_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
-        trained = format_count(plan.trained_parameters.value)
-        return f"An adapter with {trained} parameters for {name} ({size} parameters), trained with tui-trainer."
+        portion = format_count(plan.trained_parameters.value)
+        return f"An adapter with {portion} parameters for {name} ({size} parameters), trained with tui-trainer."
     if plan.config.tuning.trainable_layers:
-        trained = format_count(plan.trained_parameters.value)
-        return f"Based on {name}, a model with {size} parameters; {trained} of them were fine-tuned with tui-trainer."
+        portion = format_count(plan.trained_parameters.value)
+        return f"Based on {name}, a model with {size} parameters; {portion} of them were fine-tuned with tui-trainer."
     return f"Based on {name}, a model with {size} parameters; all of them were fine-tuned with tui-trainer."
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
     """Return the lines of the card's example code, which loads and runs the model with transformers and peft alone."""
     config, head = plan.config, find_task(plan.config.task.type).head
-    kind, adapts = auto_class_name(head, model_type), config.tuning.has_adapter
+    kind, has_adapter = auto_class_name(head, model_type), config.tuning.has_adapter
     # The config of the base model has no label names.
-    has_labels, writes = adapts and kind.endswith("Classification"), head not in CLASSIFYING
-    names = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (adapts and writes)
+    has_labels, writes = has_adapter and kind.endswith("Classification"), head not in CLASSIFYING
+    imports = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (has_adapter and writes)
     code = [
-        *["from peft import PeftModel"] * adapts,
-        f"from transformers import {', '.join(names)}",
+        *["from peft import PeftModel"] * has_adapter,
+        f"from transformers import {', '.join(imports)}",
         "",
         'tokenizer = AutoTokenizer.from_pretrained("path/of/this/folder")',
     ]
-    if adapts:
+    if has_adapter:
         code += _adapter_code(plan, kind, has_labels=has_labels, writes=writes)
     else:
         code.append(f'model = {kind}.from_pretrained("path/of/this/folder")')
@@ -181,18 +181,18 @@ def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> l
 
 def _question_code(config: Config, head: Head) -> list[str]:
     """Return lines of Python that tokenize an input, run the model and decode its output."""
-    pair = ', "the second text"' if config.data.text_pair_column else ""
+    pair_code = ', "the second text"' if config.data.text_pair_column else ""
     match head:
         case "question_answering":
-            call = 'tokenizer("a question?", "a text with the answer", truncation="only_second", return_tensors="pt")'
-            return [f"inputs = {call}", "outputs = model(**inputs)  # start_logits and end_logits of each token"]
+            code = 'tokenizer("a question?", "a text with the answer", truncation="only_second", return_tensors="pt")'
+            return [f"inputs = {code}", "outputs = model(**inputs)  # start_logits and end_logits of each token"]
         case "token_classification":
-            call = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
-            return [f"inputs = {call}", "logits = model(**inputs).logits  # the first token of each word has its tag"]
+            code = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
+            return [f"inputs = {code}", "logits = model(**inputs).logits  # the first token of each word has its tag"]
         case "sequence_classification":
-            call = f'tokenizer("a text"{pair}, truncation=True, return_tensors="pt")'
-            return [f"inputs = {call}", "logits = model(**inputs).logits"]
-    tokens = "[0]" if head == ENCODER_DECODER else '[0, inputs["input_ids"].shape[1] :]'
+            code = f'tokenizer("a text"{pair_code}, truncation=True, return_tensors="pt")'
+            return [f"inputs = {code}", "logits = model(**inputs).logits"]
+    index_code = "[0]" if head == ENCODER_DECODER else '[0, inputs["input_ids"].shape[1] :]'
     if find_task(config.task.type).holds_conversations:
         call_start = (
             'tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], add_generation_prompt=True, '
@@ -203,7 +203,7 @@ def _question_code(config: Config, head: Head) -> list[str]:
     else:
         lines = ['inputs = tokenizer("the beginning of a text", return_tensors="pt", return_token_type_ids=False)']
     length_limit = "" if head == ENCODER_DECODER else ", max_new_tokens=200"
-    decode_call = f"tokenizer.decode(model.generate(**inputs{length_limit}){tokens}, skip_special_tokens=True)"
+    decode_call = f"tokenizer.decode(model.generate(**inputs{length_limit}){index_code}, skip_special_tokens=True)"
     return [*lines, f"text = {decode_call}"]
 
 

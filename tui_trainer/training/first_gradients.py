@@ -37,31 +37,31 @@ class FirstGradients:
             return
         self._steps += 1
         device = next(iter(self._trained.values())).device
-        largest = [
+        weight_norms = [
             torch.zeros((), device=device)
             if weight.grad is None
             else torch.linalg.vector_norm(weight.grad, torch.inf).float().to(device)
             for weight in self._trained.values()
         ]
-        now = torch.stack(largest)
-        self._largest = now if self._largest is None else torch.maximum(self._largest, now)
+        norms = torch.stack(weight_norms)
+        self._largest = norms if self._largest is None else torch.maximum(self._largest, norms)
 
     def words(self) -> tuple[str, str] | None:
         """Return (problem, hint) at the first call after the last look; None at other calls, or without a problem."""
         if self._steps < STEPS or self._largest is None:
             return None
-        values, self._largest = self._largest.tolist(), None
-        without = [name for name, largest in zip(self._trained, values, strict=True) if largest == 0]
-        if not without:
+        norms, self._largest = self._largest.tolist(), None
+        names = [name for name, norm in zip(self._trained, norms, strict=True) if norm == 0]
+        if not names:
             return None
-        named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else "")
-        if len(without) == len(values):
-            message = f"no gradient reaches any of the {len(values):,} trained matrices in {STEPS} steps"
+        listing = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+        if len(names) == len(norms):
+            message = f"no gradient reaches any of the {len(norms):,} trained matrices in {STEPS} steps"
             return (
                 message,
                 "nothing is trained: check the labels with `tui-trainer preview`, and dropout (1 drops everything)",
             )
-        message = f"no gradient reaches {len(without):,} of {len(values):,} trained matrices in {STEPS} steps: {named}"
-        if all(_OF_ADDED_TOKENS in name for name in without):
+        message = f"no gradient reaches {len(names):,} of {len(norms):,} trained matrices in {STEPS} steps: {listing}"
+        if all(_OF_ADDED_TOKENS in name for name in names):
             return message, "no row so far has a token of model.add_tokens: remove the token, or add rows that have it"
         return message, "these matrices are not trained: check tuning.target_modules and tuning.modules_to_save"

@@ -34,14 +34,14 @@ _changes: list[Change] = []
 
 def _undo(down_to: int = 0) -> None:
     while len(_changes) > down_to:
-        owner, name, before = _changes.pop()
+        owner, name, old_value = _changes.pop()
         if isinstance(owner, nn.Module):
             # A module overrides setattr for parameters and submodules.
-            vars(owner).pop(name, None) if before is _ABSENT else vars(owner).update({name: before})
-        elif before is _ABSENT:
+            vars(owner).pop(name, None) if old_value is _ABSENT else vars(owner).update({name: old_value})
+        elif old_value is _ABSENT:
             delattr(owner, name)
         else:
-            setattr(owner, name, before)
+            setattr(owner, name, old_value)
 
 
 @contextmanager
@@ -60,18 +60,18 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Rep
     the kernel separates packed documents.
     """
     model = run.model
-    own = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
-    model.set_attn_implementation(own)
+    own_attention = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
+    model.set_attn_implementation(own_attention)
 
     def switch() -> None:
         model.set_attn_implementation(requested)
-        if model.config._attn_implementation == own:
-            raise LookupError(f"transformers does not support it for this model, and uses {own}")
+        if model.config._attn_implementation == own_attention:
+            raise LookupError(f"transformers does not support it for this model, and uses {own_attention}")
 
     if reason := reason_against(run, batch, switch):
-        model.set_attn_implementation(own)
+        model.set_attn_implementation(own_attention)
         hint = 'set model.attn_implementation = "auto" to skip the attempt'
-        tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
+        tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own_attention} is used instead; {hint}")
 
 
 def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: ReportProblem) -> Kernels:
@@ -81,13 +81,13 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Repor
     if run.device.type != "cuda":
         tell("kernels not used", f"{LIBRARY} runs only on GPUs", "the model's own operations give the same results")
         return "none"
-    before, counts = len(_changes), [0]
+    change_count, counts = len(_changes), [0]
 
     def switch() -> None:
         counts[0] = _switch_on(run.model)
 
     if reason := reason_against(run, batch, switch):
-        _undo(before)
+        _undo(change_count)
         torch.cuda.empty_cache()
         hint = 'the model\'s own operations are used; set model.kernels = "none" to skip the attempt'
         tell("kernels not used", f"{LIBRARY} is not used: {reason}", hint)
@@ -129,32 +129,32 @@ def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
 
 def _switch_on(model: Any) -> int:
     """Apply Liger's kernels, and return the number of changed layers. Raises LookupError if no layer was changed."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    owners = [*base.modules(), *_namespaces(base)]
-    before = [dict(vars(owner)) for owner in owners]
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    owners = [*base_model.modules(), *_namespaces(base_model)]
+    old_namespaces = [dict(vars(owner)) for owner in owners]
     try:
         from transformers.integrations.liger import apply_liger_kernel
 
-        apply_liger_kernel(base, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+        apply_liger_kernel(base_model, {"cross_entropy": False, "fused_linear_cross_entropy": False})
     finally:
         changes = [
-            (owner, name, old.get(name, _ABSENT))
-            for owner, old in zip(owners, before, strict=True)
-            for name in vars(owner).keys() | old.keys()
-            if vars(owner).get(name, _ABSENT) is not old.get(name, _ABSENT)
+            (owner, name, old_names.get(name, _ABSENT))
+            for owner, old_names in zip(owners, old_namespaces, strict=True)
+            for name in vars(owner).keys() | old_names.keys()
+            if vars(owner).get(name, _ABSENT) is not old_names.get(name, _ABSENT)
         ]
         _changes.extend(changes)
-    replaced = [owner for owner, name, _ in changes if name == "forward" and isinstance(owner, nn.Module)]
-    if not replaced:
+    replaced_modules = [owner for owner, name, _ in changes if name == "forward" and isinstance(owner, nn.Module)]
+    if not replaced_modules:
         raise LookupError(f"{LIBRARY} has no kernel for this model")
-    return len(replaced)
+    return len(replaced_modules)
 
 
 def _namespaces(model: Any) -> list[Any]:
     """Return the Python modules that define the model and its layers, and the classes in these modules."""
     names = {cls.__module__ for module in model.modules() for cls in type(module).__mro__}
-    kind = model.config.model_type
-    names.add(f"transformers.models.{kind}.modeling_{kind}")
+    model_type = model.config.model_type
+    names.add(f"transformers.models.{model_type}.modeling_{model_type}")
     modules = [sys.modules[name] for name in sorted(names) if name in sys.modules and ".modeling_" in name]
-    classes = (x for module in modules for x in vars(module).values() if isinstance(x, type))
-    return [*modules, *(x for x in dict.fromkeys(classes) if x.__module__ in names)]
+    classes = (member for module in modules for member in vars(module).values() if isinstance(member, type))
+    return [*modules, *(member for member in dict.fromkeys(classes) if member.__module__ in names)]

@@ -93,8 +93,8 @@ def _unpacked(weight: Tensor, dtype: torch.dtype) -> Tensor:
         return weight.to(dtype)
     from bitsandbytes.functional import dequantize_4bit
 
-    unpacked: Tensor = dequantize_4bit(weight.data, state)
-    return unpacked.to(dtype)
+    weight_values: Tensor = dequantize_4bit(weight.data, state)
+    return weight_values.to(dtype)
 
 
 class FusedAdapters:
@@ -146,24 +146,24 @@ class FusedAdapters:
             (a, b), weight = _factors(layer), layer.base_layer.weight
             dtype = layer.base_layer.compute_dtype if weight.dtype == torch.uint8 else weight.dtype
             # The run's own generator must not be used, because its later numbers would change.
-            drawn = torch.Generator().manual_seed(0)
-            x = torch.randn(_PROBED_ROWS, a.shape[1], generator=drawn).to(a.device, dtype).requires_grad_()
-            before = b.detach().clone()
+            generator = torch.Generator().manual_seed(0)
+            x = torch.randn(_PROBED_ROWS, a.shape[1], generator=generator).to(a.device, dtype).requires_grad_()
+            old_b = b.detach().clone()
             # In new adapters B is zero, which would hide all differences.
-            b.data.copy_(torch.randn(b.shape, generator=drawn) / b.shape[1] ** 0.5)
+            b.data.copy_(torch.randn(b.shape, generator=generator) / b.shape[1] ** 0.5)
             try:
                 with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).made():
-                    expected, fused = type(layer).forward(layer, x), layer.forward(x)
-                dy = torch.randn(expected.shape, generator=drawn).to(expected.device, expected.dtype)
-                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (expected, fused)]
+                    reference, actual = type(layer).forward(layer, x), layer.forward(x)
+                dy = torch.randn(reference.shape, generator=generator).to(reference.device, reference.dtype)
+                results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (reference, actual)]
             finally:
-                b.data.copy_(before)
+                b.data.copy_(old_b)
             precision = self._mixed_precision
             rounding = torch.finfo(precision.dtype).eps if precision.is_coarse else _TF32_ROUNDING
             for name, ours, theirs in zip(("results", "dx", "dA", "dB"), results[1], results[0], strict=True):
-                far = float((ours.double() - theirs.double()).norm() / theirs.double().norm())
-                if not far <= 4 * rounding:
-                    return f"{name} of {_kind(layer)} differ by {far:.1%}"
+                distance = float((ours.double() - theirs.double()).norm() / theirs.double().norm())
+                if not distance <= 4 * rounding:
+                    return f"{name} of {_kind(layer)} differ by {distance:.1%}"
         return ""
 
 
@@ -196,8 +196,8 @@ class _Copies:
     @torch.no_grad()
     def _fill(self) -> None:
         """Cast all adapter matrices with a few kernels, instead of one kernel for each matrix."""
-        scaled = torch._foreach_mul(tuple(self._b), [_scaling(layer) for layer, _ in self._layers])
-        torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled])
+        scaled_b = torch._foreach_mul(tuple(self._b), [_scaling(layer) for layer, _ in self._layers])
+        torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled_b])
 
 
 def _stays(factor: Tensor, dtype: torch.dtype) -> bool:
@@ -224,23 +224,23 @@ def _suits(layer: Any) -> bool:
 
     if not isinstance(layer, LoraLayer) or "forward" in vars(layer) or len(layer.lora_A) != 1:
         return False
-    kind: Any = type(layer)
-    base, (name,) = layer.base_layer, layer.lora_A
-    if (kind.__module__, kind.__name__) != ("peft.tuners.lora.bnb", "Linear4bit"):
-        is_plain = kind.forward is Linear.forward and type(base).forward is nn.Linear.forward
+    layer_class: Any = type(layer)
+    base_layer, (name,) = layer.base_layer, layer.lora_A
+    if (layer_class.__module__, layer_class.__name__) != ("peft.tuners.lora.bnb", "Linear4bit"):
+        is_plain = layer_class.forward is Linear.forward and type(base_layer).forward is nn.Linear.forward
         if not is_plain or getattr(layer, "fan_in_fan_out", False):
             return False
-    drops = not isinstance(layer.lora_dropout[name], nn.Identity)
-    return not (drops or layer.lora_variant.get(name) or layer.lora_B[name].bias is not None)
+    has_dropout = not isinstance(layer.lora_dropout[name], nn.Identity)
+    return not (has_dropout or layer.lora_variant.get(name) or layer.lora_B[name].bias is not None)
 
 
 def _forward(layer: Any, base: Any, lora_a: nn.Linear, lora_b: nn.Linear, x: Tensor, *args: Any, **more: Any) -> Tensor:
-    a, b, own, device = lora_a.weight, lora_b.weight, vars(layer), x.device.type
+    a, b, attributes, device = lora_a.weight, lora_b.weight, vars(layer), x.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     # The dtype in which the layer and the adapter compute.
-    of_layer, of_adapter = vars(base).get("compute_dtype") or autocast or x.dtype, autocast or a.dtype
-    if args or more or layer.disable_adapters or layer.merged or of_layer != of_adapter:
-        separate: Tensor = type(layer).forward(layer, x, *args, **more)
-        return separate
-    fused: Tensor = _LoraLinear.apply(x, autocast or x.dtype, base, a, b, _scaling(layer), own.get(_COPIES))
-    return fused
+    layer_dtype, adapter_dtype = vars(base).get("compute_dtype") or autocast or x.dtype, autocast or a.dtype
+    if args or more or layer.disable_adapters or layer.merged or layer_dtype != adapter_dtype:
+        separate_output: Tensor = type(layer).forward(layer, x, *args, **more)
+        return separate_output
+    output: Tensor = _LoraLinear.apply(x, autocast or x.dtype, base, a, b, _scaling(layer), attributes.get(_COPIES))
+    return output

@@ -41,12 +41,12 @@ class HostMemoryWatch:
 
     def look(self, step: int) -> str:
         """Return a warning if memory will run out soon; empty if not, or if the same trend was already reported."""
-        seconds = self._now()
-        if seconds < self._next_seconds:
+        now_seconds = self._now()
+        if now_seconds < self._next_seconds:
             return ""
-        self._next_seconds = seconds + _PERIOD_SECONDS
+        self._next_seconds = now_seconds + _PERIOD_SECONDS
         with suppress(*UNREADABLE):
-            self._readings.append(_Reading(seconds, step, self._read()))
+            self._readings.append(_Reading(now_seconds, step, self._read()))
             return self._warning()
         return ""
 
@@ -70,31 +70,31 @@ class HostMemoryWatch:
         """Return the seconds until no memory is left if the trend continues; None if memory does not fall steadily."""
         if len(readings) < _FEWEST_READINGS:
             return None
-        size = len(readings) // _PARTS
-        parts = [readings[len(readings) - size * (part + 1) :][:size] for part in range(_PARTS)]
+        part_size = len(readings) // _PARTS
+        parts = [readings[len(readings) - part_size * (part + 1) :][:part_size] for part in range(_PARTS)]
         left_bytes = [fmean(reading.memory.left_bytes for reading in part) for part in parts]
-        falls = [earlier - later for later, earlier in pairwise(left_bytes)]
-        if min(falls) < _STEADY_SHARE * max(sum(falls), 1):
+        fallen_bytes = [earlier_bytes - later_bytes for later_bytes, earlier_bytes in pairwise(left_bytes)]
+        if min(fallen_bytes) < _STEADY_SHARE * max(sum(fallen_bytes), 1):
             return None
         part_seconds = fmean(reading.seconds for reading in parts[0]) - fmean(reading.seconds for reading in parts[-1])
-        return readings[-1].memory.left_bytes / sum(falls) * part_seconds
+        return readings[-1].memory.left_bytes / sum(fallen_bytes) * part_seconds
 
     def _sentence(self, seconds_left: float | None) -> str:
         """Return a warning like `memory is running out: 310 MiB of the 16 GiB of the machine are left, falling ...`."""
-        first, last = self._readings[0], self._readings[-1]
-        memory = last.memory
+        start, end = self._readings[0], self._readings[-1]
+        memory = end.memory
         left = f"{format_bytes(memory.left_bytes)} of the {format_bytes(memory.total_bytes)} of {memory.where} are left"
-        words = [f"memory is running out: {left}"]
+        phrases = [f"memory is running out: {left}"]
         if seconds_left is not None:
             falling = memory.left_bytes / max(seconds_left, 1e-9)
-            pace = (last.step - first.step) / (last.seconds - first.seconds)
-            per_step = f" ({format_bytes(falling / pace)} per step)" if pace > 0 else ""
-            used_up = f"used up in {format_seconds(seconds_left)}"
-            words.append(f"falling by {format_bytes(60 * falling)} per minute{per_step}, and will be {used_up}")
-        words.append(f"this run uses {format_bytes(memory.process_bytes)}")
-        growth = memory.process_bytes - first.memory.process_bytes
-        if growth > 0 and seconds_left is not None:
-            words[-1] += f", {format_bytes(growth)} more than {format_seconds(last.seconds - first.seconds)} ago"
+            steps_per_second = (end.step - start.step) / (end.seconds - start.seconds)
+            step_words = f" ({format_bytes(falling / steps_per_second)} per step)" if steps_per_second > 0 else ""
+            end_words = f"used up in {format_seconds(seconds_left)}"
+            phrases.append(f"falling by {format_bytes(60 * falling)} per minute{step_words}, and will be {end_words}")
+        phrases.append(f"this run uses {format_bytes(memory.process_bytes)}")
+        grown_bytes = memory.process_bytes - start.memory.process_bytes
+        if grown_bytes > 0 and seconds_left is not None:
+            phrases[-1] += f", {format_bytes(grown_bytes)} more than {format_seconds(end.seconds - start.seconds)} ago"
         if memory.swap_used_bytes:
-            words.append(f"swap in use {format_bytes(memory.swap_used_bytes)}")
-        return "; ".join([", ".join(words[:2]), *words[2:]])
+            phrases.append(f"swap in use {format_bytes(memory.swap_used_bytes)}")
+        return "; ".join([", ".join(phrases[:2]), *phrases[2:]])

@@ -34,12 +34,12 @@ def round_weights(model: Any, dtype: torch.dtype) -> None:
     The fp32 values of trained weights are kept until `RunOptimizer` takes them as its masters, so that masters start
     from exact values.
     """
-    strict = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
+    strict_names = getattr(model, "_keep_in_fp32_modules_strict", None) or ()
     for name, parameter in model.named_parameters():
-        if parameter.dtype == torch.float32 and not set(strict) & set(name.split(".")):
-            exact, parameter.data = parameter.data, parameter.data.to(dtype)
+        if parameter.dtype == torch.float32 and not set(strict_names) & set(name.split(".")):
+            exact_values, parameter.data = parameter.data, parameter.data.to(dtype)
             if parameter.requires_grad:
-                setattr(parameter, EXACT_VALUES, exact)
+                setattr(parameter, EXACT_VALUES, exact_values)
     model.config.dtype = dtype
 
 
@@ -153,18 +153,18 @@ class RunOptimizer:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            counts = [float(state.get("step", 0)) for state in self.torch.state.values()]
-            if has_state or any(counts) or "step" not in self.spec.needed_keys or self._hidden:
+            step_counts = [float(state.get("step", 0)) for state in self.torch.state.values()]
+            if has_state or any(step_counts) or "step" not in self.spec.needed_keys or self._hidden:
                 raise RunError(self._half_done()) from None
             # The state is incomplete.
             self.torch.state.clear()
             raise
 
     def _half_done(self) -> str:
-        less = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
+        remedy = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
         return (
             f"out of memory in the {self.name} update: some weights may have changed and others not, so they are "
-            f"not saved. The last checkpoint is kept; to use less memory, start a new run with {less}"
+            f"not saved. The last checkpoint is kept; to use less memory, start a new run with {remedy}"
         )
 
     def _step(self, is_finite: Tensor) -> None:
@@ -199,18 +199,18 @@ class RunOptimizer:
 
         Raises CheckpointError if the state of a parameter is missing or does not match.
         """
-        without_master = dict.fromkeys(self.masters)
+        names_without_master = dict.fromkeys(self.masters)
         for tensors in shards:
-            by_name: dict[str, dict[str, Tensor]] = {}
+            state_by_name: dict[str, dict[str, Tensor]] = {}
             for full_name, value in tensors.items():
                 name, _, key = full_name.rpartition(".")
-                by_name.setdefault(name, {})[key] = value
-            if odd := sorted(by_name.keys() - self._named.keys()):
-                raise CheckpointError(f"the optimizer state contains unknown tensors, such as those of {odd[0]}")
-            for name, state in by_name.items():
-                without_master.pop(name, None)
+                state_by_name.setdefault(name, {})[key] = value
+            if odd_names := sorted(state_by_name.keys() - self._named.keys()):
+                raise CheckpointError(f"the optimizer state contains unknown tensors, such as those of {odd_names[0]}")
+            for name, state in state_by_name.items():
+                names_without_master.pop(name, None)
                 self._load_parameter(name, state)
-        for name in without_master:
+        for name in names_without_master:
             self._load_master(name, None)
 
     def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
@@ -236,24 +236,24 @@ class RunOptimizer:
 
     def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
         # A parameter without gradients has no state. If all steps were skipped (fp16), no parameter has any.
-        needed = self.spec.hidden_keys if name in self._hidden else self.spec.needed_keys
-        if state and (missing := sorted(needed - state.keys())):
-            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
+        needed_keys = self.spec.hidden_keys if name in self._hidden else self.spec.needed_keys
+        if state and (missing_keys := sorted(needed_keys - state.keys())):
+            raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing_keys)}")
         if any(value.shape != shape for key, value in state.items() if key in self.spec.shaped_keys):
             raise CheckpointError(f"the optimizer state of {name} has a different shape than the weight")
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Copy the saved state of one parameter into `begun`, the state that the optimizer has allocated for it."""
         state, begun = begun, _in_parts(begun)
-        if odd := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(odd)}")
+        if keys := sorted(begun.keys() ^ saved.keys()):
+            raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(keys)}")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                needed, saved_as = (f"{x.dtype} of shape {list(x.shape)}" for x in (begun[key], value))
+                needed, saved_words = (f"{x.dtype} of shape {list(x.shape)}" for x in (begun[key], value))
                 raise CheckpointError(
-                    f"the optimizer state of {name} does not match: {key} is {saved_as}, but should be {needed}"
+                    f"the optimizer state of {name} does not match: {key} is {saved_words}, but should be {needed}"
                 )
             else:
                 begun[key].copy_(value)
@@ -271,8 +271,8 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
     tensors: dict[str, Any] = {}
     for key, value in state.items():
         if is_traceable_wrapper_subclass(value) and not isinstance(value, DTensor):
-            parts, _ = value.__tensor_flatten__()
-            tensors |= {f"{key}_{part}": getattr(value, part) for part in parts}
+            part_names, _ = value.__tensor_flatten__()
+            tensors |= {f"{key}_{part}": getattr(value, part) for part in part_names}
         else:
             tensors[key] = value
     return tensors
@@ -288,15 +288,15 @@ def hidden_matrices(model: Any) -> frozenset[str]:
 
     Experts in one tensor and routers are also excluded. Source: Keller Jordan, kellerjordan.github.io/posts/muon.
     """
-    output: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    output_layer: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules: dict[str, Any] = dict(model.named_modules())
-    ends: list[Any] = [part for part in modules.values() if part is output or isinstance(part, nn.Embedding)]
+    edges: list[Any] = [part for part in modules.values() if part is output_layer or isinstance(part, nn.Embedding)]
     heads = tuple(f"{path}." for path in head_paths(model)) if hasattr(model, "config") else ()
-    apart = {id(weight) for part in ends for weight in part.parameters()}
-    products = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_linear_layer(part)}
+    end_ids = {id(weight) for part in edges for weight in part.parameters()}
+    product_names = {id(part.weight): f"{path}.weight" for path, part in modules.items() if is_linear_layer(part)}
     names = {id(weight): name for name, weight in model.named_parameters()}
-    inside = (i for i, name in products.items() if i not in apart and not name.startswith(heads or ("\n",)))
-    return frozenset(names[i] for i in inside)
+    inside_ids = (i for i, name in product_names.items() if i not in end_ids and not name.startswith(heads or ("\n",)))
+    return frozenset(names[i] for i in inside_ids)
 
 
 def _groups(
@@ -315,15 +315,15 @@ def _groups(
             "params": [
                 p
                 for name, p in parameters.items()
-                if (p.ndim >= 2) is decays and ratio_of(name) == ratio and (name in hidden) is is_hidden
+                if (p.ndim >= 2) is has_decay and ratio_of(name) == ratio and (name in hidden) is is_hidden
             ],
-            "weight_decay": weight_decay if decays else 0.0,
+            "weight_decay": weight_decay if has_decay else 0.0,
             _LR_RATIO: ratio,
             **({HIDDEN: True} if is_hidden else {}),
         }
         for is_hidden in ((True, False) if hidden else (False,))
         for ratio in dict.fromkeys((1.0, loraplus_lr_ratio))
-        for decays in (True, False)
+        for has_decay in (True, False)
     ]
 
 
@@ -337,11 +337,11 @@ def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors for safetensors, which refuses shared memory: a tensor that shares memory is copied."""
-    separate: dict[str, Tensor] = {}
+    separate_tensors: dict[str, Tensor] = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():
         address = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).data_ptr()
         # The address 0 is that of an empty part of a sharded tensor.
-        separate[name] = tensor.clone() if address and address in addresses else tensor
+        separate_tensors[name] = tensor.clone() if address and address in addresses else tensor
         addresses.add(address)
-    return separate
+    return separate_tensors

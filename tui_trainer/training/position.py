@@ -65,8 +65,8 @@ class Position:
         It is the best if `metric` is finite and exceeds the best one by more than `threshold`.
         """
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores or {}
-        best = self.best_metric
-        if math.isfinite(metric) and (best is None or metric > best + threshold):
+        best_before = self.best_metric
+        if math.isfinite(metric) and (best_before is None or metric > best_before + threshold):
             self.best_eval_loss, self.best_metric, self.best_step = eval_loss, metric, self.step
             self.best_scores = self.scores
             self.evaluations_without_improvement = 0

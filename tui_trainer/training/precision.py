@@ -26,14 +26,14 @@ def keep_rotary_exact(model: nn.Module) -> None:
     transformers before 5.24 computes the angles as a product of positions and frequencies. TF32 is exact for integers
     only up to 2,048, so later positions would get wrong angles. Source: huggingface/transformers issue 48428.
     """
-    before: list[str] = []
+    old_precisions: list[str] = []
 
     def begin(_module: nn.Module, _args: Any) -> None:
-        before.append(torch.get_float32_matmul_precision())
+        old_precisions.append(torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision("highest")
 
     def end(_module: nn.Module, _args: Any, _output: Any) -> None:
-        torch.set_float32_matmul_precision(before.pop())
+        torch.set_float32_matmul_precision(old_precisions.pop())
 
     for module in model.modules():
         if _ROTARY.search(type(module).__name__):
@@ -64,8 +64,8 @@ class MixedPrecision:
     def give_up_step(self) -> None:
         """Replace the loss scaler after an interrupted step, because torch's remembers which gradients are unscaled."""
         if self.scaler is not None:
-            before, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
-            self.scaler.load_state_dict(before.state_dict())
+            old_scaler, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
+            self.scaler.load_state_dict(old_scaler.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the loss scale and the number of steps since the last overflow, for a checkpoint."""

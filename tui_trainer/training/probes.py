@@ -49,12 +49,12 @@ def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) ->
         control = reference.distance(numbers(run, batch))
     switch()
     distances = reference.distance(numbers(run, batch))
-    for name, far, rounding, whole in zip(
+    for name, distance, allowed_distance, reference_values in zip(
         ("logits", "gradients"), distances, control, (reference.logits, reference.gradients), strict=True
     ):
         # Not `>`: NaN is no agreement either.
-        if not far <= rounding:
-            return f"{name} differ by {far / max(float(whole.norm()), 1e-30):.1%}"
+        if not distance <= allowed_distance:
+            return f"{name} differ by {distance / max(float(reference_values.norm()), 1e-30):.1%}"
     return ""
 
 
@@ -76,12 +76,12 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda _module, _args, output: outputs.append(output.logits))
     try:
-        with cut_at_embeddings(model) as embedded:
+        with cut_at_embeddings(model) as embeddings:
             with run.mixed_precision.autocast():
                 result = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
             vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
             sums = NamedLossSums.of(run.loss)
-            gradients = torch.autograd.grad(sums.loss(result), [embedded[0], *vectors], allow_unused=True)
+            gradients = torch.autograd.grad(sums.loss(result), [embeddings[0], *vectors], allow_unused=True)
     finally:
         handle.remove()
     gradient = torch.cat([x.float().flatten() for x in gradients if x is not None])
@@ -96,18 +96,18 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
 def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
     """Return a context without dropout that yields a list. Each forward pass appends its embeddings to the list, as a
     leaf tensor whose gradient can be computed."""
-    embedded: list[Tensor] = []
+    embeddings: list[Tensor] = []
 
     def detach(_module: nn.Module, _args: Any, output: Tensor) -> Tensor:
-        embedded.append(output.detach().requires_grad_())
-        return embedded[-1]
+        embeddings.append(output.detach().requires_grad_())
+        return embeddings[-1]
 
     handle = model.get_input_embeddings().register_forward_hook(detach)
     for module in model.modules():
         # Layers checkpoint activations only in training mode, and memory may be short here too.
         module.training = bool(getattr(module, "gradient_checkpointing", False))
     try:
-        yield embedded
+        yield embeddings
     finally:
         handle.remove()
         model.train()
@@ -118,15 +118,15 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
     """Return a context that changes outputs of embeddings and layers by one rounding, alternately up and down."""
     step = _step(run)
 
-    def off(_module: nn.Module, _args: Any, output: Any) -> Any:
+    def shift_output(_module: nn.Module, _args: Any, output: Any) -> Any:
         x = output[0] if isinstance(output, tuple) else output
         signs = torch.ones(x.shape[-1], dtype=torch.float32)
         signs[::2] = -1
-        moved = (x.float() * (1 + step * signs.to(x.device))).to(x.dtype)
-        return (moved, *output[1:]) if isinstance(output, tuple) else moved
+        shifted_x = (x.float() * (1 + step * signs.to(x.device))).to(x.dtype)
+        return (shifted_x, *output[1:]) if isinstance(output, tuple) else shifted_x
 
     modules = [run.model.get_input_embeddings(), *decoder_layers(run.model)]
-    handles = [module.register_forward_hook(off) for module in modules]
+    handles = [module.register_forward_hook(shift_output) for module in modules]
     try:
         yield
     finally:
@@ -136,11 +136,11 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
 
 def _step(run: Trainable) -> float:
     """Return the relative distance of neighbouring numbers in the coarsest precision that the model computes in."""
-    steps = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
-    steps += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
+    sizes = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
+    sizes += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
     if run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
-        steps.append(_TF32_STEP)
-    return float(max(steps))
+        sizes.append(_TF32_STEP)
+    return float(max(sizes))
 
 
 # Packed documents must not see each other.
@@ -166,35 +166,35 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     packed_rows = _documents(run, rows)
     # All rows get the width of the longest, because a CPU compiles kernels for each width. The padding has no effect.
     width = max(len(document) - 1 for row in packed_rows for document in row)
-    each = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
-    alone = Numbers(torch.cat([x.logits for x in each]), torch.cat([x.gradients for x in each]))
-    packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
-    control = _pass(run, packed_rows, packed=False)
-    return _difference(alone, packed, control, coarse=_is_coarse(run))
+    document_numbers = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
+    alone = Numbers(torch.cat([x.logits for x in document_numbers]), torch.cat([x.gradients for x in document_numbers]))
+    packed_numbers = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
+    control_numbers = _pass(run, packed_rows, packed=False)
+    return _difference(alone, packed_numbers, control_numbers, coarse=_is_coarse(run))
 
 
 def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
     """Return how packed and separate documents differ; None if their logits and gradients agree within tolerances."""
     scale = max(1.0, float(alone.logits.abs().max()))
-    logits, without = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
+    logit_difference, baseline = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
     # Not `>`: NaN is no agreement either.
-    if not logits <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
-        return f"logits differ by {logits:.2g} from those of unpacked rows"
+    if not logit_difference <= (_MOST_SHARE_OF_CONTROL * baseline if coarse else _MOST_DIFFERENCE * scale):
+        return f"logits differ by {logit_difference:.2g} from those of unpacked rows"
     norm = float(alone.gradients.norm())
-    gradient, without = (float((x.gradients - alone.gradients).norm()) for x in (packed, control))
-    if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
-        return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those of unpacked rows"
+    distance, baseline = (float((x.gradients - alone.gradients).norm()) for x in (packed, control))
+    if not distance <= (_MOST_GRADIENT_SHARE_OF_CONTROL * baseline if coarse else _MOST_GRADIENT_SHARE * norm):
+        return f"gradients differ by {distance / max(norm, 1e-30):.0%} from those of unpacked rows"
     return None
 
 
 def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
     """Return two rows of documents made of the data's tokens. Each row has a document longer than a kernel's block."""
-    most = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
-    width = min(_WIDTH, most)
-    short = max(1, width // 16)
-    long = max(1, width - 2 * short)
+    most_positions = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
+    width = min(_WIDTH, most_positions)
+    short_length = max(1, width // 16)
+    long_length = max(1, width - 2 * short_length)
     # A document of N inputs has N + 1 tokens.
-    lengths = np.array([short, long, short, long, 2 * short]) + 1
+    lengths = np.array([short_length, long_length, short_length, long_length, 2 * short_length]) + 1
     token_rows: list[Document] = []
     for index in range(len(rows)):
         token_rows.append(rows.row(index))
@@ -207,8 +207,8 @@ def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
 
 def _is_coarse(run: Trainable) -> bool:
     """Return whether matmuls round to fewer bits than fp32 has."""
-    tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-    return tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
+    uses_tf32 = run.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return uses_tf32 or run.mixed_precision.is_coarse or any(p.dtype != torch.float32 for p in run.model.parameters())
 
 
 def _pass(
@@ -218,9 +218,9 @@ def _pass(
     batch = micro_batch(collate_packed(rows, run.pad_id, width=width), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
-    with cut_at_embeddings(run.model) as embedded:
+    with cut_at_embeddings(run.model) as embeddings:
         with run.mixed_precision.autocast(), known_masks(batch):
             logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
-        (gradient,) = torch.autograd.grad(loss, embedded[:1])
+        (gradient,) = torch.autograd.grad(loss, embeddings[:1])
     return Numbers(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())

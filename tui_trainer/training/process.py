@@ -76,8 +76,8 @@ def replaced(names: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
         names.update(old_values)
 
 
-def _show_progress_bars(shown: bool) -> None:
-    (transformers_logging.enable_progress_bar if shown else transformers_logging.disable_progress_bar)()
+def _show_progress_bars(is_shown: bool) -> None:
+    (transformers_logging.enable_progress_bar if is_shown else transformers_logging.disable_progress_bar)()
 
 
 def _be_deterministic(is_on: bool) -> None:
@@ -90,8 +90,8 @@ def _be_deterministic(is_on: bool) -> None:
 @contextmanager
 def settings_of(plan: Plan) -> Iterator[None]:
     """Return a context with the global state that the plan requires. Raises ConfigError if it cannot be set."""
-    training, on_gpu = plan.config.training, plan.device == "cuda"
-    is_deterministic = on_gpu and training.deterministic
+    training, is_on_gpu = plan.config.training, plan.device == "cuda"
+    is_deterministic = is_on_gpu and training.deterministic
     if is_deterministic and (problems := determinism_problems()):
         raise ConfigError(problems)
     cuda, log = torch.backends.cuda, transformers_logging
@@ -101,29 +101,29 @@ def settings_of(plan: Plan) -> Iterator[None]:
         # flash-attn ignores torch's setting; transformers reads this variable at each call of flash-attn.
         variables["FLASH_ATTENTION_DETERMINISTIC"] = "1"
     # Only fp32 runs have large fp32 products. In 16 bits the only fp32 product of most models computes rotary angles.
-    uses_tf32 = on_gpu and training.tf32 and not is_deterministic and plan.precision.value == "fp32"
-    matmuls = "high" if uses_tf32 else "highest"
+    uses_tf32 = is_on_gpu and training.tf32 and not is_deterministic and plan.precision.value == "fp32"
+    matmul_precision = "high" if uses_tf32 else "highest"
     settings: list[tuple[Callable[[Any], None], Any, Any]] = [
         # The number of threads changes the order of sums, and so the last bits of results.
         (_set_threads, torch.get_num_threads(), plan.threads.value),
         (log.set_verbosity, log.get_verbosity(), logging.ERROR),
         (_show_progress_bars, log.is_progress_bar_enabled(), False),
-        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), matmuls),
+        (torch.set_float32_matmul_precision, torch.get_float32_matmul_precision(), matmul_precision),
         # cuDNN's attention is on only if the plan chose it. Otherwise it lacks a deterministic backward pass, or builds
         # a plan of its own for nearly each pass of padded rows or of documents by their lengths, which torch hands to
         # it on Hopper and Blackwell. Source: pull request 182551 of pytorch, and its varlen.py.
         (cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled(), cuda.cudnn_sdp_enabled() and plan.attention.kernel == CUDNN),
         (_be_deterministic, torch.are_deterministic_algorithms_enabled(), is_deterministic),
     ]
-    with ExitStack() as restoring:
-        restoring.enter_context(replaced(os.environ, **variables))
+    with ExitStack() as stack:
+        stack.enter_context(replaced(os.environ, **variables))
         if plan.attention.repeats_keys:
             # Otherwise transformers passes fewer key heads than the kernel supports, and torch computes all scores.
-            restoring.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
-        for set_value, old, new in settings:
-            restoring.callback(set_value, old)
-            set_value(new)
-        if on_gpu:
+            stack.enter_context(replaced(vars(sdpa_attention), use_gqa_in_sdpa=lambda *_: False))
+        for set_value, old_value, new_value in settings:
+            stack.callback(set_value, old_value)
+            set_value(new_value)
+        if is_on_gpu:
             # The variable has an effect only before CUDA starts: the first run of the process sets it for all.
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         use_device(device_of(plan))
@@ -132,9 +132,9 @@ def settings_of(plan: Plan) -> Iterator[None]:
 
 def kernel_threads() -> int:
     """Return the number of threads of torch's CPU kernels, which OMP_THREAD_LIMIT may limit."""
-    limit = os.environ.get("OMP_THREAD_LIMIT", "")
-    threads = int(torch.get_num_threads())
-    return min(threads, int(limit)) if limit.isdigit() and int(limit) else threads
+    limit_text = os.environ.get("OMP_THREAD_LIMIT", "")
+    thread_count = int(torch.get_num_threads())
+    return min(thread_count, int(limit_text)) if limit_text.isdigit() and int(limit_text) else thread_count
 
 
 def give_memory_back() -> None:

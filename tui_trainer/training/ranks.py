@@ -51,26 +51,26 @@ class Ranks:
             return tuple(counts)
         numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])
         dist.all_reduce(numbers, group=self.host)
-        summed = numbers.tolist()
-        self.hears_news = bool(summed[len(counts)])
-        self.times.add_all(summed[len(counts) + 1 :])
-        return tuple(summed[: len(counts)])
+        sums = numbers.tolist()
+        self.hears_news = bool(sums[len(counts)])
+        self.times.add_all(sums[len(counts) + 1 :])
+        return tuple(sums[: len(counts)])
 
     def highest(self, *numbers: int) -> tuple[int, ...]:
         """Return the maximum of each number over all processes."""
         if self.count == 1:
             return numbers
-        largest = torch.tensor(numbers)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.host)
-        return tuple(largest.tolist())
+        maxima = torch.tensor(numbers)
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=self.host)
+        return tuple(maxima.tolist())
 
     def sum(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the sum of each 0-dim tensor over all processes, keyed by name, on the device."""
         if self.count == 1:
             return dict(numbers)
-        together = torch.stack(list(numbers.values()))
-        dist.all_reduce(together)
-        return dict(zip(numbers, together.unbind(), strict=True))
+        stacked_numbers = torch.stack(list(numbers.values()))
+        dist.all_reduce(stacked_numbers)
+        return dict(zip(numbers, stacked_numbers.unbind(), strict=True))
 
     def agreed(self, value: T) -> T:
         """Return, in every process, the value that the first process passes."""
@@ -97,8 +97,8 @@ class Ranks:
         if self.is_first:
             try:
                 result = work()
-            except Exception as raised:  # any error: the others must not wait for a result
-                error = raised
+            except Exception as exception:  # any error: the others must not wait for a result
+                error = exception
         sent_error, result = self.agreed((sendable(error), result))
         if sent_error is not None:
             raise error or sent_error
@@ -106,11 +106,11 @@ class Ranks:
 
     def require_same(self, what: dict[str, object]) -> None:
         """Raise RunError if processes differ in any of the values in `what`, which is keyed by a name for messages."""
-        everyone = self.gathered(what)
-        for number, other in enumerate(everyone):
-            for name, value in everyone[0].items():
-                if other[name] != value:
-                    message = f"process {number} has {name} {other[name]}, but process 0 has {value}"
+        rank_values = self.gathered(what)
+        for number, other_values in enumerate(rank_values):
+            for name, value in rank_values[0].items():
+                if other_values[name] != value:
+                    message = f"process {number} has {name} {other_values[name]}, but process 0 has {value}"
                     raise RunError(f"{message}; all processes must train the same model on the same data")
 
 
@@ -132,14 +132,14 @@ def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
     `offloads` is true if parts of the model are on the host.
     """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    on_card = device.type == "cuda"
-    backend = "cpu:gloo,cuda:nccl" if on_card and offloads else "nccl" if on_card else "gloo"
+    is_on_gpu = device.type == "cuda"
+    backend = "cpu:gloo,cuda:nccl" if is_on_gpu and offloads else "nccl" if is_on_gpu else "gloo"
     # With parts of the model on the host, norms and checkpoints need a group for CPU tensors. Subgroups of a group with
     # a `device_id` could only use GPUs.
     device_id = device if backend == "nccl" else None
     try:
         dist.init_process_group(backend, timeout=_LONGEST_WAIT, device_id=device_id)
-        host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT) if on_card else dist.group.WORLD
+        host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT) if is_on_gpu else dist.group.WORLD
     except (RuntimeError, ValueError, OSError) as error:
         raise RunError(f"the {count} processes could not connect: {error}") from error
     return Ranks(number=number, count=count, host=host)

@@ -100,15 +100,15 @@ class Recorder:
 
     def _write(self, values: list[float]) -> int | None:
         """Write all waiting steps. Return the first with a loss or gradient that is not finite, or None."""
-        peak = peak_memory_bytes(self.device)
+        peak_bytes = peak_memory_bytes(self.device)
         events: list[Event] = []
         bad_step = None
-        remaining = iter(values)
+        remaining_values = iter(values)
         for step, report in self._waiting:
-            loss_sum, grad_norm, *sums = islice(remaining, len(_on_device(report)))
-            parts = report.seconds()
-            seconds = sum(parts.values())
-            rounded: dict[str, Any] = {name: round(part, 6) for name, part in parts.items()}
+            loss_sum, grad_norm, *sums = islice(remaining_values, len(_on_device(report)))
+            part_seconds = report.seconds()
+            seconds = sum(part_seconds.values())
+            rounded_seconds: dict[str, Any] = {name: round(part, 6) for name, part in part_seconds.items()}
             events.append(
                 StepDone(
                     step=step,
@@ -120,10 +120,10 @@ class Recorder:
                     lr=report.lr,
                     grad_norm=grad_norm,
                     step_seconds=round(seconds, 6),
-                    **rounded,
+                    **rounded_seconds,
                     tokens_per_second=round(report.input_tokens / seconds, 1),
                     samples_per_second=round(report.samples / seconds, 2),
-                    peak_memory_bytes=peak,
+                    peak_memory_bytes=peak_bytes,
                     positions=report.positions,
                     sums=dict(zip(report.sums, sums, strict=True)),
                     counts={name: count for name, (_, count) in report.sums.items()},
@@ -156,9 +156,9 @@ def memory_before(config: Config) -> int:
 
     This first loads libraries that would be loaded at first use, so that the bytes include them.
     """
-    adapters = ("peft",) if config.tuning.has_adapter else ()
-    scores = find_task(config.task.type).loads_to_score
-    for name in (*_AT_FIRST_USE, *adapters, *scores, *OPTIMIZERS[config.training.optim].modules):
+    adapter_modules = ("peft",) if config.tuning.has_adapter else ()
+    score_modules = find_task(config.task.type).loads_to_score
+    for name in (*_AT_FIRST_USE, *adapter_modules, *score_modules, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
     # Otherwise training would reuse memory that data preparation freed, and its growth would be measured too small.

@@ -42,17 +42,17 @@ _MOST_STEPS = 50_000
 def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.int64]]:
     """Return (step, row numbers) of the run's forward pass with most tokens, including padding."""
     rows, layout = batches.rows, batches.layout
-    largest_size, largest = -1.0, (1, batches.order.at(1))
+    largest_size, largest_step_and_rows = -1.0, (1, batches.order.at(1))
     for step in range(1, min(total_steps, _MOST_STEPS) + 1):
-        chosen = batches.order.at(step)
+        chosen_rows = batches.order.at(step)
         if layout.packed_width:
-            size = float(rows.lengths[chosen].sum())
+            size = float(rows.lengths[chosen_rows].sum())
         else:
-            chosen = chosen[np.argsort(-rows.longest[chosen], kind="stable")][: layout.rows]
-            size = float(rows.longest[chosen[0]] * rows.documents[chosen].sum())
+            chosen_rows = chosen_rows[np.argsort(-rows.longest[chosen_rows], kind="stable")][: layout.rows]
+            size = float(rows.longest[chosen_rows[0]] * rows.documents[chosen_rows].sum())
         if size > largest_size:
-            largest_size, largest = size, (step, chosen)
-    return largest
+            largest_size, largest_step_and_rows = size, (step, chosen_rows)
+    return largest_step_and_rows
 
 
 def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
@@ -68,7 +68,7 @@ def measured(components: Components, resident_bytes: int, work: Callable[[], dic
     If `work` raises, the figures are `failed` (the message) and `is_memory`. Memory is freed afterwards.
     """
     start_peak(components.device)
-    started = perf_counter()
+    started_at = perf_counter()
     try:
         figures = work()
     except Exception as error:  # any failure of the model, the disk or the memory is a result
@@ -77,8 +77,8 @@ def measured(components: Components, resident_bytes: int, work: Callable[[], dic
             "is_memory": is_out_of_memory(error),
         }
         clear_error_frames(error)
-    peak = max(peak_memory_bytes(components.device) - resident_bytes, 0)
-    figures |= {"seconds": perf_counter() - started, "peak_memory_bytes": peak}
+    peak_bytes = max(peak_memory_bytes(components.device) - resident_bytes, 0)
+    figures |= {"seconds": perf_counter() - started_at, "peak_memory_bytes": peak_bytes}
     components.give_up_step()
     free_memory()
     return figures
@@ -96,8 +96,8 @@ class MicroBatchTries:
         """Try steps of `passes` passes over the largest batch of `rows` rows. Return its peak memory, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
-        _, chosen = largest_pass(batches, self.session.plan.total_steps.value)
-        documents = [batches.rows.example(int(index)) for index in chosen]
+        _, chosen_rows = largest_pass(batches, self.session.plan.total_steps.value)
+        documents = [batches.rows.example(int(index)) for index in chosen_rows]
 
         def train() -> dict[str, Any]:
             batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
@@ -113,15 +113,15 @@ class MicroBatchTries:
         components, batches = self.session.components, self.session.components.batches
         components.lay_out_anew(replace(batches.layout, rows=rows))
 
-        def window(step: int) -> list[MicroBatch]:
+        def step_batches(step: int) -> list[MicroBatch]:
             return [batch.to(components.device) for batch in batches.at(step)]
 
-        seconds = []
+        durations = []
         for step in range(first, first + count):
-            started = perf_counter()
-            float(components.take_step(1, partial(window, step)).grad_norm)
-            seconds.append(perf_counter() - started)
-        return seconds
+            started_at = perf_counter()
+            float(components.take_step(1, partial(step_batches, step)).grad_norm)
+            durations.append(perf_counter() - started_at)
+        return durations
 
 
 _SHOWN_TOKENS = 40
@@ -165,43 +165,43 @@ class Rehearsal:
         If the plan has several passes per step, these steps have two, so that gradients of a first pass are in memory.
         """
         components, batches = self.session.components, self.session.components.batches
-        step, chosen = largest_pass(batches, self.session.plan.total_steps.value)
-        documents = [batches.rows.example(int(index)) for index in chosen]
-        longest = int(chosen[batches.rows.lengths[chosen].argmax()])
-        begins = str(components.tokenizer.decode(batches.rows.row(longest)[:_SHOWN_TOKENS].tolist()))
+        step, chosen_rows = largest_pass(batches, self.session.plan.total_steps.value)
+        documents = [batches.rows.example(int(index)) for index in chosen_rows]
+        longest_row = int(chosen_rows[batches.rows.lengths[chosen_rows].argmax()])
+        beginning = str(components.tokenizer.decode(batches.rows.row(longest_row)[:_SHOWN_TOKENS].tolist()))
         figures = {
-            "step": step, "row": longest + 1, "begins": one_line(begins, 60),
-            "longest": int(batches.rows.lengths[longest]), "median_length": float(np.median(batches.rows.lengths)),
+            "step": step, "row": longest_row + 1, "begins": one_line(beginning, 60),
+            "longest": int(batches.rows.lengths[longest_row]), "median_length": float(np.median(batches.rows.lengths)),
         }  # fmt: skip
-        planned = batches.layout
+        planned_layout = batches.layout
         while True:
             batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
-            is_whole = batches.layout is planned and self.session.plan.gradient_accumulation_steps.value == 1
+            is_whole = batches.layout is planned_layout and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
             result = attempt(work, components.device, components.give_up_step)
             figures["rows"] = batch.samples
             if not isinstance(result, Shortage):
                 break
-            smaller = batches.layout.halved(documents)
-            if smaller is None:
+            smaller_layout = batches.layout.halved(documents)
+            if smaller_layout is None:
                 return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
-            components.lay_out_anew(smaller)
-        if batches.layout is planned:
+            components.lay_out_anew(smaller_layout)
+        if batches.layout is planned_layout:
             return figures
-        return figures | _smaller_works(MICRO, planned.rows, batches.layout.rows)
+        return figures | _smaller_works(MICRO, planned_layout.rows, batches.layout.rows)
 
     def _typical(self) -> dict[str, Any]:
-        started, session = perf_counter(), self.session
-        last = min(_STEPS, session.plan.total_steps.value)
-        for step in range(1, last + 1):
+        started_at, session = perf_counter(), self.session
+        last_step = min(_STEPS, session.plan.total_steps.value)
+        for step in range(1, last_step + 1):
             session.take_step(step)
             session.flush()
-            if step > WARM_UP_STEPS + 2 and perf_counter() - started > _TYPICAL_SECONDS:
+            if step > WARM_UP_STEPS + 2 and perf_counter() - started_at > _TYPICAL_SECONDS:
                 break
-        steps = read_run(session.job.folder).step_seconds
-        measured = steps[WARM_UP_STEPS:] or steps
-        least, _, most = quantiles([*measured, *measured], n=4)
-        return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
+        step_seconds = read_run(session.job.folder).step_seconds
+        seconds = step_seconds[WARM_UP_STEPS:] or step_seconds
+        low, _, high = quantiles([*seconds, *seconds], n=4)
+        return {"steps": len(seconds), "step_seconds": median(seconds), "least_seconds": low, "most_seconds": high}
 
     def _evaluation(self) -> dict[str, Any]:
         """Evaluate the largest batch, in smaller passes if memory runs out, and then time some typical passes."""
@@ -209,50 +209,50 @@ class Rehearsal:
         if session.job.data.eval_path is None:
             return {"skipped": "there is no held-out data"}
         rows = Rows(session.job.data.eval_path)
-        numbers = evenly_spaced(len(rows), session.plan.eval_rows.value)
-        planned, lengths = components.eval_layout, rows.lengths[np.asarray(numbers)]
-        longest_first = [numbers[index] for index in np.argsort(-lengths, kind="stable")]
+        indices = evenly_spaced(len(rows), session.plan.eval_rows.value)
+        planned_layout, lengths = components.eval_layout, rows.lengths[np.asarray(indices)]
+        longest_first = [indices[index] for index in np.argsort(-lengths, kind="stable")]
         figures: dict[str, Any] = {"longest": int(lengths.max()), "row": int(longest_first[0]) + 1}
         while True:
             layout = components.eval_layout
-            largest = next(windows(rows, longest_first[: layout.rows], layout))
-            result = attempt(partial(evaluate, components, [largest]), components.device)
-            figures["rows"] = largest.samples
+            largest_batch = next(windows(rows, longest_first[: layout.rows], layout))
+            result = attempt(partial(evaluate, components, [largest_batch]), components.device)
+            figures["rows"] = largest_batch.samples
             if not isinstance(result, Shortage):
                 break
-            smaller = layout.halved([rows.example(number) for number in longest_first[: layout.rows]])
-            if smaller is None:
+            smaller_layout = layout.halved([rows.example(number) for number in longest_first[: layout.rows]])
+            if smaller_layout is None:
                 return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
-            components.eval_layout = smaller
-        some = [numbers[index] for index in evenly_spaced(len(numbers), layout.rows * _EVALUATION_PASSES)]
-        timed = evaluate(components, windows(rows, some, layout))
-        assert timed is not None, "an evaluation is abandoned only by `go_on`"
-        figures["evaluation_seconds"] = timed.seconds * len(numbers) / len(some)
-        if layout is planned:
+            components.eval_layout = smaller_layout
+        timed_numbers = [indices[index] for index in evenly_spaced(len(indices), layout.rows * _EVALUATION_PASSES)]
+        evaluation = evaluate(components, windows(rows, timed_numbers, layout))
+        assert evaluation is not None, "an evaluation is abandoned only by `go_on`"
+        figures["evaluation_seconds"] = evaluation.seconds * len(indices) / len(timed_numbers)
+        if layout is planned_layout:
             return figures
-        return figures | _smaller_works(EVAL_BATCH, planned.rows, layout.rows)
+        return figures | _smaller_works(EVAL_BATCH, planned_layout.rows, layout.rows)
 
     def _checkpoint(self) -> dict[str, Any]:
         """Save a checkpoint, compare its files with the tensors in memory, load it, and return its size and time."""
         components, folder = self.session.components, self.session.job.folder
-        started = perf_counter()
-        saved = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
-        save_seconds = perf_counter() - started
+        started_at = perf_counter()
+        result = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
+        save_seconds = perf_counter() - started_at
         method = components.method
-        for tensors, single in (
+        for tensors, single_name in (
             (components.weights(), method.weights_file),
             (components.optimizer.tensors(), checkpoint.OPTIMIZER),
         ):
             names = set(tensors)
-            for path in shards.files_of(saved.path, single):
+            for path in shards.files_of(result.path, single_name):
                 for name, tensor in load_file(path).items():
                     names.discard(name)
                     if not torch.equal(tensor, whole(tensors[name]).cpu()):
                         raise OSError(f"{name} differs after reading it back")
             if names:
                 raise OSError(f"{min(names)} was written but is missing from its file")
-        checkpoint.load_checkpoint(saved, components)
-        return {"bytes": saved.bytes, "save_seconds": save_seconds}
+        checkpoint.load_checkpoint(result, components)
+        return {"bytes": result.bytes, "save_seconds": save_seconds}
 
     def _final(self) -> dict[str, Any]:
         self.session.write_final_model()
@@ -269,5 +269,5 @@ class Rehearsal:
 
 
 def _smaller_works(key: str, planned: int, rows: int) -> dict[str, Any]:
-    failed = f"out of memory with {quantity(planned, 'row')} per pass, but not with {rows}"
-    return {"failed": failed, "is_memory": True, "works_with": {key: rows}}
+    failure = f"out of memory with {quantity(planned, 'row')} per pass, but not with {rows}"
+    return {"failed": failure, "is_memory": True, "works_with": {key: rows}}

@@ -53,10 +53,10 @@ class Replicas(Collectives):
             self._buckets = list(_buckets(optimizer.trained))
         else:
             self.takes_mean = True
-            device, named = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
+            device, named_tensors = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
             # Towers on the host are equal in all processes, and collectives between GPUs cannot read host memory.
-            on_host = [name for name, tensor in named if tensor.device != device]
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, on_host)
+            host_names = [name for name, tensor in named_tensors if tensor.device != device]
+            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, host_names)
             self.forward = self._parallel = DistributedDataParallel(
                 module,
                 broadcast_buffers=False,
@@ -76,14 +76,14 @@ class Replicas(Collectives):
         return nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()
 
     def finish(self) -> None:
-        began, self._last_gradient = self._last_gradient or self.communication.mark(), None
+        start_mark, self._last_gradient = self._last_gradient or self.communication.mark(), None
         for bucket in self._buckets:
             for parameter in bucket:
                 if parameter.grad is None:
                     # If this process did not use a weight in the step, its gradient is 0 here.
                     parameter.grad = torch.zeros_like(parameter)
             sum_in_one([parameter.grad for parameter in bucket if parameter.grad is not None])
-        self.communication.since(began)
+        self.communication.since(start_mark)
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

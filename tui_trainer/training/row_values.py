@@ -50,11 +50,11 @@ class RowReader:
         self._pass, self._components, self._journal = components.row_pass, components, journal
         self._is_interrupted = is_interrupted
         self._rows, self._layout = rows, components.eval_layout
-        places = np.asarray(chosen, dtype=np.int64)
-        size = max(_LEAST_ROWS, -(-len(places) // _MOST_BLOCKS))
-        self._blocks = [places[start : start + size] for start in range(0, len(places), size)]
+        row_numbers = np.asarray(chosen, dtype=np.int64)
+        block_rows = max(_LEAST_ROWS, -(-len(row_numbers) // _MOST_BLOCKS))
+        self._blocks = [row_numbers[start : start + block_rows] for start in range(0, len(row_numbers), block_rows)]
         self._block = self._blocks[0]
-        self._folder = job.data.folder / f"values-{self._key(job, places)}"
+        self._folder = job.data.folder / f"values-{self._key(job, row_numbers)}"
         self._done = self._total = 0
         self._reported = monotonic()
 
@@ -65,11 +65,11 @@ class RowReader:
         """
         ranks, result = self._components.ranks, np.full((len(self._rows), self._pass.width), np.nan, dtype=np.float32)
         # Each node may have its own folder, with other saved blocks.
-        saved = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
-        missing = [number for number in range(len(self._blocks)) if number not in saved]
-        own = missing[ranks.number :: ranks.count]
-        is_whole = self._read_blocks(own)
-        parts = ranks.gathered(self._kept() if is_whole else None)
+        saved_numbers = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
+        missing_numbers = [number for number in range(len(self._blocks)) if number not in saved_numbers]
+        own_numbers = missing_numbers[ranks.number :: ranks.count]
+        is_complete = self._read_blocks(own_numbers)
+        parts = ranks.gathered(self._kept() if is_complete else None)
         if None in parts:
             # A process was stopped. Others may not have seen the stop yet.
             ranks.hears_news = True
@@ -81,48 +81,48 @@ class RowReader:
 
     def _key(self, job: Job, places: NDArray[np.int64]) -> str:
         plan, config = job.plan, job.plan.config
-        about = {
+        facts = {
             "rows": [self._rows.path.name, xxhash.xxh3_128_hexdigest(places.tobytes()), len(self._blocks)],
             "pass": [config.task.type, dict(self._pass.key), self._pass.width],
             "model": [plan.model_key, config.model.model_dump(mode="json"), config.training.seed],
             "numbers": [plan.precision.value, plan.weights_dtype.value, config.quantization.model_dump(mode="json")],
         }
-        return str(xxhash.xxh3_128_hexdigest(json.dumps(about, sort_keys=True).encode()))
+        return str(xxhash.xxh3_128_hexdigest(json.dumps(facts, sort_keys=True).encode()))
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:04}.npy"
 
     def _kept(self) -> dict[int, Values]:
         """Return the values of the blocks that are complete on this machine's disk, keyed by block number."""
-        loaded = ((number, self._load(number)) for number in range(len(self._blocks)))
-        return {number: values for number, values in loaded if values is not None}
+        loaded_blocks = ((number, self._load(number)) for number in range(len(self._blocks)))
+        return {number: values for number, values in loaded_blocks if values is not None}
 
     def _load(self, number: int) -> Values | None:
         try:
             values: Values = np.load(self._path(number), allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return None
-        expected = len(self._blocks[number]), self._pass.width
-        return values if values.shape == expected and values.dtype == np.float32 else None
+        expected_shape = len(self._blocks[number]), self._pass.width
+        return values if values.shape == expected_shape and values.dtype == np.float32 else None
 
     def _keep(self, number: int, values: Values) -> None:
-        written = io.BytesIO()
-        np.save(written, values)
+        buffer = io.BytesIO()
+        np.save(buffer, values)
         try:
             self._folder.mkdir(exist_ok=True)
-            write_atomically(self._path(number), written.getvalue())
+            write_atomically(self._path(number), buffer.getvalue())
         except OSError as error:
             message = f"the results of the rows could not be written to {self._folder}: {system_reason(error)}"
             raise RunError(f"{message}; {room_hint(error, self._folder)}") from error
 
-    def _read_blocks(self, own: list[int]) -> bool:
+    def _read_blocks(self, own_numbers: list[int]) -> bool:
         """Compute and save these blocks, in smaller passes if memory runs out. Return False after a stop."""
         components = self._components
-        self._total = sum(len(self._blocks[number]) for number in own)
+        self._total = sum(len(self._blocks[number]) for number in own_numbers)
         self._done = 0
         while True:
-            left = [number for number in own if self._load(number) is None]
-            result = attempt(partial(self._read_left, left), components.device)
+            left_numbers = [number for number in own_numbers if self._load(number) is None]
+            result = attempt(partial(self._read_left, left_numbers), components.device)
             if not isinstance(result, Shortage):
                 return result
             if components.together.splits_weights and components.ranks.count > 1:
@@ -131,12 +131,12 @@ class RowReader:
                     f"out of memory in process {components.ranks.number} while {self._pass.what} ({result.words})"
                 )
             documents = [self._rows.example(int(index)) for index in self._block]
-            smaller = self._layout.halved(documents)
-            if smaller is None:
-                longest = max(map(len, documents))
+            smaller_layout = self._layout.halved(documents)
+            if smaller_layout is None:
+                tokens = max(map(len, documents))
                 message = f"out of memory while {self._pass.what}, with one row per pass ({result.words})"
-                raise RunError(f"{message}: the longest row has {longest:,} tokens. Lower data.max_length in a new run")
-            self._layout = smaller
+                raise RunError(f"{message}: the longest row has {tokens:,} tokens. Lower data.max_length in a new run")
+            self._layout = smaller_layout
 
     def _read_left(self, numbers: list[int]) -> bool:
         components = self._components
@@ -147,8 +147,8 @@ class RowReader:
                 for (batch, places, values), _ in passes_of_all(
                     components, self._passes(numbers), spare, self._is_interrupted
                 ):
-                    of_rows = self._pass.values(batch.to(components.device))
-                    values[places] = of_rows.float().cpu().numpy()
+                    row_values = self._pass.values(batch.to(components.device))
+                    values[places] = row_values.float().cpu().numpy()
         except EvaluationGivenUp:
             return False
         finally:
@@ -160,10 +160,10 @@ class RowReader:
         for number in numbers:
             self._block = self._blocks[number]
             documents = [self._rows.example(int(index)) for index in self._block]
-            places = {id(document): index for index, document in enumerate(documents)}
+            indices = {id(document): index for index, document in enumerate(documents)}
             values = np.empty((len(documents), self._pass.width), dtype=np.float32)
-            for passed in self._layout.passes(documents):
-                yield self._layout.micro_batch(passed), [places[id(row)] for rows in passed for row in rows], values
+            for group in self._layout.passes(documents):
+                yield self._layout.micro_batch(group), [indices[id(row)] for rows in group for row in rows], values
             self._keep(number, values)
             self._done += len(documents)
             self._report()

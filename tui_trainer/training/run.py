@@ -25,11 +25,11 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
 
     Raises RunError if training cannot continue. The last checkpoint is kept.
     """
-    with opened_session(job, journal, controls.has_stop, ranks) as (session, before):
+    with opened_session(job, journal, controls.has_stop, ranks) as (session, resident_bytes):
         result = _train(session, journal, ControlHandler(controls, session, journal))
         if result.reason == "done" and not job.checkpoint and not session.plan.out_of_memory_events:
-            peak = peak_memory_bytes(session.components.device) - before
-            result = replace(result, peak_memory_bytes=max(peak, 0))
+            peak_bytes = peak_memory_bytes(session.components.device) - resident_bytes
+            result = replace(result, peak_memory_bytes=max(peak_bytes, 0))
         return result
 
 
@@ -41,11 +41,11 @@ def opened_session(
     On a GPU the bytes are 0."""
     plan = job.plan
     with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
-        before = None if plan.device == "cuda" else memory_before(plan.config)
-        journal.append(LibrariesLoaded(resident_bytes=before, threads=kernel_threads()))
+        resident_bytes = None if plan.device == "cuda" else memory_before(plan.config)
+        journal.append(LibrariesLoaded(resident_bytes=resident_bytes, threads=kernel_threads()))
         session = Session(job, journal, is_interrupted, ranks)
         try:
-            yield session, before or 0
+            yield session, resident_bytes or 0
         finally:
             session.close()
 
@@ -70,9 +70,9 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
 
     session.between.write(session.position.step)
     reason = _reason(session)
-    saved = session.save(reason)
+    is_saved = session.save(reason)
     if reason == "stopped":
-        if not saved:
+        if not is_saved:
             raise RunError(f"stopped at {session.not_saved}")
     else:
         journal.append(PhaseChanged(phase="saving", step=session.position.step))
@@ -84,8 +84,8 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
 def _reason(session: Session) -> Reason:
     if session.position.stopped_early:
         return "early stopping"
-    at_the_end = session.position.step >= session.plan.total_steps.value
-    return "done" if at_the_end and not session.evaluation_is_due else "stopped"
+    is_at_end = session.position.step >= session.plan.total_steps.value
+    return "done" if is_at_end and not session.evaluation_is_due else "stopped"
 
 
 def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:

@@ -89,9 +89,9 @@ class Session:
             self._find_row_values(is_interrupted)
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
-            before, now = self.position.kernels, self.components.kernels
-            if before != now:
-                message = f"model.kernels was {before} until step {self.position.step}, and is {now} from now on"
+            old_kernels, now = self.position.kernels, self.components.kernels
+            if old_kernels != now:
+                message = f"model.kernels was {old_kernels} until step {self.position.step}, and is {now} from now on"
                 self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
             if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
                 hint = "the search for the best evaluation starts again from this step"
@@ -162,15 +162,15 @@ class Session:
         if self.ranks.count > 1 or self.components.together.splits_state:
             raise GroupOutOfMemory(f"out of memory in process {self.ranks.number} at step {step} ({shortage.words})")
         batches, documents = self.batches, self.batches.documents(step)
-        before, smaller = batches.layout, batches.layout.halved(documents)
-        saved = self.save("out of memory")
-        if smaller is None:
-            raise RunError(too_large(self.components, self.job.data.source, step, shortage, saved=saved))
-        self.components.lay_out_anew(smaller)
+        old_layout, smaller_layout = batches.layout, batches.layout.halved(documents)
+        is_saved = self.save("out of memory")
+        if smaller_layout is None:
+            raise RunError(too_large(self.components, self.job.data.source, step, shortage, saved=is_saved))
+        self.components.lay_out_anew(smaller_layout)
         rows = min(self.plan.effective_batch_size.value, len(batches.rows))
-        split, halves = (SmallerPasses.of_step(layout, documents, rows) for layout in (before, smaller))
-        self._follow(reduction("training", step, split, halves, documents, shortage), smaller)
-        if split.passes == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
+        old_passes, halves = (SmallerPasses.of_step(layout, documents, rows) for layout in (old_layout, smaller_layout))
+        self._follow(reduction("training", step, old_passes, halves, documents, shortage), smaller_layout)
+        if old_passes.passes == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
             without_cuda_graphs(self.components.model, self._problem)
 
     def _follow(self, event: MicroBatchReduced, smaller: Layout) -> None:
@@ -214,8 +214,8 @@ class Session:
     def evaluation_is_due(self) -> bool:
         """Whether the plan has an evaluation after the current step that has not been made yet."""
         step, plan = self.position.step, self.plan
-        planned = due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
-        return self._eval_rows is not None and planned and step not in (0, self.position.evaluated_step)
+        is_planned = due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
+        return self._eval_rows is not None and is_planned and step not in (0, self.position.evaluated_step)
 
     def evaluate_if_due(self) -> None:
         if self.evaluation_is_due:
@@ -228,30 +228,30 @@ class Session:
             message = "there is no held-out data to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
-        started = perf_counter()
+        started_at = perf_counter()
         result = self._evaluated(self._eval_rows, scheduled)
         if result is None:
             return
         if self.components.together.splits_weights:
             # All processes compute the scores, because each has a part of the model.
-            answered = self._answer_scores(self._eval_rows)
+            scores_of_answers = self._answer_scores(self._eval_rows)
         else:
-            answered = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
-        scores = {"loss": -result.loss} | dict(result.scores.values) | answered
-        seconds = perf_counter() - started
+            scores_of_answers = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
+        scores = {"loss": -result.loss} | dict(result.scores.values) | scores_of_answers
+        seconds = perf_counter() - started_at
         self.between.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
-        before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
+        best_before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         metric = scores.get(evaluation.metric_for_best_model)
         del scores["loss"]
-        best, judged = False, scheduled and metric is not None
+        is_best, is_judged = False, scheduled and metric is not None
         if scheduled and metric is None:
             position.pass_over_evaluation(result.loss, scores)
         elif scheduled and metric is not None:
-            best = position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores)
+            is_best = position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores)
         if not math.isfinite(result.loss):
-            fp16 = self.components.mixed_precision.scaler is not None
-            hint = 'training.mixed_precision = "no"' if fp16 else "a lower training.learning_rate"
+            is_fp16 = self.components.mixed_precision.scaler is not None
+            hint = 'training.mixed_precision = "no"' if is_fp16 else "a lower training.learning_rate"
             self._problem("not finite", "the held-out loss is not finite", f"set {hint} in a new run")
         self._journal.append(
             EvalDone(
@@ -261,69 +261,69 @@ class Session:
                 loss=result.loss,
                 seconds=round(seconds, 3),
                 scheduled=scheduled,
-                best=best,
+                best=is_best,
                 scores=scores,
                 table_title=result.scores.table_title,
                 table_columns=list(result.scores.table_columns),
                 table_rows={name: list(row) for name, row in result.scores.table_rows.items()},
             )
         )
-        if not judged or not evaluation.early_stopping_patience:
+        if not is_judged or not evaluation.early_stopping_patience:
             return
-        at_the_end = position.step >= self.plan.total_steps.value
-        if best and not self.save("best") and not at_the_end:
+        is_at_end = position.step >= self.plan.total_steps.value
+        if is_best and not self.save("best") and not is_at_end:
             # The run cannot return to weights that are not on the disk, unless they are those of the last step.
-            position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = before
-        if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
+            position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = best_before
+        if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not is_at_end:
             position.stopped_early = True
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
         """Evaluate the rows. Return None after a stop, or if a pass of one row takes too much memory."""
         components = self.components
-        observing: Callable[..., Observed | None] = observe
+        observe_part: Callable[..., Observed | None] = observe
         if isinstance(components.loss, NamedLoss) and components.loss.terms:
             parts = self._observed(rows, scheduled, partial(observe, finds_terms=True))
             if parts is None:
                 return None
-            observing = partial(observe, terms=terms_of_all(components, parts))
-        parts = self._observed(rows, scheduled, observing)
+            observe_part = partial(observe, terms=terms_of_all(components, parts))
+        parts = self._observed(rows, scheduled, observe_part)
         return None if parts is None else concluded(components, parts)
 
     def _observed(
-        self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
+        self, rows: Rows, scheduled: bool, observe_part: Callable[..., Observed | None]
     ) -> list[Observed] | None:
         """Evaluate in all processes, with smaller passes if memory runs out. Return their results or None."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
-        own = self._eval_chosen[self.ranks.number :: self.ranks.count]
+        own_rows = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
             layout = components.eval_layout
 
-            def spare(layout: Layout = layout) -> MicroBatch:
+            def spare_batch(layout: Layout = layout) -> MicroBatch:
                 return next(windows(rows, self._eval_chosen[:1], layout))
 
-            work = partial(observing, components, windows(rows, own, layout), progress, spare)
+            work = partial(observe_part, components, windows(rows, own_rows, layout), progress, spare_batch)
             part = attempt(work, components.device)
             if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
                 # The other processes wait inside a forward pass of the sharded model, so all processes must end.
                 message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)
             parts = self.ranks.gathered(part)
-            whole = [part for part in parts if isinstance(part, Observed)]
-            if len(whole) == len(parts):
-                return whole
+            observed_parts = [part for part in parts if isinstance(part, Observed)]
+            if len(observed_parts) == len(parts):
+                return observed_parts
             shortage = next((part for part in parts if isinstance(part, Shortage)), None)
             if shortage is None:
                 # A process was stopped. Others may not have seen the stop yet.
                 self.ranks.hears_news = True
                 return None
             documents = [rows.example(index) for index in self._eval_chosen]
-            smaller = layout.halved(documents)
-            if smaller is None:
+            halved = layout.halved(documents)
+            if halved is None:
                 self._give_up_evaluation(scheduled, max(map(len, documents)), shortage)
                 return None
-            components.eval_layout = smaller
-            split, halves = SmallerPasses.of(layout, documents), SmallerPasses.of(smaller, documents)
-            self._follow(reduction("evaluation", self.position.step, split, halves, documents, shortage), smaller)
+            components.eval_layout = halved
+            split, new_passes = SmallerPasses.of(layout, documents), SmallerPasses.of(halved, documents)
+            self._follow(reduction("evaluation", self.position.step, split, new_passes, documents, shortage), halved)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
         """Report an evaluation that does not fit in memory. Early stopping ignores it."""
@@ -332,8 +332,8 @@ class Session:
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
             message = f"out of memory in the evaluation with one row per pass; the longest row has {tokens:,} tokens"
-            less = less_memory(self.plan, tokens)
-            hint = f"this evaluation is skipped, and training continues; in a new run set {less}"
+            remedy = less_memory(self.plan, tokens)
+            hint = f"this evaluation is skipped, and training continues; in a new run set {remedy}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
@@ -341,8 +341,8 @@ class Session:
         if not isinstance(scores, Shortage):
             return scores
         message = f"there is not enough memory to generate the answers that are scored ({scores.words})"
-        few = self.plan.config.evaluation.generate_rows // 2
-        self._problem("no scores", message, f"set evaluation.generate_rows = {few} in a new run")
+        half_rows = self.plan.config.evaluation.generate_rows // 2
+        self._problem("no scores", message, f"set evaluation.generate_rows = {half_rows} in a new run")
         return {}
 
     def sample(self) -> None:
@@ -353,26 +353,26 @@ class Session:
         rows = self._eval_rows or self.batches.rows
         step = self.position.step
         row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
-        started = perf_counter()
+        started_at = perf_counter()
         new_tokens = self.plan.sample_tokens.value
-        work, written = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens), None
+        work, written_texts = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens), None
         try:
-            written = attempt(work, self.components.device)
+            written_texts = attempt(work, self.components.device)
         except Exception as error:  # models and tokenizers raise whatever their parts raise
             if breaks_the_device(error):
                 raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
             message = f"the model could not generate a sample: {reason}"
             self._problem("no text", message, "the weights are unchanged, and training continues")
-        if isinstance(written, Shortage):
+        if isinstance(written_texts, Shortage):
             message = "there is not enough memory to generate a sample"
             self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")
-        if not isinstance(written, tuple):
+        if not isinstance(written_texts, tuple):
             # Memory is freed only here, because the error has held tensors until now.
             free_memory()
             return
-        prompt, text = written
-        seconds = round(perf_counter() - started, 3)
+        prompt, text = written_texts
+        seconds = round(perf_counter() - started_at, 3)
         self.between.count(seconds)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
@@ -401,10 +401,10 @@ class Session:
         if (warning := self._host_memory.look(self.position.step)) and self.ranks.count > 1:
             self._problem("host memory", warning, HINT)
         elif warning:
-            saved = self.save("memory runs out")
-            resume = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
-            then = f"step {self.position.step} is saved; resume from it with {resume}"
-            self._problem("host memory", warning, f"{HINT}; {then}" if saved else HINT)
+            is_saved = self.save("memory runs out")
+            resume_command = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
+            saved_words = f"step {self.position.step} is saved; resume from it with {resume_command}"
+            self._problem("host memory", warning, f"{HINT}; {saved_words}" if is_saved else HINT)
 
     def close(self) -> None:
         self._checkpoints.close()
@@ -448,25 +448,25 @@ class Session:
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation. If their checkpoint is damaged, report it and keep the last."""
         position = self.position
-        best = self._best_checkpoint
+        best_checkpoint = self._best_checkpoint
         if damage := self._damage_of_best():
             self._problem(
                 "checkpoint damaged",
-                f"{best.name}: {damage}",
+                f"{best_checkpoint.name}: {damage}",
                 "the final model has the weights of the last step instead",
             )
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
             position.best_scores = position.scores
         else:
-            checkpoint.load_weights(best, self.components)
+            checkpoint.load_weights(best_checkpoint, self.components)
 
     def _meter(self, what: str, total: int, unit: str) -> Callable[[int], bool]:
-        last = monotonic()
+        reported_at = monotonic()
 
         def go_on(done: int) -> bool:
-            nonlocal last
-            if monotonic() - last >= _PROGRESS_SECONDS:
-                last = monotonic()
+            nonlocal reported_at
+            if monotonic() - reported_at >= _PROGRESS_SECONDS:
+                reported_at = monotonic()
                 self._journal.append(Progress(step=self.position.step, what=what, done=done, total=total, unit=unit))
             return not self._is_interrupted()
 
@@ -511,7 +511,7 @@ class ControlHandler:
             return
         requests = dict.fromkeys(chain(*ranks.gathered(self.controls.wanted(of_file=ranks.is_first))))
         # A stop interrupts evaluations, so none is started before a stop.
-        stops = any(request.action == "stop" for request in requests)
+        has_stop = any(request.action == "stop" for request in requests)
         for request in requests:
             match request.action:
                 case "pause":
@@ -520,18 +520,18 @@ class ControlHandler:
                     self._pause(False)
                 case "save":
                     self.session.save("requested")
-                case "evaluate" if not stops:
+                case "evaluate" if not has_stop:
                     self.session.evaluate(scheduled=False)
                 case "stop":
                     self._stop = True
             step = self.session.position.step
             self.journal.append(ControlApplied(step=step, action=request.action, request_id=request.id))
 
-    def _pause(self, paused: bool) -> None:
-        if paused == self._paused:
+    def _pause(self, is_paused: bool) -> None:
+        if is_paused == self._paused:
             return
-        self._paused = paused
+        self._paused = is_paused
         self.session.flush()
         self.session.between.forget()
         step = self.session.position.step
-        self.journal.append(PhaseChanged(step=step, phase="paused" if paused else "training"))
+        self.journal.append(PhaseChanged(step=step, phase="paused" if is_paused else "training"))

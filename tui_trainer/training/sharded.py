@@ -36,14 +36,14 @@ class Sharded(Collectives):
         layers: Sequence[Any],
         mixed_precision: MixedPrecision,
         communication: Communication,
-        copies: int = 1,
+        copy_count: int = 1,
         *,
         offloads: bool = False,
         towers_on_host: bool = False,
     ) -> None:
         """Shard the model, so that each of `layers` is gathered only while it computes, and the rest for a whole pass.
 
-        The processes form `copies` groups of neighbours, and each group has all shards. With `offloads` shards are on
+        The processes form `copy_count` groups of neighbours, each with all shards. With `offloads` shards are on
         the host. With `towers_on_host` each process has whole image towers on the host."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -53,17 +53,17 @@ class Sharded(Collectives):
         if mixed_precision.is_coarse:
             # Weights are gathered in 16 bits, and gradients summed in fp32.
             policy = MixedPrecisionPolicy(param_dtype=mixed_precision.dtype, reduce_dtype=torch.float32)
-        if copies == 1:
+        if copy_count == 1:
             mesh = init_device_mesh(device.type, (ranks.count,))
         else:
-            sizes = (copies, ranks.count // copies)
-            mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("copies", "parts"))
+            mesh_sizes = (copy_count, ranks.count // copy_count)
+            mesh = init_device_mesh(device.type, mesh_sizes, mesh_dim_names=("copies", "parts"))
         # Copies from pinned memory overlap with computation; without a GPU memory cannot be pinned.
         offload_policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
         towers = list(tower_modules(model).values())
-        whole = {weight for tower in towers for weight in tower.parameters()} if towers_on_host else set()
-        for part in (*layers, *([] if whole else towers), model):
-            fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, ignored_params=whole)
+        whole_weights = {weight for tower in towers for weight in tower.parameters()} if towers_on_host else set()
+        for part in (*layers, *([] if whole_weights else towers), model):
+            fully_shard(part, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, ignored_params=whole_weights)
             part.set_custom_all_gather(TimedCollective(all_gather, communication))
             part.set_custom_reduce_scatter(TimedCollective(reduce_scatter, communication))
 

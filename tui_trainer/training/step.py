@@ -52,12 +52,12 @@ class StepReport:
 
         The device must have finished the step, because this reads its time marks.
         """
-        forward = seconds_of(self.forwards)
-        whole = seconds_between(self.forwards[0][0], self.accumulated)
+        forward_seconds = seconds_of(self.forwards)
+        whole_seconds = seconds_between(self.forwards[0][0], self.accumulated)
         return {
             "data_seconds": self.data_seconds,
-            "forward_seconds": forward,
-            "backward_seconds": whole - forward,
+            "forward_seconds": forward_seconds,
+            "backward_seconds": whole_seconds - forward_seconds,
             "optimizer_seconds": seconds_between(self.accumulated, self.updated),
         }
 
@@ -79,7 +79,7 @@ def take_step(
     If the loss or a gradient is not finite, no weight changes. With several processes (`ranks`, `together`) each
     fetches its share of the batch, and the report covers all processes.
     """
-    started = perf_counter()
+    started_at = perf_counter()
     window = fetch()
     together = together or Collectives()
     communication = together.communication
@@ -87,41 +87,41 @@ def take_step(
         communication.begin()
     with communication.timed() if communication else nullcontext():
         if together.passes_together:
-            (most,) = ranks.highest(len(window))
-            window = [*window, *[idle(window[-1])] * (most - len(window))]
+            (most_batches,) = ranks.highest(len(window))
+            window = [*window, *[idle(window[-1])] * (most_batches - len(window))]
         sums = NamedLossSums.of(loss)
         sums.count(window)
         *counts, input_tokens, samples, positions = ranks.sum_counts([*sums.counts.values(), *_sizes(window)])
         sums.counts = dict(zip(sums.counts, counts, strict=True))
-    data_seconds = perf_counter() - started
+    data_seconds = perf_counter() - started_at
     compute = together.forward or loss
     forwards: list[Span] = []
     if isinstance(loss, NamedLoss) and loss.terms:
         # If the loss needs means over the whole effective batch, they take an additional pass without gradients.
-        before, terms = clock.mark(), NamedLossSums.of_terms(loss)
+        start_mark, terms = clock.mark(), NamedLossSums.of_terms(loss)
         with together.looking(), mixed_precision.autocast():
             for batch in window:
-                part = loss.terms_of(batch)
-                terms.add(idle_sums(part) if batch.is_idle else part)
+                batch_terms = loss.terms_of(batch)
+                terms.add(idle_sums(batch_terms) if batch.is_idle else batch_terms)
         terms.values, terms.counts = ranks.sum(terms.values), sums.counts
         means = terms.means()
         window = [replace(batch, terms=means) for batch in window]
-        forwards.append((before, clock.mark()))
+        forwards.append((start_mark, clock.mark()))
     for number, batch in enumerate(window, 1):
-        before = clock.mark()
+        start_mark = clock.mark()
         with together.summing(number == len(window)):
             with mixed_precision.autocast():
                 result = compute(batch)
                 if batch.is_idle:
                     # A process without rows in this step contributes a gradient of 0.
                     result = idle_sums(result)
-            forwards.append((before, clock.mark()))
+            forwards.append((start_mark, clock.mark()))
             together.backward(sums.loss(result, ranks.count if together.takes_mean else 1), mixed_precision)
         optimizer.collect()
         sums.add(result)
     together.finish()
     sums.values = ranks.sum(sums.values)
-    accumulated = clock.mark()
+    accumulated_mark = clock.mark()
     grad_norm = optimizer.apply(sums.loss_sum, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)
     return StepReport(
         loss_sum=sums.loss_sum,
@@ -132,7 +132,7 @@ def take_step(
         lr=lr,
         data_seconds=data_seconds,
         forwards=tuple(forwards),
-        accumulated=accumulated,
+        accumulated=accumulated_mark,
         updated=clock.mark(),
         positions=positions,
         sums={name: (value, sums.divisor(name)) for name, value in sums.values.items() if sums.has_names},

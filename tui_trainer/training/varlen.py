@@ -46,28 +46,28 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
     If a signature does not show whether the kernel supports fewer key heads than query heads, the kernel is listed
     twice, with and without repeated keys. The kernel of torch 2.11 supports them without such an argument.
     """
-    own = find_kernel()
-    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
+    own_kernel = find_kernel()
+    is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
     candidates = (
-        _of_library("flash_attention_3") if hopper else None,
-        Kernel("torch", own) if own else None,
-        None if own else _of_library("flash_attention_2"),
+        _of_library("flash_attention_3") if is_hopper else None,
+        Kernel("torch", own_kernel) if own_kernel else None,
+        None if own_kernel else _of_library("flash_attention_2"),
     )
     config = None if model is None else language_config(model.config)
-    heads, keys = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
-    shares = config is None or keys not in (None, heads)
+    heads, key_heads = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))
+    can_share = config is None or key_heads not in (None, heads)
     return [
-        replace(kernel, repeats_keys=repeats)
+        replace(kernel, repeats_keys=repeats_keys)
         for kernel in candidates
         if kernel
-        for repeats in ((False, True) if shares and not _takes(kernel) & _SHARES_KEYS else (False,))
+        for repeats_keys in ((False, True) if can_share and not _takes(kernel) & _SHARES_KEYS else (False,))
     ]
 
 
 def switch_on(model: Any, kernel: Kernel) -> str:
     """Make the model compute attention with the kernel. Return the reason if it cannot, otherwise an empty string."""
-    if (before := model.config._attn_implementation) != "sdpa":
-        return f"the model computes attention with {before}"
+    if (old_attention := model.config._attn_implementation) != "sdpa":
+        return f"the model computes attention with {old_attention}"
     # The probe cannot find these problems: it has no dropout, and compares packed with separate documents only.
     config = language_config(model.config)
     if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
@@ -137,7 +137,7 @@ def _takes(kernel: Kernel) -> frozenset[str]:
 
 def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
     """Return an attention function for transformers that calls the kernel."""
-    takes = _takes(kernel)
+    names = _takes(kernel)
 
     def attend(
         module: nn.Module,
@@ -153,8 +153,8 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
 
         Shapes: H query heads, K key and value heads, head size D.
         """
-        cu_seq_lens, longest = kwargs.get("cu_seq_lens_q"), kwargs.get("max_length_q")
-        if cu_seq_lens is None or longest is None:
+        cu_seq_lens, longest_tokens = kwargs.get("cu_seq_lens_q"), kwargs.get("max_length_q")
+        if cu_seq_lens is None or longest_tokens is None:
             return sdpa_attention_forward(
                 module, query_BHTD, key_BKTD, value_BKTD, attention_mask, dropout=dropout, scaling=scaling, **kwargs
             )
@@ -163,10 +163,10 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
         if groups > 1 and kernel.repeats_keys:
             key_BKTD, value_BKTD = (x.repeat_interleave(groups, dim=1) for x in (key_BKTD, value_BKTD))
         # Norms with fp32 weights return queries and keys in fp32, which the kernel refuses.
-        three = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
-        flat = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in three]
-        more, flat[0] = _settings(takes, scaling, flat[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
-        result = kernel.function(*flat, cu_seq_lens, cu_seq_lens, longest, longest, **more)
+        tensors = (x.to(value_BKTD.dtype) for x in (query_BHTD, key_BKTD, value_BKTD))
+        inputs = [x.transpose(1, 2).reshape(batch * tokens, x.shape[1], x.shape[3]) for x in tensors]
+        options, inputs[0] = _settings(names, scaling, inputs[0], gqa=groups > 1, window=kwargs.get("sliding_window"))
+        result = kernel.function(*inputs, cu_seq_lens, cu_seq_lens, longest_tokens, longest_tokens, **options)
         output: Tensor = result[0] if isinstance(result, tuple) else result
         return output.reshape(batch, tokens, heads, -1), None
 
@@ -174,20 +174,20 @@ def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
 
 
 def _settings(
-    takes: frozenset[str], scaling: float | None, query: Tensor, *, gqa: bool, window: int | None
+    parameter_names: frozenset[str], scaling: float | None, query: Tensor, *, gqa: bool, window: int | None
 ) -> tuple[dict[str, Any], Tensor]:
     """Return (keyword arguments for causal attention, query). The query is scaled if the kernel takes no scale."""
-    more: dict[str, Any] = {}
-    if "window_size" in takes:
-        more["window_size"] = (window - 1 if window else -1, 0)
-    for name in takes & {"causal", "is_causal"}:
+    options: dict[str, Any] = {}
+    if "window_size" in parameter_names:
+        options["window_size"] = (window - 1 if window else -1, 0)
+    for name in parameter_names & {"causal", "is_causal"}:
         # Later versions of torch's kernel have no such argument, and take a window instead.
-        more[name] = True
-    if gqa and "enable_gqa" in takes:
-        more["enable_gqa"] = True
+        options[name] = True
+    if gqa and "enable_gqa" in parameter_names:
+        options["enable_gqa"] = True
     if scaling is None:
-        return more, query
-    for name in takes & {"scale", "softmax_scale"}:
-        more[name] = scaling
-        return more, query
-    return more, query * (scaling * query.shape[-1] ** 0.5)
+        return options, query
+    for name in parameter_names & {"scale", "softmax_scale"}:
+        options[name] = scaling
+        return options, query
+    return options, query * (scaling * query.shape[-1] ** 0.5)

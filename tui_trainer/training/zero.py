@@ -63,13 +63,13 @@ class ZeroOptimizer(RunOptimizer):
     def belongs_to(self, engine: Any, device: torch.device) -> None:
         """Let the engine clip gradients, update weights and keep the state. Whole tensors are gathered on `device`."""
         self._engine, self._device = engine, device
-        zero = engine.optimizer
+        zero_optimizer = engine.optimizer
         self._piece_of: Callable[[nn.Parameter], _GradientPiece]
         if engine.zero_optimization_stage() == 3:
-            self._piece_of = partial(_piece_of_stage_3, zero, dist.get_rank())
+            self._piece_of = partial(_piece_of_stage_3, zero_optimizer, dist.get_rank())
         else:
-            groups = {id(p): number for number, group in enumerate(zero.bit16_groups) for p in group}
-            self._piece_of = partial(_piece_of_stage_2, zero, groups)
+            group_numbers = {id(p): number for number, group in enumerate(zero_optimizer.bit16_groups) for p in group}
+            self._piece_of = partial(_piece_of_stage_2, zero_optimizer, group_numbers)
 
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
@@ -109,11 +109,11 @@ class ZeroOptimizer(RunOptimizer):
     def _gathered(self, name: str, parameter: nn.Parameter, key: str) -> Tensor:
         """Return, in every process, the whole state tensor `key` of a parameter; its fp32 weights if `key` is empty."""
         piece, shape = self._piece_of(parameter), self._shapes[name]
-        whole = torch.zeros(shape.numel(), dtype=torch.float32, device=self._device)
-        mine = piece.of(self._state_of(parameter)[key] if key else piece.flat.detach())
-        whole.narrow(0, piece.start, piece.count).copy_(mine)
-        dist.all_reduce(whole)
-        return whole.view(shape)
+        whole_tensor = torch.zeros(shape.numel(), dtype=torch.float32, device=self._device)
+        own_values = piece.of(self._state_of(parameter)[key] if key else piece.flat.detach())
+        whole_tensor.narrow(0, piece.start, piece.count).copy_(own_values)
+        dist.all_reduce(whole_tensor)
+        return whole_tensor.view(shape)
 
     def _load_parameter(self, name: str, state: dict[str, Tensor]) -> None:
         parameter, piece = self._named[name], self._piece_of(self._named[name])
@@ -122,13 +122,13 @@ class ZeroOptimizer(RunOptimizer):
             self._take(piece, piece.flat, master_of(name, master, self._shapes[name]))
         self._require_whole(name, state, self._shapes[name])
         for key, value in state.items():
-            begun = self.torch.state[piece.flat]
+            piece_state = self.torch.state[piece.flat]
             if key not in self.spec.shaped_keys:
                 # A flat tensor has one step count, but parameters without gradients were saved with lower counts.
-                steps = begun.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
+                steps = piece_state.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
                 torch.maximum(steps, value.to(steps.device), out=steps)
             else:
-                self._take(piece, begun.setdefault(key, torch.zeros_like(piece.flat)), value)
+                self._take(piece, piece_state.setdefault(key, torch.zeros_like(piece.flat)), value)
 
     def _take(self, piece: _GradientPiece, flat: Tensor, whole: Tensor) -> None:
         piece.of(flat.detach()).copy_(whole.flatten().narrow(0, piece.start, piece.count))
@@ -140,16 +140,16 @@ def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:
         return _GradientPiece(flat, 0, 0, 0)
-    mine, whole = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return _GradientPiece(flat, mine.start, whole.start, mine.numel)
+    own_address, weight_address = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return _GradientPiece(flat, own_address.start, weight_address.start, own_address.numel)
 
 
 def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
     """Return this process's piece of a parameter in ZeRO 3, which splits each parameter equally and pads the end."""
-    group, offset, numbers = zero.grad_position[zero.get_param_id(parameter)]
-    start = min(rank * numbers, parameter.ds_numel)
+    group, offset, partition_size = zero.grad_position[zero.get_param_id(parameter)]
+    start = min(rank * partition_size, parameter.ds_numel)
     return _GradientPiece(
-        zero.fp32_partitioned_groups_flat[group], offset, start, min(numbers, parameter.ds_numel - start)
+        zero.fp32_partitioned_groups_flat[group], offset, start, min(partition_size, parameter.ds_numel - start)
     )
 
 
@@ -218,18 +218,18 @@ class Zero(Collectives):
             return super().weights(method, model)
         # Each placeholder has the shape of the whole parameter, and an address that identifies it under any name.
         shards = [(parameter, parameter.data) for parameter in model.parameters()]
-        by_address: dict[int, Any] = {}
+        parameter_by_address: dict[int, Any] = {}
         try:
             for parameter, data in shards:
                 parameter.data = data.new_empty(()).expand(parameter.ds_shape)
-                by_address[parameter.data_ptr()] = parameter
+                parameter_by_address[parameter.data_ptr()] = parameter
             weights = method.weights(model)
         finally:
             for parameter, data in shards:
                 parameter.data = data
         return {
             name: InParts(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
-            if (p := by_address.get(tensor.data_ptr())) is not None
+            if (p := parameter_by_address.get(tensor.data_ptr())) is not None
             else tensor
             for name, tensor in weights.items()
         }
@@ -270,13 +270,13 @@ class Zero(Collectives):
         if persistent:
             persistent[0].all_gather(persistent)
 
-    def _gather_what_is_read(self, gather: bool) -> None:
+    def _gather_what_is_read(self, is_gathered: bool) -> None:
         """Set whether sharded weights are gathered when a layer reads them from another layer."""
         from deepspeed.runtime.zero.parameter_offload import ensure_zero_ordered_dict
 
         for module in self._model.modules():
             ensure_zero_ordered_dict(module)
-            module._parameters._in_forward = gather
+            module._parameters._in_forward = is_gathered
 
 
 def _deepspeed() -> Any:
@@ -297,18 +297,18 @@ def _settings(
 ) -> dict[str, Any]:
     """Return DeepSpeed's settings. The number of passes in a step is 1, because `Zero.summing` marks the last pass."""
     parameters = list(model.parameters())
-    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    of_layer = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)
-    zero: dict[str, Any] = {
+    trained_count = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    layer_numbers = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)
+    zero_settings: dict[str, Any] = {
         "stage": stage,
         # The whole bucket is allocated, even for few gradients. Its size must be even.
-        "reduce_bucket_size": min(BUCKET_NUMBERS, trained + trained % 2),
+        "reduce_bucket_size": min(BUCKET_NUMBERS, trained_count + trained_count % 2),
         "allgather_bucket_size": BUCKET_NUMBERS,
     }
     if stage == 3:
-        zero |= {
+        zero_settings |= {
             # The next layer is gathered while one computes. No layer is kept from the forward to the backward pass.
-            "stage3_prefetch_bucket_size": of_layer,
+            "stage3_prefetch_bucket_size": layer_numbers,
             "stage3_max_reuse_distance": 0,
             # Norms and biases stay whole.
             "stage3_param_persistence_threshold": max((p.numel() for p in parameters if p.ndim < 2), default=0),
@@ -316,17 +316,17 @@ def _settings(
             "memory_efficient_linear": False,
         }
     if plan.cpu_offload.value:
-        on_host = {"device": "cpu", "pin_memory": device.type == "cuda"}
-        zero |= {"offload_optimizer": on_host} | ({"offload_param": on_host} if stage == 3 else {})
-    in_16_bits = any(parameter.dtype in SIXTEEN_BITS and parameter.requires_grad for parameter in parameters)
+        host_offload = {"device": "cpu", "pin_memory": device.type == "cuda"}
+        zero_settings |= {"offload_optimizer": host_offload} | ({"offload_param": host_offload} if stage == 3 else {})
+    is_16_bits = any(parameter.dtype in SIXTEEN_BITS and parameter.requires_grad for parameter in parameters)
     return {
         "train_micro_batch_size_per_gpu": plan.per_device_train_batch_size.value,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": plan.config.training.max_grad_norm,
-        "zero_optimization": zero,
+        "zero_optimization": zero_settings,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        "bf16": {"enabled": in_16_bits, "check_grad_overflow": True},
+        "bf16": {"enabled": is_16_bits, "check_grad_overflow": True},
         # Gradients are summed in fp32, also those of 16-bit weights.
         "communication_data_type": "fp32",
         "data_types": {"grad_accum_dtype": "fp32"},

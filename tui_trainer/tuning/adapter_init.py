@@ -54,18 +54,18 @@ class TakenOut:
             if not goes_on(number):
                 return False
             base = layer.get_base_layer()
-            whole, stored = base.weight.data, base.weight.data.clone()
+            weight, stored_weight = base.weight.data, base.weight.data.clone()
             if layer.fan_in_fan_out and init == "olora":
                 # peft does not transpose such weights here (0.21).
-                base.weight.data = whole.t().contiguous()
+                base.weight.data = weight.t().contiguous()
             with torch.no_grad():
                 layer.olora_init(_ADAPTER) if init == "olora" else layer.pissa_init(_ADAPTER, init)
-            base.weight.data = stored
-            for which in _RANK_DIMENSION:
-                factor = self._factor(name, which)
+            base.weight.data = stored_weight
+            for key in _RANK_DIMENSION:
+                factor = self._factor(name, key)
                 # A slice would keep the whole decomposition in memory.
                 factor.data = factor.data.contiguous().clone()
-                self._begun[name][which] = factor.detach().cpu().clone()
+                self._begun[name][key] = factor.detach().cpu().clone()
             self._take_out(name)
         return True
 
@@ -73,52 +73,52 @@ class TakenOut:
         """Return the adapter with twice the rank, under peft's names. Filling a tensor of it changes frozen weights."""
         import torch
 
-        saved: dict[str, Tensor | InParts] = dict(weights)
+        saved_tensors: dict[str, Tensor | InParts] = dict(weights)
         for name in self._layers:
-            for which, along in _RANK_DIMENSION.items():
-                own = self._factor(name, which)
-                shape = torch.Size(size * (2 if i == along else 1) for i, size in enumerate(own.shape))
-                gather, fill = partial(self._gather, name, which), partial(self._fill, name, which)
-                saved[f"{name}.{which}.weight"] = InParts(shape, own.dtype, gather, fill)
-        return saved
+            for key, dimension in _RANK_DIMENSION.items():
+                factor = self._factor(name, key)
+                shape = torch.Size(size * (2 if i == dimension else 1) for i, size in enumerate(factor.shape))
+                gather, fill = partial(self._gather, name, key), partial(self._fill, name, key)
+                saved_tensors[f"{name}.{key}.weight"] = InParts(shape, factor.dtype, gather, fill)
+        return saved_tensors
 
-    def _factor(self, name: str, which: _Factor) -> Any:
-        return getattr(self._layers[name], which)[_ADAPTER].weight
+    def _factor(self, name: str, key: _Factor) -> Any:
+        return getattr(self._layers[name], key)[_ADAPTER].weight
 
-    def _gather(self, name: str, which: _Factor) -> Tensor:
+    def _gather(self, name: str, key: _Factor) -> Tensor:
         import torch
 
-        own, begun = self._factor(name, which).detach(), self._begun[name][which]
-        return torch.cat([own, begun.to(own.device) * (1 if which == "lora_A" else -1)], _RANK_DIMENSION[which])
+        factor, initial = self._factor(name, key).detach(), self._begun[name][key]
+        return torch.cat([factor, initial.to(factor.device) * (1 if key == "lora_A" else -1)], _RANK_DIMENSION[key])
 
-    def _fill(self, name: str, which: _Factor, value: Tensor) -> None:
-        own, initial = self._factor(name, which), self._begun[name]
-        along = _RANK_DIMENSION[which]
-        now, begun = value.chunk(2, along)
-        own.data.copy_(now)
-        begun = begun.clone() if which == "lora_A" else -begun
-        if which not in initial:
-            initial[which] = begun
-            if len(initial) == len(_RANK_DIMENSION):
+    def _fill(self, name: str, key: _Factor, value: Tensor) -> None:
+        factor, initial_factors = self._factor(name, key), self._begun[name]
+        dimension = _RANK_DIMENSION[key]
+        current_value, initial_value = value.chunk(2, dimension)
+        factor.data.copy_(current_value)
+        initial_value = initial_value.clone() if key == "lora_A" else -initial_value
+        if key not in initial_factors:
+            initial_factors[key] = initial_value
+            if len(initial_factors) == len(_RANK_DIMENSION):
                 self._take_out(name)
-        elif not initial[which].equal(begun):
+        elif not initial_factors[key].equal(initial_value):
             raise CheckpointError(
                 f"the adapter on {name} was initialised differently from the adapter in this checkpoint"
             )
 
     def _take_out(self, name: str) -> None:
         """Subtract the initial adapter from the weight of a layer. New and resumed runs get exactly the same weight."""
-        layer, begun = self._layers[name], self._begun[name]
+        layer, initial_factors = self._layers[name], self._begun[name]
         weight = layer.get_base_layer().weight
-        a, b = (begun[which].to(weight.device) for which in _RANK_DIMENSION)
-        taken = layer.scaling[_ADAPTER] * b @ a
-        weight.data = (weight.data.float() - (taken.t() if layer.fan_in_fan_out else taken)).to(weight.dtype)
+        a, b = (initial_factors[key].to(weight.device) for key in _RANK_DIMENSION)
+        product = layer.scaling[_ADAPTER] * b @ a
+        weight.data = (weight.data.float() - (product.t() if layer.fan_in_fan_out else product)).to(weight.dtype)
 
 
 def taken_out_of(model: Any) -> TakenOut | None:
     """Return the initial adapters of a model; None if its weights are not changed by them."""
-    initial: TakenOut | None = getattr(model, "taken_out", None)
-    return initial
+    taken_out: TakenOut | None = getattr(model, "taken_out", None)
+    return taken_out
 
 
 def saved_config(model: Any) -> Any:

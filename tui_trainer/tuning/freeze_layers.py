@@ -45,10 +45,10 @@ def trained_names(model: Any, wanted: str) -> list[str]:
     The new head of a classifier is included. Raises ConfigError if a pattern matches none or all parameters.
     """
     names = list(_of_language_model(model))
-    heads = tuple(f"{head}." for head in head_paths(model))
-    body = [name for name in names if not name.startswith(heads)] if heads else names
-    if by_number := _BY_NUMBER.fullmatch(wanted.strip()):
-        fits = _numbered(body, by_number[1], int(by_number[2]))
+    head_prefixes = tuple(f"{head}." for head in head_paths(model))
+    body_names = [name for name in names if not name.startswith(head_prefixes)] if head_prefixes else names
+    if number_match := _BY_NUMBER.fullmatch(wanted.strip()):
+        matching_names = _numbered(body_names, number_match[1], int(number_match[2]))
     else:
         try:
             pattern = re.compile(wanted)
@@ -56,67 +56,67 @@ def trained_names(model: Any, wanted: str) -> list[str]:
             raise _wrong(
                 f"is not a valid pattern: {error}", 'write "last 2", "first 2" or a regular expression'
             ) from None
-        fits = {name for name in body if pattern.search(name)}
-    if not fits:
-        some = ", ".join([*body[:2], *body[-2:]])
+        matching_names = {name for name in body_names if pattern.search(name)}
+    if not matching_names:
+        examples = ", ".join([*body_names[:2], *body_names[-2:]])
         raise _wrong(
-            f"matches no weight of the model: {one_line(wanted, 80)}", f"names of weights are {one_line(some, 300)}"
+            f"matches no weight of the model: {one_line(wanted, 80)}", f"names of weights are {one_line(examples, 300)}"
         )
-    if len(fits) == len(body):
+    if len(matching_names) == len(body_names):
         raise _wrong(f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all weights")
-    return [name for name in names if name in fits or name.startswith(heads or ("\n",))]
+    return [name for name in names if name in matching_names or name.startswith(head_prefixes or ("\n",))]
 
 
 def part_of(model: Any, wanted: str) -> TrainedPart:
     """Return the sizes of the part of a model that trains for `wanted`. Raises ConfigError like `trained_names`."""
-    trained = set(trained_names(model, wanted))
+    chosen_names = set(trained_names(model, wanted))
     weights = _of_language_model(model)
-    layers = {name: _layer_number(name) for name in weights}
-    lists = {layer[0] for layer in layers.values() if layer}
-    depth = max((layer[1] for layer in layers.values() if layer), default=-1) + 1
-    first_in_layer = next((index for index, layer in enumerate(layers.values()) if layer), 0)
+    layer_by_name = {name: _layer_number(name) for name in weights}
+    list_paths = {layer[0] for layer in layer_by_name.values() if layer}
+    depth = max((layer[1] for layer in layer_by_name.values() if layer), default=-1) + 1
+    first_layer_index = next((index for index, layer in enumerate(layer_by_name.values()) if layer), 0)
     # Gradients of weights before the layers, such as embeddings, pass through all layers.
-    below = [name for name in [*weights][:first_in_layer] if name in trained]
-    lowest = min((layer[1] for name, layer in layers.items() if name in trained and layer), default=depth)
+    names_below = [name for name in [*weights][:first_layer_index] if name in chosen_names]
+    lowest = min((layer[1] for name, layer in layer_by_name.items() if name in chosen_names and layer), default=depth)
     output = model.get_output_embeddings()
     return TrainedPart(
-        parameters=sum(weights[name].numel() for name in trained),
-        backward_layers=depth if below or len(lists) > 1 else depth - lowest,
-        trains_output=output is not None and any(weights[name] is output.weight for name in trained),
+        parameters=sum(weights[name].numel() for name in chosen_names),
+        backward_layers=depth if names_below or len(list_paths) > 1 else depth - lowest,
+        trains_output=output is not None and any(weights[name] is output.weight for name in chosen_names),
     )
 
 
 def _of_language_model(model: Any) -> dict[str, Any]:
     """Return all parameters except those of image towers, keyed by name."""
-    towers = tuple(f"{path}." for path in tower_modules(model))
-    return {name: weight for name, weight in model.named_parameters() if not (towers and name.startswith(towers))}
+    prefixes = tuple(f"{path}." for path in tower_modules(model))
+    return {name: weight for name, weight in model.named_parameters() if not (prefixes and name.startswith(prefixes))}
 
 
 def head_paths(model: Any) -> tuple[str, ...]:
     """Return the paths of the modules of a classifier's head, as in the names of parameters."""
-    heads = head_of(model)
-    pooled = f"{model.base_model_prefix}.pooler"
-    return tuple(pooled if name == "pooler" else name for name in heads)
+    head_names = head_of(model)
+    pooler_path = f"{model.base_model_prefix}.pooler"
+    return tuple(pooler_path if name == "pooler" else name for name in head_names)
 
 
 def _layer_number(name: str) -> tuple[str, int] | None:
     """Return (list of layers, number in it): `("model.layers", 7)` for `model.layers.7.mlp.up_proj.weight`."""
-    words = name.split(".")
-    index = next((index for index, word in enumerate(words) if word.isdigit()), None)
-    return None if index is None else (".".join(words[:index]), int(words[index]))
+    parts = name.split(".")
+    index = next((index for index, word in enumerate(parts) if word.isdigit()), None)
+    return None if index is None else (".".join(parts[:index]), int(parts[index]))
 
 
 def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
-    layers = {name: layer for name in names if (layer := _layer_number(name))}
-    lists = sorted({path for path, _ in layers.values()})
-    if len(lists) != 1:
-        hint = f"use a regular expression, such as {lists[0] if lists else 'layer'}"
-        raise _wrong(f"cannot count layers, because this model has {len(lists)} lists of layers", hint)
-    numbers = sorted({number for _, number in layers.values()})
+    layer_by_name = {name: layer for name in names if (layer := _layer_number(name))}
+    list_paths = sorted({path for path, _ in layer_by_name.values()})
+    if len(list_paths) != 1:
+        hint = f"use a regular expression, such as {list_paths[0] if list_paths else 'layer'}"
+        raise _wrong(f"cannot count layers, because this model has {len(list_paths)} lists of layers", hint)
+    numbers = sorted({number for _, number in layer_by_name.values()})
     if not 0 < count < len(numbers):
         raise _wrong(f"selects {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
-    chosen = {*(numbers[-count:] if end == "last" else numbers[:count])}
-    return {name for name, (_, number) in layers.items() if number in chosen}
+    chosen_numbers = {*(numbers[-count:] if end == "last" else numbers[:count])}
+    return {name for name, (_, number) in layer_by_name.items() if number in chosen_numbers}
 
 
 def _wrong(message: str, hint: str) -> ConfigError:
@@ -133,17 +133,17 @@ class SomeLayers(Method):
     def apply(
         self, model: Any, tuning: TuningSection, *, seed: int, autocast: bool, token_ids: Sequence[int] = ()
     ) -> Any:
-        trained = set(trained_names(model, tuning.trainable_layers))
+        trainable_names = set(trained_names(model, tuning.trainable_layers))
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name in trained)
+            parameter.requires_grad_(name in trainable_names)
         return model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
         """Return the weights that train, and the buffers that are saved with a model, keyed by name."""
-        frozen = {
+        frozen_names = {
             name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad
         }
-        return {name: tensor for name, tensor in super().weights(model).items() if name not in frozen}
+        return {name: tensor for name, tensor in super().weights(model).items() if name not in frozen_names}
 
 
 METHOD = SomeLayers()

@@ -59,9 +59,9 @@ class Method:
 
         For this class they are all parameters and saved buffers. A weight with two names has one entry.
         """
-        shared_once = {name: parameter.detach() for name, parameter in model.named_parameters()}
-        parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-        return shared_once | {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+        tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        parameter_names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        return tensors | {name: tensor for name, tensor in model.state_dict().items() if name not in parameter_names}
 
     def saved(self, model: Any) -> dict[str, Tensor | InParts]:
         """Return the tensors that a checkpoint saves for these weights, keyed by name."""

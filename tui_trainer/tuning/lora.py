@@ -38,18 +38,18 @@ class Lora(Method):
         from peft import LoraConfig, get_peft_model
         from peft.utils import ModulesToSaveWrapper
 
-        names, alpha = names_in(tuning.target_modules), float(tuning.lora_alpha)
-        saved = names_in(tuning.modules_to_save)
-        targets: str | list[str] = "all-linear" if names == ("all-linear",) else list(names)
+        target_names, alpha = names_in(tuning.target_modules), float(tuning.lora_alpha)
+        saved_names = names_in(tuning.modules_to_save)
+        targets: str | list[str] = "all-linear" if target_names == ("all-linear",) else list(target_names)
         if tower_modules(model):
-            targets, saved = _in_language_model(model, names, saved)
+            targets, saved_names = _in_language_model(model, target_names, saved_names)
         if is_pattern(tuning.target_modules):
             targets = tuning.target_modules
-        task, heads = _ending(model)
+        task_type, head_names = _ending(model)
         # Random values of adapters depend on the seed alone, not on random numbers that were used to make the model.
         torch.manual_seed(seed)
         config = LoraConfig(
-            task_type=task,
+            task_type=task_type,
             r=tuning.r,
             # 16.0 becomes 16, because tools that read adapter_config.json expect a whole number. peft takes any number.
             lora_alpha=int(alpha) if alpha.is_integer() else alpha,  # type: ignore[arg-type]
@@ -57,31 +57,31 @@ class Lora(Method):
             target_modules=targets,
             target_parameters=list(names_in(tuning.target_parameters)) or None,
             # The head of a classifier is new or from another task, so it is trained as a whole and gets no adapter.
-            exclude_modules=rf"(.*\.)?({'|'.join(heads)})(\..*)?" if heads else None,
-            modules_to_save=list(dict.fromkeys((*saved, *heads))) or None,
+            exclude_modules=rf"(.*\.)?({'|'.join(head_names)})(\..*)?" if head_names else None,
+            modules_to_save=list(dict.fromkeys((*saved_names, *head_names))) or None,
             use_rslora=tuning.use_rslora,
             use_dora=tuning.use_dora,
             trainable_token_indices=_rows_of(model, token_ids) if token_ids else None,
             # Initializations that change the weights follow once the adapters exist (`adapter_init.py`).
             init_lora_weights="gaussian" if tuning.init_lora_weights == "gaussian" else True,
             # If head and embedding were one weight, they stay one: otherwise a merge drops what one of them has learnt.
-            ensure_weight_tying=bool(saved) and bool(getattr(model.config, "tie_word_embeddings", False)),
+            ensure_weight_tying=bool(saved_names) and bool(getattr(model.config, "tie_word_embeddings", False)),
         )
         with warnings.catch_warnings():
             # peft uses a deprecated name of transformers, and warns that GPT-2's matrices are transposed.
             warnings.simplefilter("ignore")
-            adapted: Any = get_peft_model(model, config)
-        wrappers = (module for module in adapted.modules() if isinstance(module, ModulesToSaveWrapper))
-        spared = {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
-        for parameter in adapted.parameters():
-            if parameter.requires_grad and parameter not in spared and parameter.dtype != torch.float32:
+            peft_model: Any = get_peft_model(model, config)
+        wrappers = (module for module in peft_model.modules() if isinstance(module, ModulesToSaveWrapper))
+        spared_parameters = {parameter for wrapper in wrappers for parameter in wrapper.parameters()}
+        for parameter in peft_model.parameters():
+            if parameter.requires_grad and parameter not in spared_parameters and parameter.dtype != torch.float32:
                 parameter.data = parameter.data.float()
         if autocast:
-            _without_input_casts(adapted)
-        setattr(adapted, _OTHER_CONFIG, bool(heads) or _differs(model))
+            _without_input_casts(peft_model)
+        setattr(peft_model, _OTHER_CONFIG, bool(head_names) or _differs(model))
         if tuning.mutates_weights:
-            adapted.taken_out = TakenOut(adapted)
-        return adapted
+            peft_model.taken_out = TakenOut(peft_model)
+        return peft_model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
         """Return the adapter's weights under peft's names. A weight that is both head and embedding has two names."""
@@ -103,17 +103,17 @@ class Lora(Method):
             from safetensors.torch import save_file
 
             self.describe(model, folder)
-            saved = {name: x.gather() if isinstance(x, InParts) else x for name, x in self.saved(model).items()}
+            saved_tensors = {name: x.gather() if isinstance(x, InParts) else x for name, x in self.saved(model).items()}
             # Weights are copied, because head and embedding may be one tensor.
-            copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved.items()}
+            copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved_tensors.items()}
             save_file(copies, folder / self.weights_file, metadata={"format": "pt"})
         else:
             model.save_pretrained(folder, save_embedding_layers=False)
             (folder / "README.md").unlink(missing_ok=True)
             _keep_labels(model, folder)
         # A task may use other stop tokens than the base model.
-        if (generation := getattr(model.get_base_model(), "generation_config", None)) is not None:
-            generation.save_pretrained(folder)
+        if (generation_config := getattr(model.get_base_model(), "generation_config", None)) is not None:
+            generation_config.save_pretrained(folder)
 
 
 def _rows_of(model: Any, token_ids: Sequence[int]) -> dict[str, list[int]]:
@@ -130,14 +130,14 @@ def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...
     """
     from torch import nn
 
-    inside, language = language_model(model)
+    language_path, language = language_model(model)
     if names == ("all-linear",):
         linears = (path.rpartition(".")[2] for path, part in language.named_modules() if isinstance(part, nn.Linear))
         names = tuple(dict.fromkeys(linears))
-    targets = rf"{re.escape(inside)}\.(.*\.)?({'|'.join(map(re.escape, names))})"
-    outside = {f"{path}." for path in tower_modules(model)}
+    target_pattern = rf"{re.escape(language_path)}\.(.*\.)?({'|'.join(map(re.escape, names))})"
+    tower_prefixes = {f"{path}." for path in tower_modules(model)}
     paths = [path for path, _ in model.named_modules() if path.endswith(saved) and saved]
-    return targets, tuple(path for path in paths if not f"{path}.".startswith(tuple(outside)))
+    return target_pattern, tuple(path for path in paths if not f"{path}.".startswith(tuple(tower_prefixes)))
 
 
 def _keep_labels(model: Any, folder: Path) -> None:
@@ -161,11 +161,11 @@ def _differs(model: Any) -> bool:
     config = model.config
     if not config.name_or_path:
         return False
-    stored = AutoConfig.from_pretrained(
+    stored_config = AutoConfig.from_pretrained(
         config.name_or_path, local_files_only=True, trust_remote_code=hasattr(config, "auto_map")
     )
     return any(
-        getattr(config.get_text_config(), name, None) != getattr(stored.get_text_config(), name, None)
+        getattr(config.get_text_config(), name, None) != getattr(stored_config.get_text_config(), name, None)
         for name in ("vocab_size", "rope_parameters", "max_position_embeddings")
     )
 
@@ -181,17 +181,17 @@ def _ending(model: Any) -> tuple[str, tuple[str, ...]]:
     peft itself saves only modules called `classifier` and `score`, and leaves the rest of a head random and frozen.
     """
     name = type(model).__name__
-    kind = {
+    task_by_ending = {
         "ForSequenceClassification": "SEQ_CLS",
         "ForTokenClassification": "TOKEN_CLS",
         **dict.fromkeys(("ForQuestionAnswering", "ForQuestionAnsweringSimple"), "QUESTION_ANS"),
     }
-    task = next((task for ending, task in kind.items() if name.endswith(ending)), "")
+    task = next((task for suffix, task in task_by_ending.items() if name.endswith(suffix)), "")
     if not task:
         return ("SEQ_2_SEQ_LM" if getattr(model.config, "is_encoder_decoder", False) else "CAUSAL_LM"), ()
-    beside = (name for name, part in model.named_children() if name != model.base_model_prefix and _has_weights(part))
-    pooler = ("pooler",) if _has_weights(getattr(model.base_model, "pooler", None)) else ()
-    return task, (*pooler, *beside)
+    heads = (name for name, part in model.named_children() if name != model.base_model_prefix and _has_weights(part))
+    pooler_names = ("pooler",) if _has_weights(getattr(model.base_model, "pooler", None)) else ()
+    return task, (*pooler_names, *heads)
 
 
 def _has_weights(module: Any) -> bool:

@@ -45,8 +45,8 @@ class Gguf(Format):
         return (2 if trained.base else 1) * trained.weight_bytes
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            model_folder = Path(temporary)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary_path:
+            model_folder = Path(temporary_path)
             if trained.base:
                 merged.FORMAT.write(trained, model_folder, progress)
             else:
@@ -77,14 +77,14 @@ class Gguf(Format):
         fields = GGUFReader(folder / FILE).fields
         settings = {name.removeprefix("tokenizer.ggml."): field.contents() for name, field in fields.items()}
         ids = {token: index for index, token in enumerate(settings["tokens"])}
-        own = load_tokenizer(trained)
-        before = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
-        after = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
+        own_tokenizer = load_tokenizer(trained)
+        bos_ids = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
+        eos_ids = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
 
-        def read(text: str, **_: bool) -> dict[str, list[int]]:
-            return {"input_ids": [*before, *(ids.get(token, -1) for token in own.tokenize(text)), *after]}
+        def encode(text: str, **_: bool) -> dict[str, list[int]]:
+            return {"input_ids": [*bos_ids, *(ids.get(token, -1) for token in own_tokenizer.tokenize(text)), *eos_ids]}
 
-        return read
+        return encode
 
 
 def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:

@@ -36,26 +36,26 @@ class Merged(Format):
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         # Merged weights are rounded to the dtype in which they are stored. bf16 has 8 significant bits.
-        exact = {facts.dtype for facts in read_headers(trained.base or trained.folder).values()} <= {"F32", "F64"}
-        return Tolerance(logits=1e-4, loss=1e-4) if exact else Tolerance(logits=0.05, loss=0.02)
+        is_exact = {facts.dtype for facts in read_headers(trained.base or trained.folder).values()} <= {"F32", "F64"}
+        return Tolerance(logits=1e-4, loss=1e-4) if is_exact else Tolerance(logits=0.05, loss=0.02)
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         assert trained.base is not None, "refusal() rejects models without an adapter"
-        result = _MergedTensors(_adapted_without_weights(trained), trained.base)
-        missing = [name for name in result.names if name not in result.facts and name not in result.own]
-        if missing or result.adapts_experts:
+        tensors = _MergedTensors(_adapted_without_weights(trained), trained.base)
+        missing = [name for name in tensors.names if name not in tensors.facts and name not in tensors.own]
+        if missing or tensors.adapts_experts:
             reason = f"{missing[0]} has another name in the base model's files" if missing else "experts are adapted"
             progress(f"loading the whole model, because {reason}", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
             if trained.writes:
-                result.inner.generation_config = _generation_settings(trained)
-                trained.task.set_generation(trained.config, result.inner, load_tokenizer(trained))
-            _write_shards(result, folder, progress)
+                tensors.inner.generation_config = _generation_settings(trained)
+                trained.task.set_generation(trained.config, tensors.inner, load_tokenizer(trained))
+            _write_shards(tensors, folder, progress)
             if trained.config.model.trust_remote_code:
                 # `config.save_pretrained()` copies only the code file of the config's class.
-                for code in trained.base.glob("*.py"):
-                    shutil.copyfile(code, folder / code.name)
+                for code_file in trained.base.glob("*.py"):
+                    shutil.copyfile(code_file, folder / code_file.name)
         save_tokenizer(load_tokenizer(trained), folder)
         copy_processor_files(trained.base, folder)
 
@@ -81,9 +81,9 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
             setattr(module, name, torch.nn.Parameter(torch.zeros(()).expand(weight.shape), requires_grad=False))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        adapted = get_peft_model(model, PeftConfig.from_pretrained(str(trained.folder)))
-    set_peft_model_state_dict(adapted, load_peft_weights(str(trained.folder), device="cpu"), low_cpu_mem_usage=True)
-    return adapted.eval()
+        peft_model = get_peft_model(model, PeftConfig.from_pretrained(str(trained.folder)))
+    set_peft_model_state_dict(peft_model, load_peft_weights(str(trained.folder), device="cpu"), low_cpu_mem_usage=True)
+    return peft_model.eval()
 
 
 def _generation_settings(trained: TrainedModel) -> Any:
@@ -106,16 +106,16 @@ class _MergedTensors:
         from peft.tuners.tuners_utils import BaseTunerLayer
         from peft.utils import ModulesToSaveWrapper
 
-        fields = model.peft_config["default"].to_dict()
+        adapter_fields = model.peft_config["default"].to_dict()
         self.inner, self.facts, self._base = model.get_base_model(), read_headers(base), base
-        tied = set(getattr(self.inner, "all_tied_weights_keys", None) or ())
+        tied_names = set(getattr(self.inner, "all_tied_weights_keys", None) or ())
         names = dict.fromkeys(map(_base_name, self.inner.state_dict()))
-        self.names = [name for name in names if name and name not in tied]
+        self.names = [name for name in names if name and name not in tied_names]
         self.own: dict[str, Any] = {}
         self.adapts_experts = False
         self._layers: dict[str, Any] = {}
         self._rows = self.inner.config.get_text_config().vocab_size
-        self._ids = ids_of_adapter(fields) or range(0)
+        self._ids = ids_of_adapter(adapter_fields) or range(0)
         embeddings = (self.inner.get_input_embeddings(), self.inner.get_output_embeddings())
         self._tables = {
             _base_name(f"{path}.{name}")
@@ -125,8 +125,8 @@ class _MergedTensors:
         }
         for path, module in self.inner.named_modules(remove_duplicate=False):
             if isinstance(module, ModulesToSaveWrapper):
-                trained = module.modules_to_save["default"].state_dict()
-                self.own |= {_base_name(f"{path}.{name}"): tensor for name, tensor in trained.items()}
+                trained_tensors = module.modules_to_save["default"].state_dict()
+                self.own |= {_base_name(f"{path}.{name}"): tensor for name, tensor in trained_tensors.items()}
             elif isinstance(module, BaseTunerLayer) and hasattr(module, "parameter_name"):
                 self.adapts_experts = True
             elif isinstance(module, BaseTunerLayer) and module.active_adapters:
@@ -139,26 +139,26 @@ class _MergedTensors:
     def size_bytes(self, name: str) -> int:
         if name not in self.facts or name in self.own:
             return int(self.own[name].nbytes)
-        stored = self.facts[name]
-        grows = name in self._tables and self._rows > stored.shape[0]
-        return stored.size_bytes * self._rows // stored.shape[0] if grows else stored.size_bytes
+        stored_facts = self.facts[name]
+        grows = name in self._tables and self._rows > stored_facts.shape[0]
+        return stored_facts.size_bytes * self._rows // stored_facts.shape[0] if grows else stored_facts.size_bytes
 
     def get(self, name: str) -> Any:
         """Return one tensor in the dtype in which the base model stores it."""
         import torch
 
-        own, stored = self.own.get(name), self._stored(name)
-        if own is not None:
-            return own.to(own.dtype if stored is None else stored.dtype).contiguous()
+        own_tensor, stored_tensor = self.own.get(name), self._stored(name)
+        if own_tensor is not None:
+            return own_tensor.to(own_tensor.dtype if stored_tensor is None else stored_tensor.dtype).contiguous()
         if (layer := self._layers.get(name)) is None:
-            return stored
+            return stored_tensor
         base_layer = layer.get_base_layer()
-        base_layer.weight = torch.nn.Parameter(stored.float(), requires_grad=False)
+        base_layer.weight = torch.nn.Parameter(stored_tensor.float(), requires_grad=False)
         layer.merge(safe_merge=True)
-        merged = base_layer.weight.detach().to(stored.dtype).contiguous()
+        merged_weight = base_layer.weight.detach().to(stored_tensor.dtype).contiguous()
         layer.merged_adapters.clear()
-        base_layer.weight = torch.nn.Parameter(torch.zeros(()).expand(merged.shape), requires_grad=False)
-        return merged
+        base_layer.weight = torch.nn.Parameter(torch.zeros(()).expand(merged_weight.shape), requires_grad=False)
+        return merged_weight
 
     def _stored(self, name: str) -> Any:
         from safetensors import safe_open
@@ -181,17 +181,17 @@ def _write_shards(result: _MergedTensors, folder: Path, progress: Progress) -> N
     from safetensors.torch import save_file
 
     # Small files of the base model suggest that users load it with little memory.
-    limit = min(shards.SHARD_BYTES, result.largest_file_bytes)
-    files = shards.split({name: result.size_bytes(name) for name in result.names}, SINGLE_FILE, limit)
+    limit_bytes = min(shards.SHARD_BYTES, result.largest_file_bytes)
+    files = shards.split({name: result.size_bytes(name) for name in result.names}, SINGLE_FILE, limit_bytes)
     tensor_count = total_bytes = 0
-    for file, names in files.items():
+    for file_name, names in files.items():
         tensors = {}
         for name in names:
             progress("merging", tensor_count, len(result.names), "tensors")
             tensors[name] = result.get(name)
             total_bytes += tensors[name].nbytes
             tensor_count += 1
-        save_file(tensors, folder / file, metadata={"format": "pt"})
+        save_file(tensors, folder / file_name, metadata={"format": "pt"})
     if len(files) > 1:
         index = shards.index_of(files, total_bytes)
         (folder / INDEX_FILE).write_text(json.dumps(index, indent=1))
@@ -200,8 +200,8 @@ def _write_shards(result: _MergedTensors, folder: Path, progress: Progress) -> N
     [(dtype, _)] = Counter(result.facts[name].dtype for name in result.names if name in result.facts).most_common(1)
     result.inner.config.dtype = DTYPES.get(dtype, "float32")
     result.inner.config.save_pretrained(folder)
-    if (generation := getattr(result.inner, "generation_config", None)) is not None:
-        generation.save_pretrained(folder)
+    if (generation_config := getattr(result.inner, "generation_config", None)) is not None:
+        generation_config.save_pretrained(folder)
 
 
 FORMAT = Merged()

@@ -37,9 +37,9 @@ class Onnx(Format):
     def refusal(self, trained: TrainedModel) -> str:
         from packaging.version import Version
 
-        if Version(installed := version("transformers")) < Version(_LEAST_TRANSFORMERS):
-            newer = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
-            return f"transformers {installed} cannot export models to ONNX; install a newer version with {newer}"
+        if Version(found_version := version("transformers")) < Version(_LEAST_TRANSFORMERS):
+            command = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
+            return f"transformers {found_version} cannot export models to ONNX; install a newer version with {command}"
         return ""
 
     def size_bytes(self, trained: TrainedModel) -> int:
@@ -58,15 +58,15 @@ class Onnx(Format):
         # A model's `save_pretrained()` sets `architectures`, but the exporter saves only the config.
         model.config.architectures = [type(model).__name__]
         progress("tracing the model", 0, None, "")
-        exported = self._graphs(model, trained.head)
+        graphs = self._graphs(model, trained.head)
         if trained.writes:
-            exported.generation_config = model.generation_config
+            graphs.generation_config = model.generation_config
         progress("writing", 0, None, "")
-        exported.save_pretrained(folder)
+        graphs.save_pretrained(folder)
         _share_weights(folder)
         save_tokenizer(load_tokenizer(trained), folder)
-        for source in map(Path, filter(None, (run_onnx.__file__, word_windows.__file__))):
-            shutil.copyfile(source, folder / source.name)
+        for source_file in map(Path, filter(None, (run_onnx.__file__, word_windows.__file__))):
+            shutil.copyfile(source_file, folder / source_file.name)
 
     def _graphs(self, model: Any, head: str) -> Any:
         import torch
@@ -84,25 +84,25 @@ class Onnx(Format):
             model.config.use_cache = False
             return exporter.export(model, inputs, settings)
         # Greedy decoding, because beams and lengths of the model's own settings would change the cache.
-        names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-        special = {name: getattr(model.generation_config, name) for name in names}
-        greedy = GenerationConfig(do_sample=False, **special)
+        id_names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+        special_ids = {name: getattr(model.generation_config, name) for name in id_names}
+        greedy_config = GenerationConfig(do_sample=False, **special_ids)
         if head == CAUSAL:
-            exported = exporter.export_for_generation(
-                model, inputs, settings, generation_config=greedy, multi_token_decode=True
+            graphs = exporter.export_for_generation(
+                model, inputs, settings, generation_config=greedy_config, multi_token_decode=True
             )
             # The decode graph also reads the prompt, with an empty cache.
-            return ExportedModel({"model": exported.components["decode"]}, exported.export_format, config=model.config)
-        answers = torch.zeros(_ROWS, _ANSWER_TOKENS, dtype=torch.int64)
-        exported = exporter.export_for_generation(
-            model, {**inputs, "decoder_input_ids": answers}, settings, generation_config=greedy
+            return ExportedModel({"model": graphs.components["decode"]}, graphs.export_format, config=model.config)
+        answer_ids = torch.zeros(_ROWS, _ANSWER_TOKENS, dtype=torch.int64)
+        graphs = exporter.export_for_generation(
+            model, {**inputs, "decoder_input_ids": answer_ids}, settings, generation_config=greedy_config
         )
         components = {
             "encoder": exporter.export(model.get_encoder(), inputs, settings).components["model"],
-            "decoder": exported.components["prefill"],
-            "decoder_with_past": exported.components["decode"],
+            "decoder": graphs.components["prefill"],
+            "decoder_with_past": graphs.components["decode"],
         }
-        return ExportedModel(components, exported.export_format, config=model.config)
+        return ExportedModel(components, graphs.export_format, config=model.config)
 
     def _quantizer(self) -> Any:
         return None
@@ -120,11 +120,11 @@ class Onnx(Format):
             return None
         graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
 
-        def read(*texts: str, **_: bool) -> dict[str, list[int]]:
+        def encode(*texts: str, **_: bool) -> dict[str, list[int]]:
             encoding = inputs(graphs, encoded(graphs, tokenizer, *texts))
             return {name: ids[0].tolist() for name, ids in encoding.items()}
 
-        return read
+        return encode
 
 
 def _share_weights(folder: Path) -> None:
@@ -136,7 +136,7 @@ def _share_weights(folder: Path) -> None:
     if len(files) < 2:
         return
     offsets: dict[bytes, int] = {}
-    with files[0].open("r+b") as shared:
+    with files[0].open("r+b") as shared_file:
         for data_file in files:
             path = data_file.with_suffix("")
             graph = onnx.load(path, load_external_data=False)
@@ -149,9 +149,9 @@ def _share_weights(folder: Path) -> None:
                 if data_file == files[0]:
                     offsets.setdefault(digest, offset)
                 elif digest not in offsets:
-                    end = shared.seek(0, os.SEEK_END)
-                    offsets[digest] = shared.seek(end + -end % _ALIGNMENT_BYTES)
-                    shared.write(content)
+                    file_end = shared_file.seek(0, os.SEEK_END)
+                    offsets[digest] = shared_file.seek(file_end + -file_end % _ALIGNMENT_BYTES)
+                    shared_file.write(content)
                 del tensor.external_data[:]
                 entry = {"location": files[0].name, "offset": offsets[digest], "length": len(content)}
                 for key, value in entry.items():
@@ -182,13 +182,13 @@ def _as_module(graphs: Any, config: Any) -> Any:
 
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            extra = {name: values.numpy() for name, values in more.items() if name in _EXTRA_INPUTS}
+            extra_inputs = {name: values.numpy() for name, values in more.items() if name in _EXTRA_INPUTS}
             if graphs.marks_answers:
-                places = graphs.places(input_ids.numpy(), mask.numpy(), **extra)
-                start_logits, end_logits = map(torch.from_numpy, places)
+                edge_logits = graphs.places(input_ids.numpy(), mask.numpy(), **extra_inputs)
+                start_logits, end_logits = map(torch.from_numpy, edge_logits)
                 return QuestionAnsweringModelOutput(start_logits=start_logits, end_logits=end_logits)
             logits_of = graphs.answer_logits if graphs.has_encoder else graphs.logits
-            logits = torch.from_numpy(logits_of(input_ids.numpy(), mask.numpy(), **extra))
+            logits = torch.from_numpy(logits_of(input_ids.numpy(), mask.numpy(), **extra_inputs))
             return SequenceClassifierOutput(logits=self._head(logits))
 
         def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **more: Any) -> torch.Tensor:
