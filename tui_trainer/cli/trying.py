@@ -247,13 +247,13 @@ def predict(
         raise typer.Exit(EXIT_STOPPED) from None
     for note in result.notes:
         tell(note)
-    per_second = (result.rows - result.rows_before) / max(result.seconds, 1e-9)
+    row_rate = (result.rows - result.rows_before) / max(result.seconds, 1e-9)
     if as_json:
         print(json.dumps({"out": str(out), "rows": result.rows, "rows_before": result.rows_before,
-                          "seconds": round(result.seconds, 3), "rows_per_second": round(per_second, 2)}))  # fmt: skip
+                          "seconds": round(result.seconds, 3), "rows_per_second": round(row_rate, 2)}))  # fmt: skip
         return
     earlier = f", {result.rows_before:,} of them in an earlier call" if result.rows_before else ""
-    timing = f"{format_seconds(result.seconds)}, {format_rate(per_second, 'rows')}"
+    timing = f"{format_seconds(result.seconds)}, {format_rate(row_rate, 'rows')}"
     print(f"{one_line(str(out))}: {result.rows:,} rows{earlier}, {timing}")
 
 

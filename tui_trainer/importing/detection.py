@@ -122,10 +122,10 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     if score[0] == 0:
         raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=as_hint)
     if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
-        nearest = f"the nearest supported tool, {importer.name}, knows {score[0]} of {len(keys)} keys"
+        nearest_text = f"the nearest supported tool, {importer.name}, knows {score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.counts(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; kinds: {all_kinds}"
-        raise ConfigError(f"is from an unsupported tool: {nearest}, but not {names}", where=where, hint=hint)
+        raise ConfigError(f"is from an unsupported tool: {nearest_text}, but not {names}", where=where, hint=hint)
     if not others:
         telltales = ", ".join(importer.telltale_in(keys)[:_SHOWN_KEYS])
         return importer, f"{score[0]} of {len(keys)} keys match" + (f", including {telltales}" if telltales else "")
@@ -163,12 +163,12 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
     tables = {name.rpartition(".")[0] for name in importer.names}
     keys: dict[str, Any] = {}
     for key, value in raw.items():
-        spread_keys = {key: value}
+        flat_values = {key: value}
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
-            spread_keys = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
-        if duplicates := spread_keys.keys() & keys.keys():
+            flat_values = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
+        if duplicates := flat_values.keys() & keys.keys():
             raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one of them")
-        keys |= spread_keys
+        keys |= flat_values
     return keys
 
 

@@ -99,15 +99,15 @@ def switched(done: Conversion, switch: Given, number: Given) -> None:
 def precision(done: Conversion, *given: Given | None) -> None:
     """Convert the switches bf16 and fp16 to `training.mixed_precision`."""
     key = "training.mixed_precision"
-    set_switches, name_on, other_values = switches(done, *given)
+    switch_keys, name_on, other_values = switches(done, *given)
     if name_on:
-        done.write(key, name_on, *set_switches)
+        done.write(key, name_on, *switch_keys)
     elif other_values and all(same(value, "auto") for value in other_values):
-        done.write(key, "auto", *set_switches)
+        done.write(key, "auto", *switch_keys)
     elif other_values:
-        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *set_switches)
-    elif set_switches:
-        done.write(key, "no", *set_switches, reason="neither bf16 nor fp16 is on")
+        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *switch_keys)
+    elif switch_keys:
+        done.write(key, "no", *switch_keys, reason="neither bf16 nor fp16 is on")
 
 
 def warmup(done: Conversion, share: Given, count: Given | None) -> None:
@@ -434,8 +434,10 @@ def write_places(
 
 def refuse_unread(done: Conversion, given: Given, entries: list[dict[str, Any]], read: Iterable[str]) -> None:
     """Refuse a list of data sets if its entries have keys other than `read`."""
-    others = (str(key) for entry in entries for key, value in entry.items() if key not in read and not is_off(value))
-    if names := one_line(", ".join(dict.fromkeys(others)), 60):
+    unread_keys = (
+        str(key) for entry in entries for key, value in entry.items() if key not in read and not is_off(value)
+    )
+    if names := one_line(", ".join(dict.fromkeys(unread_keys)), 60):
         done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change what is trained on", given)
 
 

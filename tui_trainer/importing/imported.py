@@ -156,8 +156,8 @@ def import_file(
         if name not in given:
             message = f"the file has no key {one_line(name, _KEY_WIDTH)!r}"
             raise ConfigError(message, hint=name_hint(name, given), where="--without")
-    used_keys = {name: value for name, value in given.items() if name not in without}
-    done = Conversion(importer, used_keys, path.parent, devices, to and to.with_suffix(".jinja").absolute())
+    used_values = {name: value for name, value in given.items() if name not in without}
+    done = Conversion(importer, used_values, path.parent, devices, to and to.with_suffix(".jinja").absolute())
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]

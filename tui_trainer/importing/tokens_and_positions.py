@@ -40,14 +40,14 @@ def changed_config(done: Conversion, given: Given) -> None:
     """Convert a table that overrides fields of config.json. Fields other than positions and routers are refused."""
     table = given.value if isinstance(given.value, Mapping) else {}
     fields = {key: value for key, value in table.items() if value is not None}
-    tables = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
+    table_keys = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
     names_of_routers = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
-    unsupported = [key for key in fields if key not in (*tables, *names_of_routers)]
-    if len(tables) > 1 or unsupported:
-        names, settings = one_line(", ".join(map(str, unsupported or tables)), 60), f"{KEY} and {ROUTERS}"
+    unsupported = [key for key in fields if key not in (*table_keys, *names_of_routers)]
+    if len(table_keys) > 1 or unsupported:
+        names, settings = one_line(", ".join(map(str, unsupported or table_keys)), 60), f"{KEY} and {ROUTERS}"
         done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {names}", given)
         return
-    for key in tables:
+    for key in table_keys:
         _write_rope(done, given, fields[key])
     if names_of_routers:
         write_routers(done, fields[OUTPUT], fields.get(WEIGHT), given)

@@ -27,8 +27,10 @@ def answer_questions(names: Sequence[str]) -> None:
     A question is the line `{"question": NAME, "input": INPUT}`. The reply is any number of lines `{"progress": {...}}`,
     and then a line `{"answer": ANSWER}` or `{"failed": REASON}`.
     """
-    if others := [name for name in names if name not in QUESTIONS] or not names:
-        sys.exit(f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {others}")
+    if unknown_names := [name for name in names if name not in QUESTIONS] or not names:
+        sys.exit(
+            f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown_names}"
+        )
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     # Libraries, also those in C, must not print between the answers.

@@ -49,10 +49,10 @@ def small_batch(view: RunView) -> Cause | None:
         if most_rows <= plan.effective_batch_size:
             return None
         fix = {EFFECTIVE: min(max(16, 4 * plan.effective_batch_size), most_rows)}
-        update = view.optimizer_seconds
+        update_seconds = view.optimizer_seconds
         saved_seconds, text = (
-            update + (seconds or 0.0),
-            f"the optimizer takes {percent(view.share(update))} of the time",
+            update_seconds + (seconds or 0.0),
+            f"the optimizer takes {percent(view.share(update_seconds))} of the time",
         )
     if seconds:
         cost_text = (

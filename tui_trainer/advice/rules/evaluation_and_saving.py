@@ -308,20 +308,20 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
 
     Repeatedly doubles the interval of the costliest kind of interruption, except kinds whose settings are defaults.
     """
-    by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
+    default_keys = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
 
     def judged_overheads(patch: dict[str, Any]) -> list[_Overhead]:
-        return [part for part in _overheads(context, patch) if part.key not in by_default]
+        return [part for part in _overheads(context, patch) if part.key not in default_keys]
 
-    def share(patch: dict[str, Any]) -> float:
+    def judged_share(patch: dict[str, Any]) -> float:
         kinds = judged_overheads(patch)
         return sum(part.judged_seconds for part in kinds) / (training + sum(part.seconds for part in kinds))
 
     patch: dict[str, Any] = {}
-    if share(patch) <= _MOST_SHARE:
+    if judged_share(patch) <= _MOST_SHARE:
         return patch
     eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
-    while share(patch) > _GOOD_SHARE:
+    while judged_share(patch) > _GOOD_SHARE:
         kind = max(judged_overheads(patch), key=lambda part: part.judged_seconds)
         if kind.key == _EVAL and eval_rows > 1 and kind.count // 2 < patience:
             # Early stopping counts evaluations, so their number stays and they read fewer rows.
@@ -331,7 +331,7 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
             patch[kind.key] = _doubled(context, kind, patch.get(kind.key, value_of(context.config, kind.key)))
     for key in list(patch):
         fewer = {other: value for other, value in patch.items() if other != key}
-        if fewer and share(fewer) <= _MOST_SHARE:
+        if fewer and judged_share(fewer) <= _MOST_SHARE:
             patch = fewer
     return patch
 

@@ -412,8 +412,8 @@ def lr_scaling(context: Context) -> Verdict:
         text = f"recipe {recipe.name} sets the learning rate to auto, which is {peak:g} for {effective} rows per step"
         return not_applicable(text)
     if scaling_of(loaded) != "none":
-        planned = context.planned.learning_rate
-        return passed(f"learning rate {planned.value:g}: {planned.reason}")
+        planned_rate = context.planned.learning_rate
+        return passed(f"learning rate {planned_rate.value:g}: {planned_rate.reason}")
     sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
     if loaded.origin(LEARNING_RATE).by_user:
         return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
@@ -421,11 +421,11 @@ def lr_scaling(context: Context) -> Verdict:
     if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
         return passed(sentence)
     most_rate = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
-    scaled = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
+    scaled_rate = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
     advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
     return warned(
         sentence,
-        fix={LEARNING_RATE: scaled},
+        fix={LEARNING_RATE: scaled_rate},
         advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
     )
 

@@ -143,15 +143,15 @@ def libraries(context: Context) -> Verdict:
 def other_processes(view: RunView) -> Cause | None:
     """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
     if view.on_gpu:
-        used, capacity = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+        used_bytes, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
         held = view.gpu_mean("process_memory_bytes")
-        if used is None or not held or not capacity or used - held < _GUEST_BYTES_SHARE * capacity:
+        if used_bytes is None or not held or not total or used_bytes - held < _GUEST_BYTES_SHARE * total:
             return None
         return Cause(
             cause="Another process uses the GPU of this run.",
-            evidence=f"other processes use {format_bytes(used - held)} of its memory, the run {format_bytes(held)}",
+            evidence=f"other processes use {format_bytes(used_bytes - held)} of its memory, the run {format_bytes(held)}",
             # The driver reports the other process, but not how much it computes.
-            share=(used - held) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+            share=(used_bytes - held) / used_bytes / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
             advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
         )
     others, own, wait_share = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")

@@ -135,8 +135,8 @@ def _conversations(done: Conversion, given: Given, forms: list[str], entries: li
     keys = {"chat_template", "conversation", *(["field_messages"] if len(columns) == 1 else [])}
     if len(columns) == 1 and columns != {"messages"}:
         done.write("data.text_column", columns.pop(), given)
-    lists = [entry.get("roles_to_train") for entry in entries]
-    roles = [{ROLES.get(str(role).lower()) for role in names} for names in lists if isinstance(names, list)]
+    role_lists = [entry.get("roles_to_train") for entry in entries]
+    roles = [{ROLES.get(str(role).lower()) for role in names} for names in role_lists if isinstance(names, list)]
     learns_all = len(roles) == len(entries) and all({"user", "assistant"} <= names for names in roles)
     if learns_all:
         done.write("task.loss_on", "all", given, reason="roles_to_train")

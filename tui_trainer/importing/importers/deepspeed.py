@@ -21,13 +21,13 @@ _OPTIMIZERS = {**OPTIMIZER.values, **dict.fromkeys(("Adam", "AdamW"), "adamw_tor
 
 
 def _precision(done: Conversion, *given: Given | None) -> None:
-    set_switches, name_on, other_values = switches(done, *given)
+    switch_keys, name_on, other_values = switches(done, *given)
     if name_on:
-        done.write("training.mixed_precision", name_on.partition(".")[0], *set_switches)
+        done.write("training.mixed_precision", name_on.partition(".")[0], *switch_keys)
     elif "auto" in other_values:
-        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *set_switches)
-    elif set_switches:
-        done.write("training.mixed_precision", "no", *set_switches, reason="neither bf16 nor fp16 is on")
+        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *switch_keys)
+    elif switch_keys:
+        done.write("training.mixed_precision", "no", *switch_keys, reason="neither bf16 nor fp16 is on")
 
 
 def _offload(done: Conversion) -> None:

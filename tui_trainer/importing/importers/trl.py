@@ -94,8 +94,10 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
         source_keys.append(splits)
         all_splits = [str(split) for split in listed(splits.value)] if splits else ["train"]
         other_splits = [split for split in all_splits if "train" not in split]
-        training = [split for split in all_splits if split not in other_splits]
-        entries = [{"id": name, "split": split, "weight": share} for name, share in table.items() for split in training]
+        train_splits = [split for split in all_splits if split not in other_splits]
+        entries = [
+            {"id": name, "split": split, "weight": share} for name, share in table.items() for split in train_splits
+        ]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and entry.get("id") for entry in entries):
         return
     parts_by_name: dict[str, list[tuple[str, str]]] = {}
@@ -148,23 +150,23 @@ def _held_out(done: Conversion, split: Given | None) -> None:
 
 def _learnt(done: Conversion, *given: Given | None) -> None:
     """Convert the switches for the tokens to train on. Without a switch, the columns of the data decide."""
-    set_switches, name_on, _ = groups.switches(done, *given)
+    switch_keys, name_on, _ = groups.switches(done, *given)
     if name_on:
-        done.write("task.loss_on", name_on.removesuffix("_only_loss"), *set_switches)
+        done.write("task.loss_on", name_on.removesuffix("_only_loss"), *switch_keys)
         done.write("task.type", "chat", reason=f"{name_on} refers to turns of conversations")
     elif done.given.get("completion_only_loss") is False:
-        done.write("task.loss_on", "all", *set_switches)
-    elif set_switches or done.has("model_name_or_path"):
+        done.write("task.loss_on", "all", *switch_keys)
+    elif switch_keys or done.has("model_name_or_path"):
         column_names = _columns_near(done)
         if column_names >= _PAIR:
             reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats these rows"
-            done.write("task.loss_on", "completion", *set_switches, reason=reason)
+            done.write("task.loss_on", "completion", *switch_keys, reason=reason)
             done.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
             reason = "TRL trains on whole conversations"
             if not column_names:
                 reason += '; set task.loss_on = "completion" for rows with a prompt'
-            done.write("task.loss_on", "all", *set_switches, reason=reason)
+            done.write("task.loss_on", "all", *switch_keys, reason=reason)
 
 
 def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | None) -> None:
