@@ -168,7 +168,7 @@ def _shown(name: str, most: int = 30) -> str:
 
 
 @rule("Held-out data", 260, _EVAL_FRACTION, needs_plan=False)
-def eval_text(context: Context) -> Verdict:
+def held_out(context: Context) -> Verdict:
     """Only the loss on text that the model has never seen shows whether a change helped."""
     plan, data = context.plan, context.config.data
     share = data.eval_fraction
