@@ -90,7 +90,7 @@ class Gain:
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
 
-    def sentence(self, compared_with: str = "") -> str:
+    def words(self, compared_with: str = "") -> str:
         """Return the gain as text: `1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %)`, followed by
         memory and loss if they differ."""
         if self.speed_up is None:
