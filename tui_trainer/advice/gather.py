@@ -223,8 +223,8 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
     """Yield the 8-bit exports of a run that were compared with its trained model."""
-    in_8_bits = [export.name for export in all_formats() if export.in_8_bits]
-    for certificate in (export for export in certificates(folder).values() if export.get("format") in in_8_bits):
+    format_names = [export.name for export in all_formats() if export.in_8_bits]
+    for certificate in (export for export in certificates(folder).values() if export.get("format") in format_names):
         with suppress(KeyError, TypeError, ValueError):
             trained, exported = certificate["trained"], certificate["exported"]
             yield Exported(

@@ -100,8 +100,8 @@ class Gain:
         if len(self.ratios) > 1 and not self.is_difference:
             speed = "no measurable difference in speed" + (f" from {compared_with}" if compared_with else "")
         pairs_text = f"{len(self.ratios)} comparisons" if len(self.ratios) > 1 else "1 comparison, too few to be sure"
-        spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
-        sentence = f"{speed} (measured here {self.at[:10]}, {pairs_text}{spread})"
+        spread_text = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
+        sentence = f"{speed} (measured here {self.at[:10]}, {pairs_text}{spread_text})"
         (bytes_before, bytes_after), (loss_before, loss_after) = self.memory_bytes, self.losses
         if bytes_before and abs(bytes_after / bytes_before - 1) > _LEAST_MEMORY_DIFFERENCE:
             sentence += f"; memory {format_bytes(bytes_before)} -> {format_bytes(bytes_after)}"

@@ -88,10 +88,10 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
         from tui_trainer.config.load import option_for
 
         extra_text = " ".join(one_line(word, 60) for word in extra_words)
-        corrected = " ".join(filter(None, map(option_for, (values_by_option.get("config") or "", *extra_words))))
-        if corrected or "config" in values_by_option:
+        corrected_text = " ".join(filter(None, map(option_for, (values_by_option.get("config") or "", *extra_words))))
+        if corrected_text or "config" in values_by_option:
             hint = "one config is taken: put the settings into one file, or add them with --set KEY=VALUE"
-            hint = f"write {corrected}" if corrected else hint
+            hint = f"write {corrected_text}" if corrected_text else hint
             raise InputError(f"unexpected argument{'s' * (len(extra_words) > 1)} {extra_text}", hint=hint)
     for parameter, count in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
@@ -185,9 +185,9 @@ class ConfigOptions:
         The task is detected from the data. If reading takes long, a message is printed."""
         from tui_trainer.launching.open_run import load_config
 
-        model = f"the model {self.model} and " if self.model else ""
-        inputs = f"{model}the first rows of {self.data or 'the data'}"
-        message = f"still reading {inputs} after {_SLOW_SECONDS:.0f} seconds"
+        model_text = f"the model {self.model} and " if self.model else ""
+        inputs_text = f"{model_text}the first rows of {self.data or 'the data'}"
+        message = f"still reading {inputs_text} after {_SLOW_SECONDS:.0f} seconds"
         timer = Timer(_SLOW_SECONDS, tell, [message])
         timer.daemon = True
         timer.start()

@@ -141,8 +141,8 @@ def compare(
     if as_json:
         print_json(asdict(comparison))
     else:
-        warning = [one_line(comparison.warning), ""] if comparison.warning else []
-        print("\n".join([*warning, *comparison_lines(comparison, _terminal_width())]))
+        warning_lines = [one_line(comparison.warning), ""] if comparison.warning else []
+        print("\n".join([*warning_lines, *comparison_lines(comparison, _terminal_width())]))
 
 
 @app.command()

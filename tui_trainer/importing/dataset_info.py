@@ -61,10 +61,10 @@ def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
 
 
 def _place(entry: Mapping[str, Any], folder: Path) -> str:
-    hub = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
-    if hub:
+    hub_name = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
+    if hub_name:
         subfolder = str(entry.get("folder") or "")
-        return str(HubPath(str(hub), str(entry.get("revision") or MAIN), subfolder))
+        return str(HubPath(str(hub_name), str(entry.get("revision") or MAIN), subfolder))
     name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
         raise ValueError("the entry names neither a file nor a data set of the Hub; set data.path to the file")

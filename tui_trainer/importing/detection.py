@@ -161,15 +161,15 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError if two keys get the same name."""
     tables = {name.rpartition(".")[0] for name in importer.names}
-    keys: dict[str, Any] = {}
+    all_values: dict[str, Any] = {}
     for key, value in raw.items():
         flat_values = {key: value}
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
             flat_values = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
-        if duplicates := flat_values.keys() & keys.keys():
+        if duplicates := flat_values.keys() & all_values.keys():
             raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one of them")
-        keys |= flat_values
-    return keys
+        all_values |= flat_values
+    return all_values
 
 
 def _share(importer: Importer, given: Mapping[str, Any]) -> float:

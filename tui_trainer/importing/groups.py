@@ -422,14 +422,14 @@ def write_places(
     usual_split = "train" if is_training or all(rules.is_data_file(path) for path in all_paths) else ""
     keys_and_settings = [("split", "data.split" if is_training else "data.eval_split", usual_split)]
     keys_and_settings += [("name", "data.name", "default")] if is_training else []
-    read = set()
+    read_keys = set()
     for name, setting, default in keys_and_settings:
         distinct_values = list({str(entry.get(name) or default) for entry in entries})
         if distinct_values == [default] or (len(all_paths) == 1 and len(distinct_values) == 1):
-            read |= {name}
+            read_keys |= {name}
             if distinct_values != [default]:
                 done.write(setting, distinct_values[0], given)
-    return entries, read
+    return entries, read_keys
 
 
 def refuse_unread(done: Conversion, given: Given, entries: list[dict[str, Any]], read: Iterable[str]) -> None:

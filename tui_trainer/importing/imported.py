@@ -64,10 +64,10 @@ class Imported:
         data_is_elsewhere = any(left.key in _NAMES_OF_DATA and left.why is Why.NOT_SUPPORTED for left in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
         dtype = stored_as(str(self.values.get(MODEL_KEY, "")))
-        asks_weights = f"{MODEL_KEY}: the weights are stored as {dtype}, which cannot be trained; "
-        asks_weights += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
-        texts = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(dtype), asks_weights))
-        return [text for is_asked, text in texts if is_asked]
+        weights_question = f"{MODEL_KEY}: the weights are stored as {dtype}, which cannot be trained; "
+        weights_question += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
+        questions = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(dtype), weights_question))
+        return [text for is_asked, text in questions if is_asked]
 
     @property
     def toml(self) -> str:
@@ -209,12 +209,12 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
 
 def write_config(imported: Imported, path: Path, *, force: bool = False) -> None:
     """Write the converted config and its chat template. Raises ConfigError if a file exists, unless `force` is set."""
-    texts = {path: imported.toml}
+    text_by_path = {path: imported.toml}
     if imported.template:
-        texts = {Path(imported.values[TEMPLATE_KEY]): imported.template, **texts}
-    if existing := [target for target in texts if is_here(str(target)) and not force]:
-        raise ConfigError("already exists", where=str(existing[0]), hint="use --force to overwrite it")
-    for target, text in texts.items():
+        text_by_path = {Path(imported.values[TEMPLATE_KEY]): imported.template, **text_by_path}
+    if existing_paths := [target for target in text_by_path if is_here(str(target)) and not force]:
+        raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite it")
+    for target, text in text_by_path.items():
         try:
             target.write_text(text, encoding="utf-8")
         except OSError as error:

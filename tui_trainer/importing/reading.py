@@ -102,13 +102,13 @@ def parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f"line {mark.line + 1} " if mark else ""
+        line_text = f"line {mark.line + 1} " if mark else ""
         reason = one_line(error.problem or error.context or "cannot be read", 120)
-        raise ConfigError(f"{line}is not valid YAML: {reason}", where=where) from None
+        raise ConfigError(f"{line_text}is not valid YAML: {reason}", where=where) from None
     except yaml.reader.ReaderError as error:
-        number = text.count("\n", 0, error.position) + 1
+        line_number = text.count("\n", 0, error.position) + 1
         reason = f"the character U+{error.character:04X} is not allowed"
-        raise ConfigError(f"line {number} is not valid YAML: {reason}", where=where) from None
+        raise ConfigError(f"line {line_number} is not valid YAML: {reason}", where=where) from None
     except ValueError as error:  # for example an impossible date or a number with too many digits
         raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
 

@@ -135,19 +135,19 @@ def fit(key: str, value: Any) -> Any:
     config = validate({key: _number(setting, value)}, {}, problems)
     if config is None:
         raise ValueError(f"{key} must be {setting.expected}")
-    accepted = value_of(config, key)
-    if key == "task.type" and accepted not in task_names():
+    our_value = value_of(config, key)
+    if key == "task.type" and our_value not in task_names():
         raise ValueError(f"{key} must be one of {', '.join(task_names())}")
-    if isinstance(accepted, float):
-        return accepted if whole(accepted) is None else int(accepted)
-    if isinstance(accepted, str):
+    if isinstance(our_value, float):
+        return our_value if whole(our_value) is None else int(our_value)
+    if isinstance(our_value, str):
         try:
-            accepted.encode()
+            our_value.encode()
         except UnicodeEncodeError:
             raise ValueError(f"{key} must be valid Unicode text") from None
-        if len(toml_text(accepted)) + len(key) + 8 > MAX_LINE_CHARACTERS:
+        if len(toml_text(our_value)) + len(key) + 8 > MAX_LINE_CHARACTERS:
             raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
-    return accepted
+    return our_value
 
 
 def number(value: Any) -> float | None:

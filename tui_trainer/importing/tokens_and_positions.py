@@ -41,15 +41,15 @@ def changed_config(done: Conversion, given: Given) -> None:
     table = given.value if isinstance(given.value, Mapping) else {}
     fields = {key: value for key, value in table.items() if value is not None}
     table_keys = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
-    names_of_routers = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
-    unsupported = [key for key in fields if key not in (*table_keys, *names_of_routers)]
-    if len(table_keys) > 1 or unsupported:
-        names, settings = one_line(", ".join(map(str, unsupported or table_keys)), 60), f"{KEY} and {ROUTERS}"
+    router_names = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
+    other_keys = [key for key in fields if key not in (*table_keys, *router_names)]
+    if len(table_keys) > 1 or other_keys:
+        names, settings = one_line(", ".join(map(str, other_keys or table_keys)), 60), f"{KEY} and {ROUTERS}"
         done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {names}", given)
         return
     for key in table_keys:
         _write_rope(done, given, fields[key])
-    if names_of_routers:
+    if router_names:
         write_routers(done, fields[OUTPUT], fields.get(WEIGHT), given)
 
 

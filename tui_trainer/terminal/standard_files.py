@@ -199,8 +199,8 @@ def show_progress(what: str, done: float, total: float | None, unit: str) -> Non
     """Show the progress of work on the last line of a terminal. The line is cleared when the work is done."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
-    share = f"{done / total:4.0%} of " if total else ""
-    line = "" if total and done >= total else f"{what} {share}{total or done:,.0f} {unit}"
+    share_text = f"{done / total:4.0%} of " if total else ""
+    line = "" if total and done >= total else f"{what} {share_text}{total or done:,.0f} {unit}"
     with suppress(OSError, ValueError):
         # Line wrapping is off: otherwise part of a long line would not be cleared.
         print(f"\r\x1b[K\x1b[?7l{one_line(line, 79)}\x1b[?7h", end="", file=sys.stderr, flush=True)

@@ -120,11 +120,11 @@ def _larger_batch(context: Context) -> Verdict | None:
     if (key := StepKey.read(plan.shape_key)) is None or most_rows <= now_rows:
         return None
     device = device_key(plan.cpu_name, plan.threads.value, plan.device_name if plan.device == "cuda" else "")
-    old_speeds = {rows * processes: speed for rows, speed in measured_row_rates(device, key).items()}
-    new_speeds = {rows: speed for rows, speed in old_speeds.items() if now_rows < rows <= most_rows}
+    old_speeds = {rows * processes: rate for rows, rate in measured_row_rates(device, key).items()}
+    new_speeds = {rows: rate for rows, rate in old_speeds.items() if now_rows < rows <= most_rows}
     if now_rows in old_speeds and new_speeds:
         # Among batches that are about equally fast, propose the smallest.
-        rows = min(rows for rows, speed in new_speeds.items() if _FASTER * speed >= max(new_speeds.values()))
+        rows = min(rows for rows, rate in new_speeds.items() if _FASTER * rate >= max(new_speeds.values()))
         speed_up, source = new_speeds[rows] / old_speeds[now_rows], "measured here"
     else:
         rows, speed_up, source = _by_roofline(context, most_rows)
@@ -132,11 +132,11 @@ def _larger_batch(context: Context) -> Verdict | None:
         return None
     optim = context.config.training.optim
     old_rate = plan.learning_rate.value
-    speed = scaled(old_rate, usual_scaling(optim), now_rows, rows)
-    speed = min(speed, max(old_rate, peak_rate(context.config, plan.parameters.value).most))
-    advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {old_rate:g} -> {speed:g}"
+    rate = scaled(old_rate, usual_scaling(optim), now_rows, rows)
+    rate = min(rate, max(old_rate, peak_rate(context.config, plan.parameters.value).most))
+    advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {old_rate:g} -> {rate:g}"
     sentence = f"{now_rows} rows per step; with {rows}, training is {speed_up:.2f} times as fast per row ({source})"
-    return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: speed}, advice=advice)
+    return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
 def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:

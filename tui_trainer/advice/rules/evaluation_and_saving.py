@@ -193,29 +193,29 @@ def _interruptions(
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
     seconds = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
-    every = view.plan.eval_every_steps if view.plan else None
-    return _interruptions(view, "Evaluations take much of the time.", _EVAL, every, view.evaluation_seconds, seconds)
+    interval = view.plan.eval_every_steps if view.plan else None
+    return _interruptions(view, "Evaluations take much of the time.", _EVAL, interval, view.evaluation_seconds, seconds)
 
 
 @symptom("Frequent checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
-    saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
-    if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
+    saves, interval = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
+    if len(saves) < 3 and interval and view.state.total_steps <= 2 * interval:
         # One checkpoint before the end protects against a crash, so no fix removes it.
         return None
     cause, seconds = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
-    size = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
-    return _interruptions(view, cause, _SAVE, every, view.checkpoint_seconds, seconds, size)
+    size_text = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
+    return _interruptions(view, cause, _SAVE, interval, view.checkpoint_seconds, seconds, size_text)
 
 
 @symptom("Frequent samples")
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
     seconds = [sample.seconds for sample in view.state.samples]
-    every = view.plan.sample_every_steps if view.plan else None
+    interval = view.plan.sample_every_steps if view.plan else None
     return _interruptions(
-        view, "Generating samples takes much of the time.", _SAMPLE, every, view.sample_seconds, seconds
+        view, "Generating samples takes much of the time.", _SAMPLE, interval, view.sample_seconds, seconds
     )
 
 

@@ -174,14 +174,14 @@ def kernels(context: Context) -> Verdict:
     Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
     """
     basis, planned, training = context.basis, context.planned.kernels, context.config.training
-    libraries, model = basis.hardware.libraries, basis.shape.model_type
+    libraries, family = basis.hardware.libraries, basis.shape.model_type
     version = libraries.get(LIBRARY)
     if planned.value == "none":
         why_not = lack(basis.hardware, basis.target, basis.shape)
         is_unsuited = training.torch_compile or training.deterministic
         if context.config.model.kernels == "none" and not why_not and not is_unsuited:
-            installed = f"{LIBRARY} {version} is installed and supports {model}"
-            sentence = f'off because of model.kernels = "none", but {installed}'
+            installed_text = f"{LIBRARY} {version} is installed and supports {family}"
+            sentence = f'off because of model.kernels = "none", but {installed_text}'
             return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
         with_liger = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
         helps = version is None and not lack(with_liger, basis.target, basis.shape)
@@ -196,7 +196,7 @@ def kernels(context: Context) -> Verdict:
     if training.deterministic:
         sentence = f"{name}: torch cannot check whether it is deterministic"
         return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
-    sentence = f"{name} for {model}; the gain has not been measured on a GPU yet"
+    sentence = f"{name} for {family}; the gain has not been measured on a GPU yet"
     return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 

@@ -104,11 +104,11 @@ _MOST_DECAY = 0.5
 def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
     """Yield optimizers that need less memory: with 8-bit state, from libraries, or without momentum (Adafactor)."""
     smaller_names, on_gpu = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
-    from_libraries = [name for name in smaller_names if OPTIMIZERS[name].library]
-    available = [name for name in from_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
+    library_names = [name for name in smaller_names if OPTIMIZERS[name].library]
+    available = [name for name in library_names if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
     available = [name for name in available if on_gpu or not OPTIMIZERS[name].needs_gpu]
     # If no library is installed, suggest the first optimizer from a library, but only on a GPU.
-    for name in available or (from_libraries[:1] if on_gpu else []):
+    for name in available or (library_names[:1] if on_gpu else []):
         yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in available else OPTIMIZERS[name].library)
     for name in smaller_names:
         if not OPTIMIZERS[name].library:
@@ -201,10 +201,10 @@ def no_gradient(view: RunView) -> Cause | None:
     norms = view.state.grad_norms[:_FIRST_STEPS]
     if len(norms) < _FIRST_STEPS or any(norms):
         return None
-    adapters = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
+    adapters_note = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
     return fault(
         cause="The gradient is 0: nothing is learned.",
-        evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
+        evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters_note}",
         advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
     )
 
@@ -272,10 +272,10 @@ def learning_rate_high(view: RunView) -> Cause | None:
         return None
     rate = rate or max(view.state.lrs, default=0.0)
     curve = f"{first_loss:.3g} initially, {best_loss:.3g} at step {best_step:,}, {last_loss:.3g} at step {last_step:,}"
-    limit = f"; training tends to diverge above {most_rate:g}" if is_above and most_rate is not None else ""
+    limit_text = f"; training tends to diverge above {most_rate:g}" if is_above and most_rate is not None else ""
     return fault(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
-        evidence=f"loss {curve}; learning rate {rate:g}{limit}",
+        evidence=f"loss {curve}; learning rate {rate:g}{limit_text}",
         fix=_lower(plan, rate),
         advice="or raise training.warmup_steps",
     )
@@ -376,15 +376,15 @@ def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
 def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
     rate, parameters = context.planned.learning_rate, context.planned.parameters.value
-    rates, weights = peak_rate(context.config, parameters), what_trains(context.config, parameters)
+    rates, subject = peak_rate(context.config, parameters), what_trains(context.config, parameters)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
     if rate.value > rates.most:
         return warned(
-            f"{sentence}: above {rates.most:g}, where {weights} tends to diverge", fix={LEARNING_RATE: "auto"}
+            f"{sentence}: above {rates.most:g}, where {subject} tends to diverge", fix={LEARNING_RATE: "auto"}
         )
     if rate.value < rates.least:
-        return warned(f"{sentence}: below {rates.least:g}, {weights} hardly changes", fix={LEARNING_RATE: "auto"})
-    return passed(f"{sentence}; {rates.least:g} to {rates.most:g} suits {weights}")
+        return warned(f"{sentence}: below {rates.least:g}, {subject} hardly changes", fix={LEARNING_RATE: "auto"})
+    return passed(f"{sentence}; {rates.least:g} to {rates.most:g} suits {subject}")
 
 
 def _learning_rate(rate: float) -> Patch:

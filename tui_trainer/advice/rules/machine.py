@@ -78,14 +78,14 @@ def device(context: Context) -> Verdict:
     gpu, device = context.gpu, context.device
     cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
     if device == "cuda" and gpu:
-        others = [other for other in hardware.gpus if other is not gpu]
-        others_text = f"; {len(others)} more on this machine" if others else ""
-        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, others))
+        other_gpus = [other for other in hardware.gpus if other is not gpu]
+        others_text = f"; {len(other_gpus)} more on this machine" if other_gpus else ""
+        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, other_gpus))
     if hardware.gpus and context.chosen_gpu == "none":
         sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
         return warned(sentence, advice="omit --gpu none")
     if hardware.gpus:
-        gpu_count, gpus_text = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+        gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_described, hardware.gpus))
         idle_text = "1 GPU stays idle" if gpu_count == 1 else f"{gpu_count} GPUs stay idle"
         idle_text += f" ({_described(gpu or hardware.gpus[0])})"
         verdict, advice = failed, "run tui-trainer diagnose for details"
@@ -95,7 +95,7 @@ def device(context: Context) -> Verdict:
             advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
         elif all(not card.visible for card in hardware.gpus):
             verdict, reason, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
-        return verdict(f"{idle_text}: {reason}; the run is on the CPU ({cpu})", *gpus_text, advice=advice)
+        return verdict(f"{idle_text}: {reason}; the run is on the CPU ({cpu})", *gpu_texts, advice=advice)
     if hardware.driver and hardware.driver.problem:
         sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
         return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
@@ -143,15 +143,15 @@ def libraries(context: Context) -> Verdict:
 def other_processes(view: RunView) -> Cause | None:
     """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
     if view.on_gpu:
-        used_bytes, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+        gpu_used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
         held = view.gpu_mean("process_memory_bytes")
-        if used_bytes is None or not held or not total or used_bytes - held < _GUEST_BYTES_SHARE * total:
+        if gpu_used is None or not held or not total or gpu_used - held < _GUEST_BYTES_SHARE * total:
             return None
         return Cause(
             cause="Another process uses the GPU of this run.",
-            evidence=f"other processes use {format_bytes(used_bytes - held)} of its memory, the run {format_bytes(held)}",
+            evidence=f"other processes use {format_bytes(gpu_used - held)} of its memory, the run {format_bytes(held)}",
             # The driver reports the other process, but not how much it computes.
-            share=(used_bytes - held) / used_bytes / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+            share=(gpu_used - held) / gpu_used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
             advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
         )
     others, own, wait_share = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")

@@ -335,14 +335,14 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     (`coarse`), because means differ long after each size of a pass has occurred.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
-    first_steps: dict[int, int] = {}
+    first_step_by_size: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
         mean_positions = -(-positions // passes)
         size = coarse(mean_positions, most=2 * mean_positions)
-        first_steps[size] = min(step, first_steps.get(size, step))
+        first_step_by_size[size] = min(step, first_step_by_size.get(size, step))
     if view.on_gpu:
-        return first_steps.get(max(first_steps, default=0), 0) > since_step
-    return max(first_steps.values(), default=0) > since_step
+        return first_step_by_size.get(max(first_step_by_size, default=0), 0) > since_step
+    return max(first_step_by_size.values(), default=0) > since_step
 
 
 @rule(

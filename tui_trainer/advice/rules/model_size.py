@@ -118,9 +118,9 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
     # Heads of an even width: half of a head is rotated by sines, half by cosines.
     step, width, layers = 2 * scratch.num_attention_heads, scratch.hidden_size, scratch.num_hidden_layers
-    widths = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
-    fewer_layers = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
-    for shape_change in chain(widths, fewer_layers):
+    width_changes = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
+    layer_changes = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
+    for shape_change in chain(width_changes, layer_changes):
         if scratch_shape(scratch.model_copy(update=shape_change), vocabulary).parameters <= most_parameters:
             return {f"model.scratch.{name}": value for name, value in shape_change.items()}
     return None
@@ -146,11 +146,11 @@ def model_choice(context: Context) -> Verdict:
     own_parameters, budget_bytes = plan.parameters.value, context.basis.room.budget_bytes
     # A smaller model with a larger vocabulary may need more memory.
     smaller_bytes = min(budget_bytes or math.inf, context.basis.needed_bytes())
-    smaller = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
+    smaller_models = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
     text, seconds = f"{format_count(own_parameters)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
         reason = "do not fit" if is_short(context) else "take longer than 1 day"
-        choice = next((candidate for candidate in smaller if (candidate.seconds or 0) <= _DAY_SECONDS), None)
+        choice = next((candidate for candidate in smaller_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
         if choice is None:
             message = f"{text} {reason}, and no model in the catalogue is small enough"
             return warned(message, advice="lower data.max_length, or use less data (data.max_rows)")
@@ -158,16 +158,16 @@ def model_choice(context: Context) -> Verdict:
         advice = "" if is_local else f"tui-trainer download {choice.name}, then --model {choice.name}"
         fix = {MODEL_KEY: choice.name} if is_local else None
         return warned(f"{text} {reason}; {choice.words}", fix=fix, advice=advice)
-    details = [f"smaller: {candidate.words}" for candidate in islice(smaller, 1)]
+    details = [f"smaller: {candidate.words}" for candidate in islice(smaller_models, 1)]
     busy_share = earlier.busy_share if earlier and context.device == "cuda" else None
     is_idle = busy_share is not None and busy_share < IDLE_GPU
     if earlier and busy_share is not None and is_idle:
         text += f", which kept the GPU {percent(busy_share)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # There is time and memory for a larger model.
-        larger = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
-        choice_above = next((candidate for candidate in larger if (candidate.seconds or 0) <= _DAY_SECONDS), None)
-        details += [f"larger: {choice_above.words}"] if choice_above else []
+        larger_models = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
+        larger = next((candidate for candidate in larger_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
+        details += [f"larger: {larger.words}"] if larger else []
     return passed("; ".join([text, *details]), *details)
 
 

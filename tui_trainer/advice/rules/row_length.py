@@ -48,7 +48,7 @@ def sequence_length(context: Context) -> Verdict:
     shape = context.basis.shape
     if warning := length_warning(shape, length):
         return warned(warning, fix={LENGTH: shape.max_position_embeddings})
-    too_short = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
+    short_note = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
     if facts is not None and not facts.is_stream:
         # Each document is a row of its own.
         sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
@@ -56,7 +56,7 @@ def sequence_length(context: Context) -> Verdict:
             longest_text = "the longest" if facts.exact else "the longest sampled row"
             return passed(f"{sentence}, {longest_text} {facts.longest_row:,}")
         if length < _SHORTEST_TOKENS:
-            return warned(f"{sentence}: {too_short}", fix={LENGTH: _FIX_TOKENS})
+            return warned(f"{sentence}: {short_note}", fix={LENGTH: _FIX_TOKENS})
         task = find_task(context.config.task.type)
         ends_text = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
         return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends_text}")
@@ -67,7 +67,7 @@ def sequence_length(context: Context) -> Verdict:
     if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
         return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: good_length})
     if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-        return warned(f"{sentence}: {too_short}", fix={LENGTH: min(good_length, _FIX_TOKENS)})
+        return warned(f"{sentence}: {short_note}", fix={LENGTH: min(good_length, _FIX_TOKENS)})
     return passed(sentence)
 
 

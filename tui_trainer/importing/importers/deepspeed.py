@@ -37,8 +37,8 @@ def _offload(done: Conversion) -> None:
     names_on = [name for name, device in device_by_name.items() if device == "cpu"]
     done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in device_by_name.items() if device == "none"))
     if names_on and stage in (2, 3):
-        weights = ", as do parts of the weights" if stage == 3 else ""
-        reason = f"gradients and optimizer state stay in host memory{weights}"
+        weights_note = ", as do parts of the weights" if stage == 3 else ""
+        reason = f"gradients and optimizer state stay in host memory{weights_note}"
         done.write("distributed.cpu_offload", True, *names_on, reason=reason)
     else:
         done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *names_on)
