@@ -64,9 +64,9 @@ def name_hint(name: str, known: Collection[str]) -> str:
 
     The hint lists the known names that contain `name`, else the most similar names, or all names if they are few.
     """
-    near = [other for other in known if name and name in other][:_FEW_PARTS] or get_close_matches(name, known, n=1)
-    if near or len(known) <= _FEW_NAMES:
-        return f"did you mean {' or '.join(near)}?" if near else "available: " + ", ".join(known)
+    similar = [other for other in known if name and name in other][:_FEW_PARTS] or get_close_matches(name, known, n=1)
+    if similar or len(known) <= _FEW_NAMES:
+        return f"did you mean {' or '.join(similar)}?" if similar else "available: " + ", ".join(known)
     return f"the closest of {len(known)} names: " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
 
 
@@ -76,7 +76,7 @@ def full_disk_words(error: BaseException) -> str:
     Errors of libraries in Rust have no `errno`, so they are recognised by their text.
     """
     code, text = getattr(error, "errno", None), str(error)
-    return next((words for full, words in _FULL_DISK.items() if code == full or os.strerror(full) in text), "")
+    return next((words for number, words in _FULL_DISK.items() if code == number or os.strerror(number) in text), "")
 
 
 def system_reason(error: BaseException) -> str:
@@ -85,20 +85,20 @@ def system_reason(error: BaseException) -> str:
     For an error of another kind, return its text, or the name of its class if it has no text.
     """
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    full = full_disk_words(error)
-    return f"{full} ({reason})" if full else reason
+    full_disk_text = full_disk_words(error)
+    return f"{full_disk_text} ({reason})" if full_disk_text else reason
 
 
 def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
     """Return a hint for the user if this program could not write one of its own files to `folder`."""
-    elsewhere = "set TUI_TRAINER_HOME to a writable folder"
+    folder_hint = "set TUI_TRAINER_HOME to a writable folder"
     if not full_disk_words(error):
-        return elsewhere
+        return folder_hint
     try:
-        free = f" ({shutil.disk_usage(folder).free:,} bytes are left)"
+        free_text = f" ({shutil.disk_usage(folder).free:,} bytes are left)"
     except OSError:
-        free = ""
-    return f"free space there{free}, or {elsewhere}"
+        free_text = ""
+    return f"free space there{free_text}, or {folder_hint}"
 
 
 class TuiTrainerError(Exception):

@@ -84,8 +84,8 @@ def format_seconds(seconds: float | None) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     if seconds < 3599.5:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest:02d} s"
+        minutes, rest_seconds = divmod(round(seconds), 60)
+        return f"{minutes} min {rest_seconds:02d} s"
     if seconds < 86370:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours} h {minutes:02d} min"
@@ -155,5 +155,5 @@ def figures_of(holder: type) -> dict[str, Figure]:
             # The annotations of other properties may name types that exist only for a type checker.
             if isinstance(member, property) and "Annotated[" in str(member.fget.__annotations__.get("return")):
                 annotated[name] = get_type_hints(member.fget, include_extras=True)["return"]
-    declared = ((name, getattr(hint, "__metadata__", ())) for name, hint in annotated.items())
-    return {name: extra for name, metadata in declared for extra in metadata if isinstance(extra, Figure)}
+    metadata_by_name = ((name, getattr(annotation, "__metadata__", ())) for name, annotation in annotated.items())
+    return {name: item for name, metadata in metadata_by_name for item in metadata if isinstance(item, Figure)}

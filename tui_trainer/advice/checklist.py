@@ -110,9 +110,9 @@ def all_checks() -> tuple[Rule, ...]:
 
 def run_checks(context: Context, chosen: Iterable[Rule] | None = None) -> list[Finding]:
     """Return the findings of the chosen checks, by default of all, in order. A check that fails becomes a finding."""
-    wanted = all_checks() if chosen is None else chosen
+    rules = all_checks() if chosen is None else chosen
     gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
-    return [_finding(rule, context, gains) for rule in wanted]
+    return [_finding(rule, context, gains) for rule in rules]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
@@ -140,8 +140,8 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
         if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
             evidence = f"{verdict.evidence}; no change is proposed: the setting is from hardware profile {profile.name}"
             verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
-    if verdict.fix and (refused := refusals(context, verdict.fix)):
-        verdict, gain = _without_fix(verdict, verdict.fix, refused), None
+    if verdict.fix and (reasons := refusals(context, verdict.fix)):
+        verdict, gain = _without_fix(verdict, verdict.fix, reasons), None
     changes = tuple(
         Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
     )
@@ -152,8 +152,8 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
 
 def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdict:
     """Return the verdict with advice on why its fix would be refused, in place of the fix."""
-    why_none = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
-    return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, why_none))), reckoned_gain=None)
+    refusal = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
+    return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, refusal))), reckoned_gain=None)
 
 
 def _look(rule: Rule, context: Context) -> Verdict:
@@ -173,10 +173,10 @@ def _look(rule: Rule, context: Context) -> Verdict:
 def _without_plan(rule: Rule, context: Context) -> Verdict:
     """Return the verdict if there is no plan: a failure if the rule can fix the setting that prevents the plan."""
     key = "" if rule.fallback is None else rule.settings[0]
-    refused = [problem.message for problem in context.problems if key and problem.key == key]
-    if not refused:
+    messages = [problem.message for problem in context.problems if key and problem.key == key]
+    if not messages:
         return Verdict(status="n/a", evidence=_NO_PLAN)
-    return failed("; ".join(f"{key}: {message}" for message in refused), fix={key: rule.fallback})
+    return failed("; ".join(f"{key}: {message}" for message in messages), fix={key: rule.fallback})
 
 
 def apply_fixes(
@@ -190,10 +190,12 @@ def apply_fixes(
     tries: Counter[str] = Counter()
     findings = run_checks(gather(loaded))
     # Stored gains belong to one combination of settings, so they would not be found after another fix.
-    fastest = {f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower}
-    while chosen := next((f for f in findings if f.fix and f.name not in fastest and tries[f.name] < _TRIES), None):
-        tries[chosen.name] += 1
-        changes |= dict(chosen.fix or {})
-        loaded = patched(loaded, chosen.fix or {})
+    fast_names = {
+        f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower
+    }
+    while finding := next((f for f in findings if f.fix and f.name not in fast_names and tries[f.name] < _TRIES), None):
+        tries[finding.name] += 1
+        changes |= dict(finding.fix or {})
+        loaded = patched(loaded, finding.fix or {})
         findings = run_checks(gather(loaded))
     return loaded, changes, findings

@@ -144,10 +144,10 @@ class Context:
     @property
     def row_tokens(self) -> int:
         """Average tokens of a row in a pass: `data.max_length` for a packed row, else the length of a document."""
-        plan, longest = self.planned, self.config.data.max_length
+        plan, max_length = self.planned, self.config.data.max_length
         if plan.packing.value:
-            return longest
-        return max(1, min(longest, round(plan.train_tokens.value / max(plan.train_rows.value, 1))))
+            return max_length
+        return max(1, min(max_length, round(plan.train_tokens.value / max(plan.train_rows.value, 1))))
 
     @property
     def epochs(self) -> float:

@@ -159,13 +159,13 @@ def rule(
     """Return a decorator that turns a function `before` into a Rule. The first paragraph of its docstring becomes
     `why`, and `more` are other fields. The group is Speed with `is_for_speed`, else the `GROUP` of the file."""
 
-    def of(before: Callable[[Context], Verdict]) -> Rule:
+    def make_rule(before: Callable[[Context], Verdict]) -> Rule:
         why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
         group = "Speed" if more.get("is_for_speed") else before.__globals__.get("GROUP", "Learning")
         fields: dict[str, Any] = {"name": name or before.__name__, "group": group} | more
         return Rule(title=title, why=why, order=order, settings=settings, before=before, **fields)
 
-    return of
+    return make_rule
 
 
 @cache

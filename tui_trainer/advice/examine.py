@@ -124,12 +124,12 @@ def _look(symptom: Symptom, view: RunView) -> Cause | None:
     if not cause or not (cause.is_fault or cause.share >= symptom.least_share):
         return None
     # Values of a hardware profile have reasons, which only a measurement on this machine can contradict.
-    decided = set(view.plan.hardware_settings) if view.plan and not cause.is_measured else set()
-    return None if cause.fix and not cause.is_fault and set(cause.fix) <= decided else cause
+    profile_keys = set(view.plan.hardware_settings) if view.plan and not cause.is_measured else set()
+    return None if cause.fix and not cause.is_fault and set(cause.fix) <= profile_keys else cause
 
 
 def _where_time_goes(view: RunView) -> str:
-    parts = {
+    seconds_by_part = {
         "forward and backward": view.compute_seconds,
         "optimizer": view.optimizer_seconds,
         "data": view.data_seconds,
@@ -139,15 +139,15 @@ def _where_time_goes(view: RunView) -> str:
         "journal": view.journal_seconds,
         "the rest": view.empty_cache_seconds + view.other_seconds,
     }
-    largest = sorted(parts, key=lambda name: -parts[name])[:_MOST_PARTS]
-    named = ", ".join(f"{name} {percent(view.share(parts[name]))}" for name in largest)
-    return f"healthy: {named} of the time; nothing avoidable takes {percent(BAR_SHARE)} or more"
+    largest_parts = sorted(seconds_by_part, key=lambda name: -seconds_by_part[name])[:_MOST_PARTS]
+    shares_text = ", ".join(f"{name} {percent(view.share(seconds_by_part[name]))}" for name in largest_parts)
+    return f"healthy: {shares_text} of the time; nothing avoidable takes {percent(BAR_SHARE)} or more"
 
 
 def _too_early(view: RunView) -> str:
-    done = view.sums.steps
+    steps_done = view.sums.steps
     if view.is_over:
-        return f"too short to judge: {done} steps after the first two, but at least {LEAST_STEPS} are needed"
+        return f"too short to judge: {steps_done} steps after the first two, but at least {LEAST_STEPS} are needed"
     return f"too early to judge: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
 
 
@@ -166,12 +166,12 @@ class Doctor:
         """Examine the run. Return the examination if it is news, else None. News is the first judgement, and later each
         change of the leading finding that lasts."""
         state = self._state
-        position = state.step, state.finished is not None or state.failed is not None
-        if position == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not position[1]):
+        progress = state.step, state.finished is not None or state.failed is not None
+        if progress == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not progress[1]):
             return None
-        self._looked, self._looked_at = self._now(), position
+        self._looked, self._looked_at = self._now(), progress
         self.verdict = examine(state)
-        return self.verdict if self._is_news(self.verdict, is_over=position[1]) else None
+        return self.verdict if self._is_news(self.verdict, is_over=progress[1]) else None
 
     def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
         """Return whether to report an examination. That of a run which has ended is not reported, because it is shown

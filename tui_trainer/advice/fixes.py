@@ -23,9 +23,9 @@ def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
 def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
     """Return the request that loads the config with the patch. It contains all settings that the user wrote, so that
     they keep their precedence over the profiles."""
-    written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
+    user_values = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
-    values = written | profile | dict(patch)
+    values = user_values | profile | dict(patch)
     return Request(assignments=tuple(f"{key}={toml_text(value)}" for key, value in values.items()))
 
 

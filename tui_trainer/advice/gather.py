@@ -73,14 +73,14 @@ def gather(
     facts = facts_of(loaded, progress)
     first_rows: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
-    of_data: tuple[Problem, ...] = ()
+    data_problems: tuple[Problem, ...] = ()
     if counts and facts and not facts.counts:
         try:
             with fitted_task_named(loaded):
                 counted = task.counted(config, loaded.data, prepared_data_folder(), progress)
             facts, first_rows = (counted, None) if counted and counted.exact else (facts, counted)
         except InputError as error:
-            of_data = tuple(loaded.placed(problem) for problem in error.problems)
+            data_problems = tuple(loaded.placed(problem) for problem in error.problems)
     if plan is None:
         plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     if plan and facts:
@@ -90,7 +90,7 @@ def gather(
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
     with suppress(InputError):
         # Reasons why a run cannot start although it can be planned; reasons against planning are in `problems` already.
-        problems = problems or of_data or tuple(start_problems(loaded))
+        problems = problems or data_problems or tuple(start_problems(loaded))
     swap_used_bytes: int | None = None
     with suppress(OSError, psutil.Error):
         swap_used_bytes = memory_left().swap_used_bytes
@@ -147,39 +147,39 @@ def plan_or_problems(
     with suppress(InputError):
         if facts:
             # A plan is not refused for its memory if the size of the machine's memory is unknown.
-            cards = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
-            unknown = replace(hardware, memory_bytes=None, gpus=cards)
-            return make_plan(loaded, unknown, facts, chosen_gpu=gpu), problems
+            gpus = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
+            unknown_hardware = replace(hardware, memory_bytes=None, gpus=gpus)
+            return make_plan(loaded, unknown_hardware, facts, chosen_gpu=gpu), problems
     return None, problems
 
 
 def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progress | None) -> int | None:
     """Return the tokens of all data, including held-out data and data beyond limits such as `data.max_rows`."""
     if loaded.config.data.max_chars or loaded.config.data.max_rows:
-        whole = with_changes(loaded.config, {"data.max_chars": 0, "data.max_rows": 0})
-        facts = facts_of(replace(loaded, config=whole), progress)
+        full_config = with_changes(loaded.config, {"data.max_chars": 0, "data.max_rows": 0})
+        facts = facts_of(replace(loaded, config=full_config), progress)
     return facts.tokens + facts.eval_tokens if facts else None
 
 
 def newest_measured(plan: Plan) -> EarlierRun | None:
     """Return the measurements of the newest run in the index with the plan's model and device and enough steps; None
     if there is none. A run whose journal cannot be read is skipped."""
-    now = StepKey.read(plan.shape_key)
-    if now is None:
+    planned_key = StepKey.read(plan.shape_key)
+    if planned_key is None:
         return None
-    device = _device(plan.model_dump(include={"device", "device_name", "threads"}))
+    planned_device = _device(plan.model_dump(include={"device", "device_name", "threads"}))
     for folder in reversed(known_runs()[-_LOOK_RUNS:]):
-        then = read_fields(folder.plan)
-        key = StepKey.read(then.get("shape_key"))
-        if key is None or key.model != now.model or _device(then) != device:
+        plan_fields = read_fields(folder.plan)
+        run_key = StepKey.read(plan_fields.get("shape_key"))
+        if run_key is None or run_key.model != planned_key.model or _device(plan_fields) != planned_device:
             continue
         with suppress(OSError):
             if run := measured_in(folder.name, fold(last_events(folder.journal))):
                 run = replace(run, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
-                if not key.has_setup_of(now):
+                if not run_key.has_setup_of(planned_key):
                     run = replace(run, data_share=None, evaluation_share=None, attention="")
                     run = replace(run, busy_share=None, unsloth="", has_unsloth=False)
-                if key != now:
+                if run_key != planned_key:
                     run = replace(run, step_seconds=None)
                 is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
                 return run if is_on_disk else replace(run, save_bytes_per_second=None)
@@ -189,20 +189,20 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
 def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
     """Return the fields of a plan that identify its device: GPU or CPU, its name, and on a CPU the threads."""
     device, threads = plan.get("device"), plan.get("threads")
-    count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
-    return device, plan.get("device_name"), count
+    thread_count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
+    return device, plan.get("device_name"), thread_count
 
 
 def measured_in(name: str, state: RunState) -> EarlierRun | None:
     """Return the measurements of a run from its state, which may cover only its last events; None below 20 steps."""
-    seconds = sum(state.step_seconds)
-    if len(state.steps) < _ENOUGH_STEPS or not seconds:
+    run_seconds = sum(state.step_seconds)
+    if len(state.steps) < _ENOUGH_STEPS or not run_seconds:
         return None
-    view, trained = RunView(state), sum(state.token_counts)
-    saves = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
-    samples = [sample.seconds for sample in state.samples if sample.seconds > 0]
+    view, run_tokens = RunView(state), sum(state.token_counts)
+    save_rates = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
+    sample_seconds = [sample.seconds for sample in state.samples if sample.seconds > 0]
     # Seconds per token in evaluations.
-    costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
+    token_costs = [event.seconds / event.tokens for event in state.evals if event.scheduled and event.tokens]
     has_cards = any(reading.gpus for reading in view.readings)
     busy_share = view.gpu_mean("utilization_share") if has_cards else view.mean("process_cpu_share")
     if not view.readings:
@@ -212,10 +212,10 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     return EarlierRun(
         name=name,
         steps=len(state.steps),
-        data_share=sum(state.data_seconds) / seconds,
-        save_bytes_per_second=median(saves) if saves else None,
-        sample_seconds=median(samples) if samples else None,
-        evaluation_share=median(costs) / (seconds / trained) if costs and trained else None,
+        data_share=sum(state.data_seconds) / run_seconds,
+        save_bytes_per_second=median(save_rates) if save_rates else None,
+        sample_seconds=median(sample_seconds) if sample_seconds else None,
+        evaluation_share=median(token_costs) / (run_seconds / run_tokens) if token_costs and run_tokens else None,
         step_seconds=median(state.step_seconds),
         busy_share=busy_share,
     )
@@ -223,16 +223,16 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
     """Yield the 8-bit exports of a run that were compared with its trained model."""
-    in_8_bits = [export.name for export in all_formats() if export.in_8_bits]
-    for certificate in (export for export in certificates(folder).values() if export.get("format") in in_8_bits):
+    format_names = [export.name for export in all_formats() if export.in_8_bits]
+    for certificate in (export for export in certificates(folder).values() if export.get("format") in format_names):
         with suppress(KeyError, TypeError, ValueError):
-            before, after = certificate["trained"], certificate["exported"]
+            trained, exported = certificate["trained"], certificate["exported"]
             yield Exported(
                 format=certificate["format"],
-                bytes=int(after["bytes"]),
-                trained_bytes=int(before["bytes"]),
-                seconds_per_row=float(after["seconds_per_row"]),
-                trained_seconds_per_row=float(before["seconds_per_row"]),
+                bytes=int(exported["bytes"]),
+                trained_bytes=int(trained["bytes"]),
+                seconds_per_row=float(exported["seconds_per_row"]),
+                trained_seconds_per_row=float(trained["seconds_per_row"]),
                 faults=one_line("; ".join(map(str, certificate["faults"])), 200),
             )
 

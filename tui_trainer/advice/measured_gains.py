@@ -95,19 +95,19 @@ class Gain:
         memory and loss if they differ."""
         if self.speed_up is None:
             return f"cannot be measured: {self.reason} (tried on {self.at[:10]})"
-        other = f" as with {compared_with}" if compared_with else ""
-        speed = f"{self.speed_up:.2f} times as fast{other}"
+        comparison = f" as with {compared_with}" if compared_with else ""
+        speed = f"{self.speed_up:.2f} times as fast{comparison}"
         if len(self.ratios) > 1 and not self.is_difference:
             speed = "no measurable difference in speed" + (f" from {compared_with}" if compared_with else "")
-        count = f"{len(self.ratios)} comparisons" if len(self.ratios) > 1 else "1 comparison, too few to be sure"
-        spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
-        words = f"{speed} (measured here {self.at[:10]}, {count}{spread})"
-        (before, after), (first, second) = self.memory_bytes, self.losses
-        if before and abs(after / before - 1) > _LEAST_MEMORY_DIFFERENCE:
-            words += f"; memory {format_bytes(before)} -> {format_bytes(after)}"
-        if f"{first:.3f}" != f"{second:.3f}":
-            words += f"; held-out loss {first:.3f} -> {second:.3f} after {self.steps} steps"
-        return words
+        pairs_text = f"{len(self.ratios)} comparisons" if len(self.ratios) > 1 else "1 comparison, too few to be sure"
+        spread_text = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
+        sentence = f"{speed} (measured here {self.at[:10]}, {pairs_text}{spread_text})"
+        (bytes_before, bytes_after), (loss_before, loss_after) = self.memory_bytes, self.losses
+        if bytes_before and abs(bytes_after / bytes_before - 1) > _LEAST_MEMORY_DIFFERENCE:
+            sentence += f"; memory {format_bytes(bytes_before)} -> {format_bytes(bytes_after)}"
+        if f"{loss_before:.3f}" != f"{loss_after:.3f}":
+            sentence += f"; held-out loss {loss_before:.3f} -> {loss_after:.3f} after {self.steps} steps"
+        return sentence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,9 +121,9 @@ class Measurable:
 
     @classmethod
     def of(cls, plan: Plan) -> Self:
-        card = plan.device_name if plan.device == "cuda" else ""
+        gpu_name = plan.device_name if plan.device == "cuda" else ""
         return cls(
-            device=device_key(plan.cpu_name, plan.threads.value, card),
+            device=device_key(plan.cpu_name, plan.threads.value, gpu_name),
             torch=read_versions(("torch",))["torch"] or "",
             shape_key=plan.shape_key,
             settings={key: value_of(plan.config, key) for key in all_settings() if is_of_steps(key)},
@@ -132,8 +132,8 @@ class Measurable:
     def digest(self, patch: Mapping[str, Any]) -> str:
         """Return a digest of the settings with a patch applied, which does not distinguish 1 from 1.0."""
         values = {**self.settings, **{key: value for key, value in patch.items() if is_of_steps(key)}}
-        plain = {key: value + 0.0 if type(value) is int else value for key, value in values.items()}
-        return sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        float_values = {key: value + 0.0 if type(value) is int else value for key, value in values.items()}
+        return sha256(json.dumps(float_values, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def is_of_steps(key: str) -> bool:
@@ -154,14 +154,14 @@ class KeptGains:
 
     def find(self, patch: Mapping[str, Any]) -> Gain | None:
         """Return the gain of the patched config over this one; None if it was not measured under these conditions."""
-        here, there = self.about.digest({}), self.about.digest(patch)
-        entry = self.entries.get(_pair(here, there), {})
-        gain = figures_as(Gain, entry)
-        if gain is None or here == there or entry["torch"] != self.about.torch:
+        present_digest, patched_digest = self.about.digest({}), self.about.digest(patch)
+        figures = self.entries.get(_pair(present_digest, patched_digest), {})
+        gain = figures_as(Gain, figures)
+        if gain is None or present_digest == patched_digest or figures["torch"] != self.about.torch:
             return None
-        if entry["shapes"].get(here) != self.about.shape_key:
+        if figures["shapes"].get(present_digest) != self.about.shape_key:
             return None
-        if entry["from"] == here:
+        if figures["from"] == present_digest:
             return gain
         return gain.turned() if gain.ratios else None
 
@@ -172,13 +172,13 @@ def _peak_bytes(answers: Sequence[Answer]) -> int:
 
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:
     """Store the gain of the patched config over `before`, replacing an earlier measurement."""
-    here, there = before.digest({}), before.digest(patch)
-    shapes = {here: before.shape_key, there: after_shape_key}
-    entry = {"from": here, "torch": before.torch, "shapes": shapes, **asdict(gain)}
-    step = StepKey.read(before.shape_key)
-    key = step.on(before.device) if step else Key(device=before.device, versions=f"torch {before.torch}")
-    keep_record(GAIN, key, entry, part=_pair(here, there))
+    present_digest, patched_digest = before.digest({}), before.digest(patch)
+    shapes = {present_digest: before.shape_key, patched_digest: after_shape_key}
+    entry = {"from": present_digest, "torch": before.torch, "shapes": shapes, **asdict(gain)}
+    step_key = StepKey.read(before.shape_key)
+    key = step_key.on(before.device) if step_key else Key(device=before.device, versions=f"torch {before.torch}")
+    keep_record(GAIN, key, entry, part=_pair(present_digest, patched_digest))
 
 
-def _pair(one: str, other: str) -> str:
-    return "-".join(sorted((one, other)))
+def _pair(digest: str, other: str) -> str:
+    return "-".join(sorted((digest, other)))

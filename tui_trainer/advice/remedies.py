@@ -49,23 +49,23 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
     list ends with the first remedy that makes the plan fit, or with a sentence that none does.
     """
     sentences: list[str] = []
-    least, shorter = basis.needed_bytes(), ""
+    least_bytes, length_sentence = basis.needed_bytes(), ""
     for remedy in all_remedies(basis, budget):
         try:
-            changed = basis.changed(remedy.patch)
+            changed_basis = basis.changed(remedy.patch)
         except ConfigError:
             continue
-        needed = changed.needed_bytes()
-        if needed > (1 - _LEAST_SAVING) * least:
+        needed_bytes = changed_basis.needed_bytes()
+        if needed_bytes > (1 - _LEAST_SAVING) * least_bytes:
             continue
-        basis, least = changed, needed
-        sentence = f"{remedy.sentence} ({format_bytes(needed)})"
-        if remedy.drops_data and shorter:
+        basis, least_bytes = changed_basis, needed_bytes
+        sentence = f"{remedy.sentence} ({format_bytes(needed_bytes)})"
+        if remedy.drops_data and length_sentence:
             # Only one of several shorter row lengths is named: the first that fits, or the last.
-            sentences.remove(shorter)
-        shorter = sentence if remedy.drops_data else ""
+            sentences.remove(length_sentence)
+        length_sentence = sentence if remedy.drops_data else ""
         sentences.append(sentence)
-        if needed <= budget:
+        if needed_bytes <= budget:
             return sentences
     return [
         *sentences,
@@ -101,8 +101,8 @@ def memory_with(
 
 def is_short(context: Context) -> bool:
     """Return whether the plan needs more memory than its budget, which is a share of the free memory."""
-    budget = context.basis.room.budget_bytes
-    return budget is not None and context.planned.memory_bytes.value > budget
+    budget_bytes = context.basis.room.budget_bytes
+    return budget_bytes is not None and context.planned.memory_bytes.value > budget_bytes
 
 
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
@@ -111,13 +111,13 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
     The first choice is a smaller micro-batch alone. Then other remedies are added by rank, except those that drop data.
     Remedies whose library is not installed are used only with `as_if_installed`.
     """
-    for switches in _cumulated(context, as_if_installed):
+    for settings in _cumulated(context, as_if_installed):
         try:
-            cut = _cut_that_fits(context, context.basis.changed(switches).setup)
+            batch_settings = _cut_that_fits(context, context.basis.changed(settings).setup)
         except ConfigError:
             continue
-        if cut is not None:
-            return _without_idle(context, switches) | cut
+        if batch_settings is not None:
+            return _without_idle(context, settings) | batch_settings
     return None
 
 
@@ -128,47 +128,47 @@ def smaller_model(context: Context) -> str:
 
 def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
     """Yield no settings, then the settings of the first remedy, of the first two remedies and so on."""
-    switches: dict[str, Any] = {}
-    yield switches
+    settings: dict[str, Any] = {}
+    yield settings
     for remedy in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
         if not (remedy.cuts_batch or remedy.drops_data) and (as_if_installed or not remedy.needs):
-            switches = {**switches, **remedy.patch}
-            yield switches
+            settings = {**settings, **remedy.patch}
+            yield settings
 
 
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
     """Return settings for the largest micro-batch that fits: the present one, half of it, and so on. If necessary, also
     reduce the evaluation batch. None if no micro-batch fits."""
-    budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
-    sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
-    for evaluations in ({}, {EVAL_BATCH: "auto"}):
+    limit, present_rows = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
+    sizes = sorted({-(-present_rows // 2**halvings) for halvings in range(present_rows.bit_length() + 1)}, reverse=True)
+    for eval_fix in ({}, {EVAL_BATCH: "auto"}):
         for rows in sizes:
-            if memory_with(context, micro_batch=rows, eval_batch=rows if evaluations else 0, setup=setup) <= budget:
-                return (with_micro_batch(context, rows) if rows < micro else {}) | evaluations
+            if memory_with(context, micro_batch=rows, eval_batch=rows if eval_fix else 0, setup=setup) <= limit:
+                return (with_micro_batch(context, rows) if rows < present_rows else {}) | eval_fix
     return None
 
 
 def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of several remedies without those that the last remedy makes unnecessary."""
-    cut = _cut_that_fits(context, context.basis.changed(switches).setup)
+    batch_settings = _cut_that_fits(context, context.basis.changed(switches).setup)
     for key in list(switches)[:-1]:
-        rest = {other: value for other, value in switches.items() if other != key}
-        if _cut_that_fits(context, context.basis.changed(rest).setup) == cut:
-            switches = rest
+        fewer_switches = {other: value for other, value in switches.items() if other != key}
+        if _cut_that_fits(context, context.basis.changed(fewer_switches).setup) == batch_settings:
+            switches = fewer_switches
     return switches
 
 
 def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for a micro-batch of `rows` with an unchanged effective batch."""
-    effective = context.planned.effective_batch_size.value
+    step_rows = context.planned.effective_batch_size.value
     # A step has fewer packed rows than documents, so the user's accumulation does not determine the micro-batch.
-    written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
-    if written and not context.planned.packing.value:
-        parts = -(-effective // rows)
-        if -(-effective // parts) == rows:
+    keeps_parts = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
+    if keeps_parts and not context.planned.packing.value:
+        parts = -(-step_rows // rows)
+        if -(-step_rows // parts) == rows:
             return {ACCUMULATION: parts}
-    same = context.planned.effective_batch_is_auto or context.config.training.effective_batch_size == effective
-    return {MICRO: rows} | ({} if same else {EFFECTIVE: effective}) | _free_accumulation(context)
+    is_same = context.planned.effective_batch_is_auto or context.config.training.effective_batch_size == step_rows
+    return {MICRO: rows} | ({} if is_same else {EFFECTIVE: step_rows}) | _free_accumulation(context)
 
 
 def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
@@ -181,22 +181,20 @@ def _free_accumulation(context: Context) -> dict[str, Any]:
 
 
 def _accumulation_written(context: Context) -> bool:
-    written = context.loaded.origin(ACCUMULATION).by_user
-    return written and isinstance(context.config.training.gradient_accumulation_steps, int)
+    is_by_user = context.loaded.origin(ACCUMULATION).by_user
+    return is_by_user and isinstance(context.config.training.gradient_accumulation_steps, int)
 
 
 def less_memory(plan: Plan, tokens: int) -> str:
     """Return as text settings for a new run with which a row of `tokens` tokens needs less memory: remedies, and a
     shorter row length."""
-    loaded, settings = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
+    loaded, texts = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone
         for remedy in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
             if not (remedy.cuts_batch or remedy.drops_data):
-                settings.append(
-                    settings_words(remedy.patch) + (f" with {remedy.needs} installed" if remedy.needs else "")
-                )
+                texts.append(settings_words(remedy.patch) + (f" with {remedy.needs} installed" if remedy.needs else ""))
     if plan.packing.value and plan.config.training.torch_compile:
         # Packed rows of compiled layers are padded to the full length, whatever they contain.
-        settings.append("data.packing = false")
-    settings.append(f"data.max_length = {max(tokens // 2, 1)}")
-    return listed(settings)
+        texts.append("data.packing = false")
+    texts.append(f"data.max_length = {max(tokens // 2, 1)}")
+    return listed(texts)

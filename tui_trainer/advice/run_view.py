@@ -45,53 +45,55 @@ class RunView:
         self.compute_seconds = (sums.forward_seconds + sums.backward_seconds) / steps
         self.optimizer_seconds = sums.optimizer_seconds / steps
         self.step_seconds = sums.step_seconds / steps
-        self.evaluation_seconds = self._on_the_way((done.step, done.seconds) for done in state.evals if done.scheduled)
-        self.checkpoint_seconds = self._on_the_way((done.step, done.seconds) for done in state.checkpoints)
-        every = self.plan.sample_every_steps if self.plan else None
-        self.sample_seconds = (
-            fmean(sample.seconds for sample in state.samples) / every if state.samples and every else 0.0
+        self.evaluation_seconds = self._on_the_way(
+            (event.step, event.seconds) for event in state.evals if event.scheduled
         )
-        between = max(times.between_steps, 1)
-        self.journal_seconds = times.journal_seconds / between
-        self.empty_cache_seconds = times.empty_cache_seconds / between
+        self.checkpoint_seconds = self._on_the_way((event.step, event.seconds) for event in state.checkpoints)
+        interval = self.plan.sample_every_steps if self.plan else None
+        self.sample_seconds = (
+            fmean(sample.seconds for sample in state.samples) / interval if state.samples and interval else 0.0
+        )
+        steps_between = max(times.between_steps, 1)
+        self.journal_seconds = times.journal_seconds / steps_between
+        self.empty_cache_seconds = times.empty_cache_seconds / steps_between
         # Unexplained time between steps. It does not count on a GPU, which may be computing meanwhile.
-        self.other_seconds = 0.0 if self.on_gpu else times.other_seconds / between
-        on_the_way = self.evaluation_seconds + self.checkpoint_seconds + self.sample_seconds
-        own = self.journal_seconds + self.empty_cache_seconds + self.other_seconds
-        self.whole_seconds = self.step_seconds + on_the_way + own
+        self.other_seconds = 0.0 if self.on_gpu else times.other_seconds / steps_between
+        event_seconds = self.evaluation_seconds + self.checkpoint_seconds + self.sample_seconds
+        overhead_seconds = self.journal_seconds + self.empty_cache_seconds + self.other_seconds
+        self.whole_seconds = self.step_seconds + event_seconds + overhead_seconds
         """Time of a step, including its part of all work between steps."""
 
     def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
         """Return the mean seconds per step of interruptions, which are given as (step, seconds). An event at the end of
         the run is not an interruption."""
         finished = self.state.finished
-        last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
-        on_the_way = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
-        return sum(seconds for _, seconds in on_the_way) / (on_the_way[-1][0] - self.first_step) if on_the_way else 0.0
+        last_step = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
+        events = [(step, seconds) for step, seconds in costs if self.first_step < step < last_step]
+        return sum(seconds for _, seconds in events) / (events[-1][0] - self.first_step) if events else 0.0
 
     def is_by_default(self, *keys: str) -> bool:
         """Return whether the user wrote none of these settings; False if the journal does not record that."""
-        written = self.plan.user_settings if self.plan else None
-        return written is not None and not set(keys) & set(written)
+        user_settings = self.plan.user_settings if self.plan else None
+        return user_settings is not None and not set(keys) & set(user_settings)
 
     def share(self, seconds: float) -> float:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
         """Return seconds per step in relation to a whole step, as text: `0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
-        whole = self.whole_seconds
-        if whole >= 1:
-            return f"{seconds:.2f} of {whole:.2f} s/step"
-        digits = 0 if whole >= 0.1 else 1 if whole >= 0.01 else 2
-        return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms/step"
+        whole_seconds = self.whole_seconds
+        if whole_seconds >= 1:
+            return f"{seconds:.2f} of {whole_seconds:.2f} s/step"
+        digits = 0 if whole_seconds >= 0.1 else 1 if whole_seconds >= 0.01 else 2
+        return f"{1000 * seconds:.{digits}f} of {1000 * whole_seconds:.{digits}f} ms/step"
 
-    def seldom(self, each_seconds: float, now_seconds: float) -> int:
-        """Return an interval in steps at which events of `each_seconds` take a twentieth of the time. They now take
+    def seldom(self, event_seconds: float, now_seconds: float) -> int:
+        """Return an interval in steps at which events of `event_seconds` take a twentieth of the time. They now take
         `now_seconds` per step. The interval is rounded to two digits, and at most the length of the run."""
         step_seconds = self.whole_seconds - now_seconds
-        steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
-        digits = int(10 ** max(len(str(steps)) - 2, 0))
-        return min(-(-steps // digits) * digits, self.state.total_steps or steps)
+        steps = max(1, math.ceil(19 * event_seconds / step_seconds)) if step_seconds > 0 else 1
+        rounding_unit = int(10 ** max(len(str(steps)) - 2, 0))
+        return min(-(-steps // rounding_unit) * rounding_unit, self.state.total_steps or steps)
 
     @cached_property
     def readings(self) -> list[GaugesRead]:
@@ -101,10 +103,10 @@ class RunView:
     @cached_property
     def all_readings(self) -> list[GaugesRead]:
         """Readings during the training of the last start, at most an hour of them."""
-        newest = islice(reversed(self.state.gauges), self.state.readings_since_start)
-        training = [reading for reading in newest if reading.step > self.first_step + WARM_UP_STEPS][::-1]
+        newest_first = islice(reversed(self.state.gauges), self.state.readings_since_start)
+        readings = [reading for reading in newest_first if reading.step > self.first_step + WARM_UP_STEPS][::-1]
         # The first reading also covers time before the first step.
-        return training[1:] if len(training) > 2 else training
+        return readings[1:] if len(readings) > 2 else readings
 
     @cached_property
     def seconds_between_readings(self) -> float | None:
@@ -139,8 +141,8 @@ class RunView:
     @property
     def others_cpu_share(self) -> float | None:
         """Share of the usable cores that other processes use; None if it was not measured."""
-        machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
-        return None if machine is None or own is None else max(machine - own, 0.0)
+        machine_share, own_share = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
+        return None if machine_share is None or own_share is None else max(machine_share - own_share, 0.0)
 
     @cached_property
     def loss_error(self) -> float:
@@ -150,14 +152,14 @@ class RunView:
         between neighbouring steps, whose mean is 2 s / sqrt(pi) for normal noise of spread s. The other comes from the
         distances of a mean loss to the line between its neighbours: twice the distance has the median 1.65 s.
         """
-        steps = [loss for loss in self.step_losses if math.isfinite(loss)]
-        levels = [loss for _, loss in self.losses]
-        if len(levels) < 3 or len(steps) < 2:
+        losses = [loss for loss in self.step_losses if math.isfinite(loss)]
+        means = [loss for _, loss in self.losses]
+        if len(means) < 3 or len(losses) < 2:
             return math.inf
-        of_steps = fmean(abs(after - before) for before, after in pairwise(steps)) * math.sqrt(math.pi) / 2
-        bends = [abs(a - 2 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-        of_stretches = median(bends) / 1.65
-        return max(of_steps / math.sqrt(len(steps) / len(levels)), of_stretches)
+        step_error = fmean(abs(after - before) for before, after in pairwise(losses)) * math.sqrt(math.pi) / 2
+        distances = [abs(a - 2 * b + c) for a, b, c in zip(means, means[1:], means[2:], strict=False)]
+        section_error = median(distances) / 1.65
+        return max(step_error / math.sqrt(len(losses) / len(means)), section_error)
 
     @cached_property
     def step_losses(self) -> Sequence[float]:
@@ -167,8 +169,8 @@ class RunView:
     @cached_property
     def losses(self) -> list[tuple[float, float]]:
         """(last step, mean loss) of up to 20 sections of equal length, each of at least 5 steps."""
-        most = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
-        return means(self.state.steps, self.step_losses, most)
+        section_count = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
+        return means(self.state.steps, self.step_losses, section_count)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

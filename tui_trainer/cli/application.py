@@ -83,20 +83,20 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
     These are an option for one value that is given several times (the parser would keep the last value), and a setting
     or a recipe that is given without its option."""
     parser = command.make_parser(typer.Context(command, resilient_parsing=True))
-    values, extra, parameters = parser.parse_args(list(args))
-    if extra and any("--set" in parameter.opts for parameter in command.params):
+    values_by_option, extra_words, parameters = parser.parse_args(list(args))
+    if extra_words and any("--set" in parameter.opts for parameter in command.params):
         from tui_trainer.config.load import option_for
 
-        words = " ".join(one_line(word, 60) for word in extra)
-        corrected = " ".join(filter(None, map(option_for, (values.get("config") or "", *extra))))
-        if corrected or "config" in values:
+        extra_text = " ".join(one_line(word, 60) for word in extra_words)
+        corrected_text = " ".join(filter(None, map(option_for, (values_by_option.get("config") or "", *extra_words))))
+        if corrected_text or "config" in values_by_option:
             hint = "one config is taken: put the settings into one file, or add them with --set KEY=VALUE"
-            hint = f"write {corrected}" if corrected else hint
-            raise InputError(f"unexpected argument{'s' * (len(extra) > 1)} {words}", hint=hint)
-    for parameter, times in Counter(parameters).items():
+            hint = f"write {corrected_text}" if corrected_text else hint
+            raise InputError(f"unexpected argument{'s' * (len(extra_words) > 1)} {extra_text}", hint=hint)
+    for parameter, count in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
-        if times > 1 and not is_repeatable:
-            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="give it only once")
+        if count > 1 and not is_repeatable:
+            raise InputError(f"{parameter.opts[0]} was given {count} times", hint="give it only once")
 
 
 class _TrainByDefault(TyperGroup):
@@ -108,10 +108,10 @@ class _TrainByDefault(TyperGroup):
         if not args:
             args = [_DEFAULT_COMMAND]
         elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
-            word, near = args[0], get_close_matches(args[0], self.commands, n=1)
-            if near and not word.startswith("-") and not Path(word).exists():
+            word, similar_names = args[0], get_close_matches(args[0], self.commands, n=1)
+            if similar_names and not word.startswith("-") and not Path(word).exists():
                 raise InputError(
-                    f"{word!r} is neither a command nor a file", hint=f"did you mean the command {near[0]}?"
+                    f"{word!r} is neither a command nor a file", hint=f"did you mean the command {similar_names[0]}?"
                 )
             args = [_DEFAULT_COMMAND, *args]
         if command := self.commands.get(args[0]):
@@ -185,9 +185,9 @@ class ConfigOptions:
         The task is detected from the data. If reading takes long, a message is printed."""
         from tui_trainer.launching.open_run import load_config
 
-        model = f"the model {self.model} and " if self.model else ""
-        inputs = f"{model}the first rows of {self.data or 'the data'}"
-        message = f"still reading {inputs} after {_SLOW_SECONDS:.0f} seconds"
+        model_text = f"the model {self.model} and " if self.model else ""
+        inputs_text = f"{model_text}the first rows of {self.data or 'the data'}"
+        message = f"still reading {inputs_text} after {_SLOW_SECONDS:.0f} seconds"
         timer = Timer(_SLOW_SECONDS, tell, [message])
         timer.daemon = True
         timer.start()
@@ -231,20 +231,20 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace parameters of the types `ConfigOptions` and `ScreenOptions` by the options in these classes.
 
     The options of `ConfigOptions` come before the command's other parameters, those of `ScreenOptions` after them."""
-    own = inspect.signature(command).parameters.values()
-    groups = {it.name: it.annotation for it in own if it.annotation in (ConfigOptions, ScreenOptions)}
-    parts: dict[Any, list[inspect.Parameter]] = {ConfigOptions: [], None: [], ScreenOptions: []}
-    for parameter in own:
-        group = groups.get(parameter.name)
-        parts[group] += inspect.signature(group).parameters.values() if group else [parameter]
+    members = inspect.signature(command).parameters.values()
+    options_classes = {it.name: it.annotation for it in members if it.annotation in (ConfigOptions, ScreenOptions)}
+    parameters_by_group: dict[Any, list[inspect.Parameter]] = {ConfigOptions: [], None: [], ScreenOptions: []}
+    for parameter in members:
+        group = options_classes.get(parameter.name)
+        parameters_by_group[group] += inspect.signature(group).parameters.values() if group else [parameter]
 
     @wraps(command)
     def with_shared(**options: Any) -> None:
-        for name, group in groups.items():
-            options[name] = group(**{it.name: options.pop(it.name) for it in parts[group]})
+        for name, group in options_classes.items():
+            options[name] = group(**{it.name: options.pop(it.name) for it in parameters_by_group[group]})
         command(**options)
 
-    parameters = [parameter for part in parts.values() for parameter in part]
+    parameters = [parameter for group_parameters in parameters_by_group.values() for parameter in group_parameters]
     with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_shared
 
@@ -256,12 +256,12 @@ def run_named(reference: str) -> "RunFolder":
     return find_run(reference)
 
 
-def detach_run(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
+def detach_run(folder: "RunFolder", *, as_json: bool, **settings: Any) -> None:
     """Continue a run in a background process, and print how to follow it. Raises RunError and FolderError."""
     from tui_trainer.launching.detached import resume_detached
     from tui_trainer.runs.wording import come_back_words
 
-    pid = resume_detached(folder, **how)
+    pid = resume_detached(folder, **settings)
     if as_json:
         print_json({"name": folder.name, "folder": str(folder.root), "pid": pid})
         return

@@ -113,14 +113,14 @@ def bench_train(
     )
     variants, cut_short = training.measure()
     starts = starting.measure_start(config.request, rounds, gpu, _START_SECONDS, tell, only or ())
-    rows = figures_of(variants, training.whole_tokens)
+    variant_figures = figures_of(variants, training.whole_tokens)
     result = {
         "steps": training.steps, "batch": training.batch, "rounds": training.rounds, "whole": whole,
-        "cut_short": cut_short, "doubts": doubts(rows, probe().usable_cores), "variants": rows,
+        "cut_short": cut_short, "doubts": doubts(variant_figures, probe().usable_cores), "variants": variant_figures,
         "starts": starting.figures(starts),
     }  # fmt: skip
     _print_result(result, [*trial_lines(result, _WIDTH), *reasons_of(result)], as_json)
-    _end(rows, cut_short)
+    _end(variant_figures, cut_short)
 
 
 def _print_result(result: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
@@ -150,8 +150,8 @@ def tune(
 
     if write is not None:
         refuse_existing(write, "--write")
-    kind: type[EffectiveBatches] | type[Tuning] = EffectiveBatches if effective else Tuning
-    search = kind(request=config.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
+    search_class: type[EffectiveBatches] | type[Tuning] = EffectiveBatches if effective else Tuning
+    search = search_class(request=config.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
     result = finite(search.as_json())
     print(json.dumps(result) if as_json else "\n".join([*search.lines(_WIDTH), search.sentence]))
     if write is not None:

@@ -53,13 +53,13 @@ def explain(
     word, load = " ".join(key or ()), ConfigOptions(config, profile, assignments).load
     try:
         print("\n".join(explanation(word, load)))
-    except InputError as unknown:
+    except InputError as error:
         # The words may name several things, rather than one title or command that contains blanks.
         try:
-            several = [explanation(name, load) for name in key or ()]
+            explanations = [explanation(name, load) for name in key or ()]
         except InputError:
-            raise unknown from None
-        print("\n\n".join(map("\n".join, several)))
+            raise error from None
+        print("\n\n".join(map("\n".join, explanations)))
     if not word:
         print(f"\nother lists: `tui-trainer explain WORD`, where WORD is {', '.join(_LISTS[:-1])} or {_LISTS[-1]}")
 
@@ -70,19 +70,19 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
     If `word` names nothing, raises InputError with the nearest words."""
     from tui_trainer.config.explain import describe, find_settings
 
-    others = list(_others(word)) if word else []
+    sections = list(_others(word)) if word else []
     try:
         settings = find_settings(word)
     except ConfigError:
-        if not others:
+        if not sections:
             raise InputError(
                 f"no setting, check, finding or command is called {one_line(word, 40)!r}", hint=_near_words(word)
             ) from None
         settings = []
     if settings:
         loaded = load()
-        others.insert(0, [line for setting in settings for line in describe(setting, loaded)])
-    return [line for lines in others for line in ("", *lines)][1:]
+        sections.insert(0, [line for setting in settings for line in describe(setting, loaded)])
+    return [line for lines in sections for line in ("", *lines)][1:]
 
 
 def _others(word: str) -> Iterator[list[str]]:
@@ -96,9 +96,9 @@ def _others(word: str) -> Iterator[list[str]]:
     yield from (_finding_lines(it, rule) for it, rule in symptoms if name in (it.name, it.title.lower()))
     if name in (commands := _commands()):
         yield [f"{name} (a command)", *commands[name]().splitlines()]
-    code = next((name.removeprefix(it).strip() for it in _CODE_WORDS if name.startswith(it)), name)
-    if code.isascii() and code.isdigit() and (meaning := _meaning_of_code(int(code))):
-        yield [f"{int(code)} (an exit code)", f"  {meaning}"]
+    digits = next((name.removeprefix(it).strip() for it in _CODE_WORDS if name.startswith(it)), name)
+    if digits.isascii() and digits.isdigit() and (meaning := _meaning_of_code(int(digits))):
+        yield [f"{int(digits)} (an exit code)", f"  {meaning}"]
 
 
 def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
@@ -122,10 +122,10 @@ def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
     from tui_trainer.advice.examine import LEAST_STEPS
     from tui_trainer.units import percent
 
-    needs = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
+    prefix = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
     lines = [f"{symptom.name} (a finding of the doctor: {symptom.title})", f"  {' '.join(symptom.why.split())}"]
     lines.append(
-        f"  reported:    {needs}if it costs at least {percent(symptom.least_share)} of the time, or if it is an error"
+        f"  reported:    {prefix}if it costs at least {percent(symptom.least_share)} of the time, or if it is an error"
     )
     lines += [f"  settings:    {', '.join(rule.settings)}"] if rule.settings else []
     lines += [f"  the check:   {rule.name}"] if rule.order else []
@@ -141,10 +141,10 @@ def _commands() -> dict[str, Callable[[], str]]:
         group = parent.command
         assert isinstance(group, TyperGroup)
         for name, command in group.commands.items():
-            inner = typer.Context(command, info_name=name, parent=parent)
-            help_by_name[f"{prefix}{name}"] = inner.get_help
+            child = typer.Context(command, info_name=name, parent=parent)
+            help_by_name[f"{prefix}{name}"] = child.get_help
             if isinstance(command, TyperGroup):
-                groups.append((f"{prefix}{name} ", inner))
+                groups.append((f"{prefix}{name} ", child))
     return help_by_name
 
 
@@ -177,16 +177,16 @@ def _near_words(word: str) -> str:
     from tui_trainer.config.explain import near_settings
 
     name = word.lower().replace(" ", "_")
-    near = near_settings(word)
+    similar_names = near_settings(word)
     for kind in ("check", "finding", "command"):
         names = _names(f"{kind}s")
-        close = get_close_matches(name, names, n=1, cutoff=_HOW_NEAR) or get_close_matches(
+        matches = get_close_matches(name, names, n=1, cutoff=_HOW_NEAR) or get_close_matches(
             word.lower(), [title.lower() for title in names.values() if title], n=1, cutoff=_HOW_NEAR
         )
-        near += [f"the {kind} {match}" for match in close]
-    if near:
-        *first, last = near[:_MOST_NEAR]
+        similar_names += [f"the {kind} {match}" for match in matches]
+    if similar_names:
+        *first, last = similar_names[:_MOST_NEAR]
         return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"
     example, *others = _LISTS
-    words = f"`tui-trainer explain {example}` lists all {example} (other lists: {', '.join(others)})"
-    return f"`tui-trainer explain` lists all settings, and {words}"
+    lists_text = f"`tui-trainer explain {example}` lists all {example} (other lists: {', '.join(others)})"
+    return f"`tui-trainer explain` lists all settings, and {lists_text}"

@@ -108,13 +108,13 @@ def preview(
     from tui_trainer.launching.preview import as_values, make_preview
 
     loaded = config.load(gpu)
-    shown = make_preview(loaded, samples, show_progress, gpu=gpu)
+    made_preview = make_preview(loaded, samples, show_progress, gpu=gpu)
     if as_json:
-        print(json.dumps(as_values(shown), indent=1))
+        print(json.dumps(as_values(made_preview), indent=1))
         return
     in_colour = not no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
     width = max(min(shutil.get_terminal_size((100, 24)).columns, _WIDEST), _LEAST_WIDTH)
-    print("\n".join(preview_lines(shown, _signs(in_colour), width, in_colour=in_colour)))
+    print("\n".join(preview_lines(made_preview, _signs(in_colour), width, in_colour=in_colour)))
 
 
 def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:

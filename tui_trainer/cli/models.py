@@ -60,9 +60,9 @@ def install(
     is_unsloth = names == [NAME]
     if is_unsloth:
         folder = environment_folder()
-        replaced = f", replacing {installed_version()}" if installed_version() else ""
+        note = f", replacing {installed_version()}" if installed_version() else ""
         heading = (
-            f"{NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{replaced}:"
+            f"{NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{note}:"
         )
         steps = environment.creation_commands(folder)
     else:
@@ -73,12 +73,12 @@ def install(
         tell("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
     if is_unsloth:
-        done = [
+        result_lines = [
             f"{NAME} {environment.make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"
         ]
     else:
-        done = [*environment.install_here(steps[0], tell), "restart running programs to use it"]
-    print_done(done, as_json=as_json)
+        result_lines = [*environment.install_here(steps[0], tell), "restart running programs to use it"]
+    print_done(result_lines, as_json=as_json)
 
 
 def user_confirms(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool = False) -> bool:
@@ -113,13 +113,13 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     from tui_trainer.errors import DataError
     from tui_trainer.terminal.safe_text import one_line
 
-    wanted = parse_hub_path(path, revision)
-    folder = download_data(wanted, ask=ask, progress=progress)
+    hub_path = parse_hub_path(path, revision)
+    folder = download_data(hub_path, ask=ask, progress=progress)
     if folder is None:
         return []
-    lines = [one_line(f"{wanted.name} is in {folder}")]
+    lines = [one_line(f"{hub_path.name} is in {folder}")]
     try:
-        source = open_source(str(wanted))
+        source = open_source(str(hub_path))
     except DataError as error:
         lines.append(one_line(str(error)))
     else:
@@ -129,7 +129,7 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
                 f"its splits are {labels}: train is for training, validation for evaluation, test is not used;"
             )
             lines.append("set data.split and data.eval_split to choose others")
-    return [*lines, f"data.path = {toml_text(str(wanted))}"]
+    return [*lines, f"data.path = {toml_text(str(hub_path))}"]
 
 
 def offer_lines(offer: "DownloadOffer") -> list[str]:
@@ -138,17 +138,17 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
     from tui_trainer.hardware.storage import read_place
     from tui_trainer.units import format_bytes
 
-    free = read_place("model cache", offer.target).free_bytes
-    rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still to download"
-    gate = " (only for accounts that accepted the licence on the hub)" if offer.gated else ""
+    free_bytes = read_place("model cache", offer.target).free_bytes
+    note = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still to download"
+    gate_note = " (only for accounts that accepted the licence on the hub)" if offer.gated else ""
     rows = [
         (offer.kind.word, f"{offer.name}, revision {offer.revision}"),
-        ("size", f"{size_words(offer)}{rest}"),
+        ("size", f"{size_words(offer)}{note}"),
         ("skipped", offer.left_out),
-        ("licence", f"{offer.license or 'not stated'}{gate}"),
+        ("licence", f"{offer.license or 'not stated'}{gate_note}"),
         ("from", host()),
         ("folder", str(offer.target)),
-        ("disk", f"{format_bytes(free)} free" if free is not None else ""),
+        ("disk", f"{format_bytes(free_bytes)} free" if free_bytes is not None else ""),
     ]
     return labelled(rows)
 
@@ -172,13 +172,13 @@ def transfer_progress(as_json: bool = False) -> "Progress":
         return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress
-    tenths = -1
+    shown_tenths = -1
 
     def tell_tenths(action: str, done: float, total: float | None, unit: str) -> None:
-        nonlocal tenths
+        nonlocal shown_tenths
         tenth = int(10 * done / total) if total else 0
-        if tenth > tenths:
-            tenths = tenth
+        if tenth > shown_tenths:
+            shown_tenths = tenth
             tell(f"{action}: {tenth * 10} % of {total or done:,.0f} {unit}")
 
     return tell_tenths

@@ -63,11 +63,11 @@ def report(
         if out is not None:
             out = from_the_root(str(out))
             out.mkdir(parents=True, exist_ok=True)
-        written = write_report(folder, out)
+        report_files = write_report(folder, out)
     except OSError as error:
         message = f"could not write the report: {system_reason(error)}"
         raise FolderError(message, where=str(out or folder.root)) from None
-    print("\n".join(one_line(str(path)) for path in written))
+    print("\n".join(one_line(str(path)) for path in report_files))
 
 
 @app.command()
@@ -95,21 +95,21 @@ def export(
     targets = [target_of(trained, form, out) for form in formats]
     for target in targets:
         target_lock(target, "").refuse()
-    is_good = True
+    all_match = True
     for form, target in zip(formats, targets, strict=True):
         if not as_json:
             seconds = expected_seconds(trained, form)
-            takes = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
-            print(f"{form.name}: about {format_bytes(form.needed_bytes(trained))}{takes}", flush=True)
+            time = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
+            print(f"{form.name}: about {format_bytes(form.needed_bytes(trained))}{time}", flush=True)
         with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
-            written, certificate = write(trained, form, target, certifier, write_progress if as_json else show_progress)
-        is_good &= not certificate.faults
+            path, certificate = write(trained, form, target, certifier, write_progress if as_json else show_progress)
+        all_match &= not certificate.faults
         if as_json:
             facts = json.loads(certificate.text())
-            print(json.dumps({"folder": str(written), "words": certificate.lines(), **facts}))
+            print(json.dumps({"folder": str(path), "words": certificate.lines(), **facts}))
         else:
-            print("\n".join([f"{form.title}: {one_line(str(written))}", *certificate.lines()]))
-    if not is_good:
+            print("\n".join([f"{form.title}: {one_line(str(path))}", *certificate.lines()]))
+    if not all_match:
         tell("the export differs from the trained model; its folder is kept under a name that begins with failed-")
         raise typer.Exit(EXIT_FAILED)
 
@@ -150,9 +150,9 @@ def _offer_lines(offer: "PublishOffer") -> list[str]:
     """Return lines about what would be published and where, who could see it, and what was removed."""
     from tui_trainer.units import format_bytes
 
-    existing = "" if offer.exists is None else ", which already exists"
+    existence_text = "" if offer.exists is None else ", which already exists"
     rows = [
-        ("to", f"{offer.name}{existing}"),
+        ("to", f"{offer.name}{existence_text}"),
         ("seen by", "you and people you give access to (private)" if offer.private else "everyone (public)"),
         ("size", size_words(offer)),
         *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
@@ -186,16 +186,16 @@ def track(
     if holder := owner(folder.lock):
         hint = lock_hint(holder, folder.lock, "an active run reports to the trackers of logging.report_to")
         raise InputError(f"{folder.name} is active: {holder}", hint=hint)
-    status, failed = overview(folder).status, False
+    status, has_failed = overview(folder).status, False
     for name in names:
         feeder = Feeder(
             folder, find_tracker(name), lambda *words: tell("; ".join(filter(None, words))), most_failures=1
         )
-        before = feeder.sent_events
+        sent_before = feeder.sent_events
         feeder.end(status)
-        failed |= feeder.given_up
+        has_failed |= feeder.given_up
         if not feeder.given_up:
-            new = feeder.sent_events - before
-            print(f"{name}: {new} events uploaded" if new > 0 else f"{name} is up to date")
-    if failed:
+            new_events = feeder.sent_events - sent_before
+            print(f"{name}: {new_events} events uploaded" if new_events > 0 else f"{name} is up to date")
+    if has_failed:
         raise typer.Exit(EXIT_FAILED)

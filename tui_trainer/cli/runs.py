@@ -72,13 +72,13 @@ def resume(
         from tui_trainer.lines.headless import join_run
 
         raise typer.Exit(join_run(folder, allocation.node_rank))
-    again = reopen_run(folder, gpu=gpu, processes=processes, nodes=nodes)
+    resumed_run = reopen_run(folder, gpu=gpu, processes=processes, nodes=nodes)
     if screen.no_ui:
         from tui_trainer.lines.headless import follow
 
-        greeting = again.loaded.notes if again.loaded else ()
-        raise typer.Exit(follow(again, as_json=screen.as_json, greeting=greeting))
-    raise screen.on_screens(gpu=gpu, resumed=again)
+        greeting = resumed_run.loaded.notes if resumed_run.loaded else ()
+        raise typer.Exit(follow(resumed_run, as_json=screen.as_json, greeting=greeting))
+    raise screen.on_screens(gpu=gpu, resumed=resumed_run)
 
 
 @app.command()
@@ -116,15 +116,15 @@ def runs(as_json: AsJson = False) -> None:
     for run in overviews.read():
         overviews.measure(run.path)
     # Listed runs whose folder is gone are not shown.
-    listed = [run for run in overviews.read() if run.status != "gone"]
-    if not listed and (problem := list_problem()):
+    existing_runs = [run for run in overviews.read() if run.status != "gone"]
+    if not existing_runs and (problem := list_problem()):
         raise FolderError(problem)
     if as_json:
-        print_json([asdict(run) for run in listed])
-    elif not listed:
+        print_json([asdict(run) for run in existing_runs])
+    elif not existing_runs:
         print("no runs yet; `tui-trainer --no-ui` starts one")
     else:
-        print("\n".join(lines.run_lines(listed, _terminal_width(), datetime.now(UTC))))
+        print("\n".join(lines.run_lines(existing_runs, _terminal_width(), datetime.now(UTC))))
 
 
 @app.command()
@@ -141,8 +141,8 @@ def compare(
     if as_json:
         print_json(asdict(comparison))
     else:
-        warning = [one_line(comparison.warning), ""] if comparison.warning else []
-        print("\n".join([*warning, *comparison_lines(comparison, _terminal_width())]))
+        warning_lines = [one_line(comparison.warning), ""] if comparison.warning else []
+        print("\n".join([*warning_lines, *comparison_lines(comparison, _terminal_width())]))
 
 
 @app.command()
@@ -187,10 +187,10 @@ def delete(
 
     root = _to_delete(run)
     if not yes:
-        freed = format_bytes(delete_and_rename.bytes_to_free(root))
+        size = format_bytes(delete_and_rename.bytes_to_free(root))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InputError(f"{root} would be deleted, which frees {freed}", hint="--yes deletes it without asking")
-        if not typer.confirm(f"delete {one_line(str(root))} and free {freed}?", err=True):
+            raise InputError(f"{root} would be deleted, which frees {size}", hint="--yes deletes it without asking")
+        if not typer.confirm(f"delete {one_line(str(root))} and free {size}?", err=True):
             return
     for line in delete_and_rename.delete(root).words(root.name):
         print(line)
@@ -203,10 +203,10 @@ def _to_delete(reference: str) -> Path:
     try:
         folder = run_named(reference)
     except FolderError:
-        rest = [it.path for it in Overviews().read() if not it.is_run and reference in (it.name, str(it.path))]
-        if len(rest) != 1:
+        paths = [it.path for it in Overviews().read() if not it.is_run and reference in (it.name, str(it.path))]
+        if len(paths) != 1:
             raise
-        return rest[0]
+        return paths[0]
     _refuse_link(reference, folder, "deleted")
     return folder.root
 
@@ -257,10 +257,10 @@ def _ask(reference: str, action: str) -> None:
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
         raise InputError(f"job {job} of {folder.name} has not started", hint=hint)
     if owner(folder.lock) is None:
-        finished = overview(folder).status == "finished"
-        command, does = ("generate", "tries") if finished else ("resume", "resumes")
-        hint = f"`tui-trainer {command} {shell_word(folder.name)}` {does} it"
-        raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
+        is_finished = overview(folder).status == "finished"
+        command, verb = ("generate", "tries") if is_finished else ("resume", "resumes")
+        hint = f"`tui-trainer {command} {shell_word(folder.name)}` {verb} it"
+        raise InputError(f"{folder.name} is {'finished' if is_finished else 'not running'}", hint=hint)
     holder = owner(folder.lock)
     controls.request(folder.control, action)
     print(f"asked {one_line(folder.name)} to {action}")
@@ -311,8 +311,8 @@ def submit(
     from tui_trainer.launching.submit import Resources, make_folder, planned_root, script_text, submit_run
     from tui_trainer.runs import slurm
 
-    more = [f"distributed.nodes={nodes}"] if nodes else []
-    loaded = replace(config, assignments=[*(config.assignments or ()), *more]).load()
+    node_settings = [f"distributed.nodes={nodes}"] if nodes else []
+    loaded = replace(config, assignments=[*(config.assignments or ()), *node_settings]).load()
     resources = Resources(
         nodes=loaded.config.distributed.nodes,
         gpus_per_node=gpus,
@@ -328,16 +328,16 @@ def submit(
     print(script, end="", flush=True)
     if dry_run:
         return
-    asks = slurm.is_here() and not yes
-    if asks and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    should_ask = slurm.is_here() and not yes
+    if should_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InputError("this script would be submitted", hint="--yes submits it without asking")
     folder = make_folder(loaded, root, script)
-    by_hand = f"submit it with `sbatch {folder.script}`"
+    manual_hint = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
-        tell(f"sbatch is not available on this machine; {by_hand} on a machine that has it")
+        tell(f"sbatch is not available on this machine; {manual_hint} on a machine that has it")
         return
-    if asks and not typer.confirm("submit this script?", err=True):
-        tell(by_hand)
+    if should_ask and not typer.confirm("submit this script?", err=True):
+        tell(manual_hint)
         return
     job = submit_run(folder)
     print(f"submitted {folder.name} as job {job}; all nodes must be able to access {folder.root}", flush=True)

@@ -36,8 +36,8 @@ def plan(
             raise InputError("--gpu cannot be combined with --cards", hint="remove one of them")
         plans = list(plans_for(config.request, find_cards(cards), show_progress))
         if as_json:
-            best = smallest_that_fits(plans)
-            smallest = best.card.label if best else None
+            best_plan = smallest_that_fits(plans)
+            smallest = best_plan.card.label if best_plan else None
             print(json.dumps({"cards": [card_plan.as_values() for card_plan in plans], "smallest": smallest}, indent=1))
         else:
             print("\n".join(lines.card_lines(plans, shutil.get_terminal_size((100, 24)).columns)))
@@ -58,15 +58,15 @@ def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=Fa
     from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.planning.hardware_match import why_it_matches
 
-    recipes, hardware = all_profiles("recipes"), all_profiles("hardware")
+    recipes, hardware_profiles = all_profiles("recipes"), all_profiles("hardware")
     if name:
-        chosen = hardware.get(name) or find_profile(name, "recipes")
-        print(chosen.path.read_text(encoding="utf-8"), end="")
+        named_profile = hardware_profiles.get(name) or find_profile(name, "recipes")
+        print(named_profile.path.read_text(encoding="utf-8"), end="")
         return
     print("recipes (--profile NAME)")
     print("\n".join(lines.profile_line(profile, "") for profile in recipes.values()))
     print("\nhardware profiles (hardware_profile = NAME)")
-    print("\n".join(lines.profile_line(p, why_it_matches(p, probe())) for p in hardware.values()))
+    print("\n".join(lines.profile_line(p, why_it_matches(p, probe())) for p in hardware_profiles.values()))
 
 
 @app.command("import")
@@ -97,8 +97,8 @@ def import_config(
         raise InputError("--force works only with --to", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
-    left = [name.strip() for names in without or () for name in names.split(",") if name.strip()]
-    imported = import_file(file, kind, processes, left, to)
+    ignored_keys = [name.strip() for names in without or () for name in names.split(",") if name.strip()]
+    imported = import_file(file, kind, processes, ignored_keys, to)
     imported.refuse_other_runs()
     if to is not None:
         write_config(imported, to, force=force)
@@ -127,9 +127,9 @@ def guide(
     from tui_trainer.lines.guides import FOLDER, guides
 
     if not topic:
-        longest = max(map(len, guides()))
+        name_width = max(map(len, guides()))
         for name, title in guides().items():
-            print(f"{name:<{longest}}  {title}")
+            print(f"{name:<{name_width}}  {title}")
         print("\n`tui-trainer guide TOPIC` prints one; start with `tui-trainer guide start`")
         return
     # Links between guides have file names, so `NAME.md` is accepted too.
@@ -147,5 +147,5 @@ def guide(
     # Only the terminal's own colours are used, because those of rich need a dark background.
     console = Console(theme=Theme({"markdown.code": "bold"}))
     # Links are shown as plain text, because their targets cannot be opened from a terminal.
-    shown = Markdown(text, code_theme="ansi_light", hyperlinks=False)
-    console.print(shown, width=min(console.width, WIDEST_COLUMNS))
+    markdown = Markdown(text, code_theme="ansi_light", hyperlinks=False)
+    console.print(markdown, width=min(console.width, WIDEST_COLUMNS))

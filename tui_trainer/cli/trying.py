@@ -214,7 +214,7 @@ def predict(
     """Predict every row of a file with a trained model. If interrupted, rerun the same command to continue."""
     if column and len(column) > 2:
         raise InputError("--column can be given at most twice, for the two texts of a pair")
-    size = _batch_size(batch_size)
+    batch_rows = _batch_size(batch_size)
     folder = run_in_use(run, "predict")
     from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
     from tui_trainer.files.local_paths import from_the_root
@@ -222,14 +222,14 @@ def predict(
 
     trained = trained_model(folder)
     config = trained.plan.config
-    tokens = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
-    sampling = Sampling(max_new_tokens=max_new_tokens or tokens, temperature=temperature, seed=seed, num_beams=beams)
+    limit = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
+    sampling = Sampling(max_new_tokens=max_new_tokens or limit, temperature=temperature, seed=seed, num_beams=beams)
     _refuse_useless_beams(trained, sampling)
     request = PredictionRequest(
         data=data,
         out=from_the_root(str(out)),
         sampling=sampling,
-        batch_size=size,
+        batch_size=batch_rows,
         columns=tuple(column or ()),
         field=field,
         skips_bad_rows=on_bad_rows == "skip",
@@ -237,7 +237,7 @@ def predict(
     )
     try:
         with redirect_stdout(sys.stderr):
-            done = predict_file(trained, request, lambda: inference_device(gpu), _progress(as_json))
+            result = predict_file(trained, request, lambda: inference_device(gpu), _progress(as_json))
     except DataError as error:
         problems = (replace(it, hint=it.hint.replace("data.text_column", "--column")) for it in error.problems)
         raise DataError(problems) from None
@@ -245,16 +245,16 @@ def predict(
         show_progress("", 1, 1, "")
         tell(f"interrupted; rerun the same command to continue {out}")
         raise typer.Exit(EXIT_STOPPED) from None
-    for note in done.notes:
+    for note in result.notes:
         tell(note)
-    rate = (done.rows - done.rows_before) / max(done.seconds, 1e-9)
+    row_rate = (result.rows - result.rows_before) / max(result.seconds, 1e-9)
     if as_json:
-        print(json.dumps({"out": str(out), "rows": done.rows, "rows_before": done.rows_before,
-                          "seconds": round(done.seconds, 3), "rows_per_second": round(rate, 2)}))  # fmt: skip
+        print(json.dumps({"out": str(out), "rows": result.rows, "rows_before": result.rows_before,
+                          "seconds": round(result.seconds, 3), "rows_per_second": round(row_rate, 2)}))  # fmt: skip
         return
-    before = f", {done.rows_before:,} of them in an earlier call" if done.rows_before else ""
-    speed = f"{format_seconds(done.seconds)}, {format_rate(rate, 'rows')}"
-    print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {speed}")
+    earlier = f", {result.rows_before:,} of them in an earlier call" if result.rows_before else ""
+    timing = f"{format_seconds(result.seconds)}, {format_rate(row_rate, 'rows')}"
+    print(f"{one_line(str(out))}: {result.rows:,} rows{earlier}, {timing}")
 
 
 def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
@@ -263,12 +263,12 @@ def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
         return write_progress
     if sys.stderr is not None and sys.stderr.isatty():
         return show_progress
-    last = monotonic()
+    last_line_at = monotonic()
 
     def tell_sometimes(action: str, done: float, total: float | None, unit: str) -> None:
-        nonlocal last
-        if monotonic() - last >= _SECONDS_BETWEEN_LINES:
-            last = monotonic()
+        nonlocal last_line_at
+        if monotonic() - last_line_at >= _SECONDS_BETWEEN_LINES:
+            last_line_at = monotonic()
             tell(f"{action} {done:,.0f} of {total:,.0f} {unit}" if total else f"{action} {done:,.0f} {unit}")
 
     return tell_sometimes

@@ -59,12 +59,12 @@ def look_at(name: str, path: Path) -> Place:
     from tui_trainer.hardware.storage import is_there, within
     from tui_trainer.runs.folder import folder_size
 
-    def look() -> tuple[bool, int | None]:
+    def read_exists_and_size() -> tuple[bool, int | None]:
         if not is_there(path):
             return False, None
         return True, folder_size(path).bytes if path.is_dir() else path.stat().st_size
 
-    return Place(name, str(path.absolute()), *(within(_DEADLINE_SECONDS, look) or (None, None)))
+    return Place(name, str(path.absolute()), *(within(_DEADLINE_SECONDS, read_exists_and_size) or (None, None)))
 
 
 @app.command()
@@ -72,8 +72,8 @@ def where(as_json: AsJson = False) -> None:
     """Show where files are kept: runs, measurements, logs, caches, your own keys and profiles."""
     places = [look_at(name, path) for name, path in paths().items()]
     if as_json:
-        print(json.dumps([asdict(item) for item in places], indent=1))
+        print(json.dumps([asdict(place) for place in places], indent=1))
         return
-    for item in places:
-        size = format_bytes(item.bytes) if item.exists else "no answer" if item.exists is None else "not there"
-        print(f"{item.name:<13}  {size:>10}  {one_line(item.path)}")
+    for place in places:
+        size_text = format_bytes(place.bytes) if place.exists else "no answer" if place.exists is None else "not there"
+        print(f"{place.name:<13}  {size_text:>10}  {one_line(place.path)}")

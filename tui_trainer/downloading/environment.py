@@ -38,23 +38,23 @@ def make_environment(tell: Callable[[str], None]) -> str:
 
     Raises InputError, FolderError or RunError, and then keeps an earlier environment."""
     folder = environment_folder()
-    new, old = (folder.with_name(f"{folder.name}.{word}") for word in ("new", "old"))
+    new_folder, old_folder = (folder.with_name(f"{folder.name}.{word}") for word in ("new", "old"))
     try:
-        new.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(new, ignore_errors=True)
-        for command in creation_commands(new):
+        new_folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(new_folder, ignore_errors=True)
+        for command in creation_commands(new_folder):
             tell(shlex.join(command))
             _run(command)
-        version = _run([str(environment_python(new)), "-c", _VERSION])
-        record_installation(new, version)
-        shutil.rmtree(old, ignore_errors=True)
+        version = _run([str(environment_python(new_folder)), "-c", _VERSION])
+        record_installation(new_folder, version)
+        shutil.rmtree(old_folder, ignore_errors=True)
         with suppress(FileNotFoundError):
-            folder.rename(old)
-        new.rename(folder)
+            folder.rename(old_folder)
+        new_folder.rename(folder)
     except OSError as error:
-        raise FolderError(f"{new} could not be created: {system_reason(error)}") from None
+        raise FolderError(f"{new_folder} could not be created: {system_reason(error)}") from None
     finally:
-        for folder_left in (new, old):
+        for folder_left in (new_folder, old_folder):
             shutil.rmtree(folder_left, ignore_errors=True)
     return version
 
@@ -62,10 +62,10 @@ def make_environment(tell: Callable[[str], None]) -> str:
 def _run(command: list[str]) -> str:
     """Run a command and return its output. Raises RunError if the command fails."""
     with Child(command, group="ours", errors=2) as child:
-        printed = b"\n".join(child.all_lines()).decode(errors="replace")
+        output = b"\n".join(child.all_lines()).decode(errors="replace")
         if child.process.wait():
             raise RunError(f"`{Path(command[0]).name} {command[1]}` failed ({child.failure})")
-    return printed.strip()
+    return output.strip()
 
 
 _PROGRAM = "tui-trainer"
@@ -77,10 +77,10 @@ def extras() -> dict[str, list[str]]:
 
     requirements: dict[str, list[str]] = {}
     try:
-        texts = metadata.requires(_PROGRAM) or []
+        requirement_texts = metadata.requires(_PROGRAM) or []
     except metadata.PackageNotFoundError:
         return {}
-    for text in texts:
+    for text in requirement_texts:
         package, marker = text.partition(";")[0].strip(), Requirement(text).marker
         for extra in metadata.metadata(_PROGRAM).get_all("Provides-Extra") or []:
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
@@ -95,18 +95,18 @@ def install_command(names: Sequence[str]) -> list[str]:
 
     by_extra = extras()
     format_libraries = (library for item in all_formats() for library in item.libraries)
-    known = {item: [item] for item in (*LIBRARIES, *tracker_names(), *format_libraries)}
-    known |= {Requirement(item).name: [item] for required in by_extra.values() for item in required} | by_extra
-    wanted: dict[str, None] = {}
+    packages = {item: [item] for item in (*LIBRARIES, *tracker_names(), *format_libraries)}
+    packages |= {Requirement(item).name: [item] for texts in by_extra.values() for item in texts} | by_extra
+    requirements: dict[str, None] = {}
     for name in names:
-        if name not in known:
+        if name not in packages:
             message = f"there is no package named {name[:40]!r} to install"
-            hint = name_hint(name, [NAME, *by_extra, *known]) or f"extras: {', '.join(by_extra)}"
+            hint = name_hint(name, [NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
             raise InputError(message, hint=hint)
-        wanted |= dict.fromkeys(known[name])
+        requirements |= dict.fromkeys(packages[name])
     if shutil.which("uv"):
-        return ["uv", "pip", "install", "--python", sys.executable, *wanted]
-    pip = [sys.executable, "-m", "pip", "install", *wanted]
+        return ["uv", "pip", "install", "--python", sys.executable, *requirements]
+    pip = [sys.executable, "-m", "pip", "install", *requirements]
     if util.find_spec("pip") is None:
         raise InputError("neither uv nor pip is installed", hint=f"install pip, then run {shlex.join(pip)}")
     return pip

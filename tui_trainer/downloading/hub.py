@@ -160,9 +160,9 @@ def _access_hint(kind: RepositoryKind, name: str) -> str:
 
 
 def _refuse_small_disk(offer: DownloadOffer) -> None:
-    free = read_place("model cache", offer.target).free_bytes
-    if free is not None and free < offer.missing_bytes:
-        message = space_words(f"{offer.name} takes", offer.missing_bytes, free)
+    free_bytes = read_place("model cache", offer.target).free_bytes
+    if free_bytes is not None and free_bytes < offer.missing_bytes:
+        message = space_words(f"{offer.name} takes", offer.missing_bytes, free_bytes)
         hint = "free some space, or set HF_HOME to a folder on a larger disk"
         raise FolderError(Problem(message=message, where=one_line(str(offer.target)), hint=hint))
 
@@ -176,18 +176,18 @@ def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
     meter = Meter(progress, f"downloading {offer.name}", offer.size_bytes, "bytes")
     small_files = [file for file in offer.files if file.size_bytes <= SMALL_BYTES]
     done_bytes = sum(file.size_bytes for file in small_files)
-    source: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
+    hub_options: dict[str, Any] = {"repo_type": offer.kind.repo_type, "revision": offer.revision}
     # snapshot_download also stores which files the commit has. A partial download is then not mistaken for a whole one.
-    names = [glob.escape(file.name) for file in small_files]
-    bars = _bar_class(meter, 0, unit="it", unit_bytes=done_bytes / max(1, len(small_files)))
-    folder = Path(snapshot_download(offer.name, **source, allow_patterns=names, tqdm_class=bars))
+    patterns = [glob.escape(file.name) for file in small_files]
+    bar_class = _bar_class(meter, 0, unit="it", unit_bytes=done_bytes / max(1, len(small_files)))
+    folder = Path(snapshot_download(offer.name, **hub_options, allow_patterns=patterns, tqdm_class=bar_class))
     if folder.name != offer.target.name:
         raise RunError(f"{offer.name} changed on the Hub during the download; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
         if file.size_bytes <= SMALL_BYTES:
             continue
-        bars = _bar_class(meter, done_bytes, unit="B")
-        hf_hub_download(offer.name, file.name, **source | {"revision": folder.name}, tqdm_class=bars)
+        bar_class = _bar_class(meter, done_bytes, unit="B")
+        hf_hub_download(offer.name, file.name, **hub_options | {"revision": folder.name}, tqdm_class=bar_class)
         done_bytes += file.size_bytes
         meter.report(done_bytes)
     meter.finish(done_bytes)
@@ -239,11 +239,11 @@ def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None
 
 def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> str:
     """Return a sentence on why a download failed, and what the user can do even without a network."""
-    if full := full_disk_words(error):
-        return f"{full}; free some space, then run the same command to continue the download of {name}"
-    reason, short = network_reason(error), name.rpartition("/")[2]
-    folder = one_line(str(Path(short).absolute()), 200)
-    alternative = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short}"
+    if full_disk_text := full_disk_words(error):
+        return f"{full_disk_text}; free some space, then run the same command to continue the download of {name}"
+    reason, short_name = network_reason(error), name.rpartition("/")[2]
+    folder = one_line(str(Path(short_name).absolute()), 200)
+    alternative = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short_name}"
     if _never_connected(error):
         reason_words = reason.partition("] ")[2] or reason
         message = f"{name} could not be downloaded: the Hub at {host()} cannot be reached ({reason_words})"
@@ -283,16 +283,16 @@ def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Pro
     if not is_hub_name(name):
         raise bad_model(f"{one_line(name, 120)} is not a valid name on the Hub", hint="names look like org/model")
 
-    def choose(info: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
+    def choose(info: Any, files: list[HubFile]) -> tuple[Sequence[HubFile], str]:
         refuse_other_kinds(info.config or {}, where=name, head=None)
-        return model_files_to_fetch(name, listed), ""
+        return model_files_to_fetch(name, files), ""
 
     return download(MODEL, name, revision, choose, ask=ask, progress=progress)
 
 
-def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile, ...]:
+def model_files_to_fetch(model: str, files_on_hub: Iterable[HubFile]) -> tuple[HubFile, ...]:
     """Return the files of a model to download: config, tokenizer and one form of the weights. Raises ConfigError."""
-    files = list(listed)
+    files = list(files_on_hub)
     names = {file.name for file in files}
     if "config.json" not in names:
         raise bad_model(f"{model} has no config.json", hint=_instead(names))
@@ -308,8 +308,8 @@ def _instead(names: set[str]) -> str:
         return "the repository contains an adapter: give the model that the adapter was trained on"
     if any(name.endswith(".gguf") for name in names):
         return "it has .gguf files for llama.cpp, which cannot be trained: use the original model"
-    shown = one_line(", ".join(sorted(names)[:4]), 160)
-    return f"its files: {shown}" if shown else "it is empty"
+    names_text = one_line(", ".join(sorted(names)[:4]), 160)
+    return f"its files: {names_text}" if names_text else "it is empty"
 
 
 DATA_SET = RepositoryKind(
@@ -333,28 +333,28 @@ def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None
 def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:
     """Return the files of a data set to download. Raises DataError if there are none."""
     names = [file.name for file in listed]
-    chosen = {*chosen_names(names, wanted.inside)}
-    if not chosen:
+    names_to_fetch = {*chosen_names(names, wanted.inside)}
+    if not names_to_fetch:
         raise missing_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
-    return tuple(file for file in listed if file.name in chosen or file.name == README)
+    return tuple(file for file in listed if file.name in names_to_fetch or file.name == README)
 
 
 def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
-    copy = f"the Hub has a Parquet copy of many datasets: try {HubPath(wanted.name, _COPY)}"
+    copy_hint = f"the Hub has a Parquet copy of many datasets: try {HubPath(wanted.name, _COPY)}"
     if any("/" not in name and name.endswith(".py") for name in names):
         message = f"{wanted.name} has only a loading script, and loading scripts are never run"
-        return DataError(message, hint=copy)
-    shown = _endings(names)
-    message = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ': the repository is empty'}"
-    hint = f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, also compressed as .gz; {copy}"
+        return DataError(message, hint=copy_hint)
+    kinds = _endings(names)
+    message = f"{wanted.name} has no data that can be read{f': only {kinds}' if kinds else ': the repository is empty'}"
+    hint = f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, also compressed as .gz; {copy_hint}"
     return DataError(message, hint=hint)
 
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
     """Return a description of the files in `listed` that are not in `files` and thus not downloaded."""
     unimportant = {*(file.name for file in files), ".gitattributes", *ABOUT}
-    rest = [file.name for file in listed if file.name not in unimportant]
-    return f"{counted(rest)} ({_endings(rest)})" if rest else ""
+    left_out_names = [file.name for file in listed if file.name not in unimportant]
+    return f"{counted(left_out_names)} ({_endings(left_out_names)})" if left_out_names else ""
 
 
 def _endings(names: Iterable[str]) -> str:

@@ -57,8 +57,8 @@ def published_name(name: str) -> str:
     if not name.startswith(("/", "~", ".")):
         return name
     path = PurePosixPath(name)
-    cached = next((part for part in path.parts if part.startswith(("models--", "datasets--"))), "")
-    return "/".join(cached.split("--")[1:]) or path.name
+    cache_part = next((part for part in path.parts if part.startswith(("models--", "datasets--"))), "")
+    return "/".join(cache_part.split("--")[1:]) or path.name
 
 
 def is_revision(revision: str) -> bool:

@@ -78,9 +78,9 @@ class Keys:
         self._required = [hint is Given for hint in read.__annotations__.values()][1:]
 
     def read(self, done: "Conversion") -> None:
-        keys = [done.first(*spellings.split()) for spellings in self._spellings]
-        if all(key or not is_required for key, is_required in zip(keys, self._required, strict=False)):
-            self._function(done, *keys, **self._options)
+        given_keys = [done.first(*spellings.split()) for spellings in self._spellings]
+        if all(key or not is_required for key, is_required in zip(given_keys, self._required, strict=False)):
+            self._function(done, *given_keys, **self._options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +114,8 @@ class Importer:
 
     def rule(self, name: str) -> Rule | None:
         """Return the rule for a key by its name or a pattern; None if there is no rule."""
-        matching = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
-        return self.rules.get(name) or next(matching, None)
+        matching_rules = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
+        return self.rules.get(name) or next(matching_rules, None)
 
     def counts(self, name: str) -> bool:
         """Return whether a key is evidence for this tool: the importer knows its name, or a table that contains it."""
@@ -158,9 +158,9 @@ class Conversion:
 
     def _sort(self) -> None:
         """Sort the results by the order of their keys in the file. Settings that come from no key are last."""
-        order = {name: position for position, name in enumerate(self.given)}
-        self.rewrites.sort(key=lambda it: min((order[name] for name in it.sources), default=len(order)))
-        self.left_out.sort(key=lambda left: (list(Why).index(left.why), order[left.key]))
+        positions = {name: position for position, name in enumerate(self.given)}
+        self.rewrites.sort(key=lambda it: min((positions[name] for name in it.sources), default=len(positions)))
+        self.left_out.sort(key=lambda left: (list(Why).index(left.why), positions[left.key]))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -191,21 +191,21 @@ class Conversion:
         """Add one of our settings to the result, and mark the keys `sources`, from which it comes, as read."""
         names = _names(sources)
         try:
-            fitting = fit(key, value)
+            our_value = fit(key, value)
         except ValueError as error:
             self.leave(Why.DOES_NOT_FIT, str(error), *names)
             return
-        if self.values.get(key) == "auto" != fitting:
+        if self.values.get(key) == "auto" != our_value:
             self.reject(key, Why.NOT_NEEDED, _SAYS_MORE)
-        if fitting == "auto" != self.values.get(key, "auto"):
+        if our_value == "auto" != self.values.get(key, "auto"):
             self.leave(Why.NOT_NEEDED, _SAYS_MORE, *names)
             return
-        if key in self.values and not same(self.values[key], fitting):
+        if key in self.values and not same(self.values[key], our_value):
             self.leave(Why.DOES_NOT_FIT, f"an earlier key has set {key} to another value", *names)
             return
         values = {name: self._read(name) for name in names}
         self.rewrites.append(
-            Rewrite(sources=values, key=key, value=fitting, reason=reason, product=product, per_device=per_device)
+            Rewrite(sources=values, key=key, value=our_value, reason=reason, product=product, per_device=per_device)
         )
 
     def leave(self, why: Why, reason: str, *sources: Given | str | None) -> None:
@@ -240,8 +240,8 @@ class Conversion:
             elif name in importer.names:
                 self._apply(name, value, Off("this value is not understood", Why.DOES_NOT_FIT))
             else:
-                near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
-                hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no such key"
+                similar_names = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
+                hint = f"did you mean {similar_names[0]}?" if similar_names else f"{importer.name} has no such key"
                 self.leave(Why.UNKNOWN, hint, name)
 
     def _read(self, name: str) -> Any:
@@ -256,20 +256,20 @@ class Conversion:
             case Off():
                 self._apply(name, value, OFF if rules.is_off(value) else Left(rule.why, rule.reason))
             case Same():
-                if any(same(value, usual) for usual in rule.values):
+                if any(same(value, usual_value) for usual_value in rule.values):
                     self.leave(Why.ALWAYS, rule.reason, name)
                 else:
                     self.leave(rule.why, rule.otherwise.format(rule.reason), name)
             case To():
                 try:
-                    ours = rule.translate(value)
+                    our_value = rule.translate(value)
                 except ValueError as error:
                     self.leave(Why.DOES_NOT_FIT, str(error), name)
                     return
-                if isinstance(ours, Left | Off):
-                    self._apply(name, value, ours)
+                if isinstance(our_value, Left | Off):
+                    self._apply(name, value, our_value)
                 else:
-                    self.write(rule.key, ours, name, reason=rule.reason)
+                    self.write(rule.key, our_value, name, reason=rule.reason)
 
 
 def _names(sources: Iterable[Given | str | None]) -> list[str]:

@@ -61,10 +61,10 @@ def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
 
 
 def _place(entry: Mapping[str, Any], folder: Path) -> str:
-    hub = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
-    if hub:
+    hub_name = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
+    if hub_name:
         subfolder = str(entry.get("folder") or "")
-        return str(HubPath(str(hub), str(entry.get("revision") or MAIN), subfolder))
+        return str(HubPath(str(hub_name), str(entry.get("revision") or MAIN), subfolder))
     name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
         raise ValueError("the entry names neither a file nor a data set of the Hub; set data.path to the file")
@@ -76,16 +76,16 @@ def _place(entry: Mapping[str, Any], folder: Path) -> str:
 
 def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
     # In v1, rows without a converter are conversations.
-    form = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
+    row_format = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
-    if entry.get("ranking") is True or form == "pair" or any(columns.get(name) for name in _PREFERENCES):
+    if entry.get("ranking") is True or row_format == "pair" or any(columns.get(name) for name in _PREFERENCES):
         raise ValueError("its rows are preferences, which cannot be trained on")
-    if media := [name for name in _MEDIA if columns.get(name)]:
-        raise ValueError(f"its rows have {', '.join(media)}, but models are trained on text")
+    if media_columns := [name for name in _MEDIA if columns.get(name)]:
+        raise ValueError(f"its rows have {', '.join(media_columns)}, but models are trained on text")
     if columns.get("history"):
         raise ValueError("a column of earlier turns is not supported; write the turns as messages")
-    if form not in ("alpaca", "sharegpt", "openai"):
-        raise ValueError(f"its formatting {one_line(form, 40)} is not supported; use alpaca, sharegpt or openai")
+    if row_format not in ("alpaca", "sharegpt", "openai"):
+        raise ValueError(f"its formatting {one_line(row_format, 40)} is not supported; use alpaca, sharegpt or openai")
     for name in ("system", "tools"):
         if columns.get(name, name) != name:
             raise ValueError(f"the column of {name} must be called {name}, not {one_line(columns[name], 40)}")
@@ -95,27 +95,27 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
         value = entry.get(name)
         if value not in (None, "") and (name, value) != ("split", "train"):
             yield setting, value
-    yield from _conversation(columns, tags) if form != "alpaca" else _columns(columns, texts)
+    yield from _conversation(columns, tags) if row_format != "alpaca" else _columns(columns, texts)
 
 
 def _columns(columns: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
     """Yield our settings for the columns that a data set names. Usual column names need no setting."""
-    named = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
-    if texts and named:
-        yield "data.text_column", named.get("prompt", "auto")
-    elif named and named != _ALPACA:
-        if "prompt" not in named or "response" not in named:
+    named_columns = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
+    if texts and named_columns:
+        yield "data.text_column", named_columns.get("prompt", "auto")
+    elif named_columns and named_columns != _ALPACA:
+        if "prompt" not in named_columns or "response" not in named_columns:
             raise ValueError("columns must name both prompt and response")
-        yield from ((_SETTINGS[name], column) for name, column in named.items())
+        yield from ((_SETTINGS[name], column) for name, column in named_columns.items())
 
 
 def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     column = str(columns.get("messages") or "conversations")
     if column not in CONVERSATION_NAMES:
         yield "data.text_column", column
-    for tag, usual in _FIELD_TAGS.items():
-        if str(tags.get(tag, usual[0])) not in usual:
-            raise ValueError(f"{tag} must be {' or '.join(usual)} here, not {one_line(str(tags[tag]), 40)}")
+    for tag, usual_names in _FIELD_TAGS.items():
+        if str(tags.get(tag, usual_names[0])) not in usual_names:
+            raise ValueError(f"{tag} must be {' or '.join(usual_names)} here, not {one_line(str(tags[tag]), 40)}")
     for tag, (usual_tag, role) in _ROLE_TAGS.items():
         value = str(tags.get(tag) or usual_tag)
         if ROLES.get(value.lower()) != role:

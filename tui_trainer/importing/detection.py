@@ -91,8 +91,8 @@ NO_TRAINING: Mapping[str, str] = {
 def all_importers() -> dict[str, Importer]:
     """Return all importers by name, sorted by rank."""
     names = [module.name for module in pkgutil.iter_modules(importers.__path__)]
-    loaded: list[Importer] = [import_module(f"{importers.__name__}.{name}").IMPORTER for name in names]
-    return {importer.name: importer for importer in sorted(loaded, key=lambda importer: importer.rank)}
+    unsorted_importers: list[Importer] = [import_module(f"{importers.__name__}.{name}").IMPORTER for name in names]
+    return {importer.name: importer for importer in sorted(unsorted_importers, key=lambda importer: importer.rank)}
 
 
 def find_importer(name: str) -> Importer:
@@ -108,46 +108,46 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
 
     Raises ConfigError if no importer supports the file, or if several do and would convert it differently."""
     all_kinds = ", ".join(all_importers())
-    if foreign := _title(FOREIGN, raw):
+    if tool_title := _title(FOREIGN, raw):
         hint = f"use --as KIND to read it as one of {all_kinds}"
-        raise ConfigError(f"looks like a file of {foreign}, which is not supported", where=where, hint=hint)
-    given = {name: spread(importer, raw) for name, importer in all_importers().items()}
+        raise ConfigError(f"looks like a file of {tool_title}, which is not supported", where=where, hint=hint)
+    file_keys = {name: spread(tool, raw) for name, tool in all_importers().items()}
     scores = {
-        name: (len(importer.names & given[name].keys()), len(importer.telltale_in(given[name])))
-        for name, importer in all_importers().items()
+        name: (len(tool.names & file_keys[name].keys()), len(tool.telltale_in(file_keys[name])))
+        for name, tool in all_importers().items()
     }
-    best = max(scores.values())
-    first, *others = (all_importers()[name] for name, score in scores.items() if score == best)
-    keys, chosen = given[first.name], f"choose the kind with --as: {all_kinds}"
-    if best[0] == 0:
-        raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=chosen)
-    if not any(_share(importer, given[importer.name]) > _LEAST_SHARE for importer in (first, *others)):
-        nearest = f"the nearest supported tool, {first.name}, knows {best[0]} of {len(keys)} keys"
-        unknown = _listed([name for name in keys if not first.counts(name)])
-        hint = f"use --as {first.name} to read the keys that {first.name} knows; kinds: {all_kinds}"
-        raise ConfigError(f"is from an unsupported tool: {nearest}, but not {unknown}", where=where, hint=hint)
+    score = max(scores.values())
+    importer, *others = (all_importers()[name] for name, points in scores.items() if points == score)
+    keys, as_hint = file_keys[importer.name], f"choose the kind with --as: {all_kinds}"
+    if score[0] == 0:
+        raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=as_hint)
+    if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
+        nearest_text = f"the nearest supported tool, {importer.name}, knows {score[0]} of {len(keys)} keys"
+        names = _listed([name for name in keys if not importer.counts(name)])
+        hint = f"use --as {importer.name} to read the keys that {importer.name} knows; kinds: {all_kinds}"
+        raise ConfigError(f"is from an unsupported tool: {nearest_text}, but not {names}", where=where, hint=hint)
     if not others:
-        own = ", ".join(first.telltale_in(keys)[:_SHOWN_KEYS])
-        return first, f"{best[0]} of {len(keys)} keys match" + (f", including {own}" if own else "")
-    names = ", ".join(other.name for other in others)
-    values = Conversion(first, keys).values
-    if all(Conversion(other, given[other.name]).values == values for other in others):
-        return first, f"also fits {names}, with the same result"
-    message = f"fits several tools, which read it differently: {first.name}, {names}"
-    raise ConfigError(message, where=where, hint=chosen)
+        telltales = ", ".join(importer.telltale_in(keys)[:_SHOWN_KEYS])
+        return importer, f"{score[0]} of {len(keys)} keys match" + (f", including {telltales}" if telltales else "")
+    titles = ", ".join(other.name for other in others)
+    values = Conversion(importer, keys).values
+    if all(Conversion(other, file_keys[other.name]).values == values for other in others):
+        return importer, f"also fits {titles}, with the same result"
+    message = f"fits several tools, which read it differently: {importer.name}, {titles}"
+    raise ConfigError(message, where=where, hint=as_hint)
 
 
 def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError if the file is not a training config but, for example, the config.json of a model."""
-    if title := _title(NO_TRAINING, raw):
-        hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in title else "use a training config"
-        raise ConfigError(f"is {title}, not a training config", where=where, hint=hint)
+    if file_kind := _title(NO_TRAINING, raw):
+        hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in file_kind else "use a training config"
+        raise ConfigError(f"is {file_kind}, not a training config", where=where, hint=hint)
 
 
 def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     """Raise ConfigError for a TOML file: it is a config of tui-trainer or of a tool that is not supported."""
-    if foreign := _title(FOREIGN, raw):
-        raise ConfigError(f"looks like a file of {foreign}, which is not supported", where=where)
+    if tool_title := _title(FOREIGN, raw):
+        raise ConfigError(f"looks like a file of {tool_title}, which is not supported", where=where)
     keys = [key for key, _ in _paths(raw)]
     settings = {name.lower() for name in all_settings()}
     if not any(key in settings or key in ("schema_version", "profile") for key in keys):
@@ -161,15 +161,15 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ConfigError if two keys get the same name."""
     tables = {name.rpartition(".")[0] for name in importer.names}
-    keys: dict[str, Any] = {}
+    all_values: dict[str, Any] = {}
     for key, value in raw.items():
-        named = {key: value}
+        flat_values = {key: value}
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
-            named = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
-        if duplicates := named.keys() & keys.keys():
+            flat_values = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
+        if duplicates := flat_values.keys() & all_values.keys():
             raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one of them")
-        keys |= named
-    return keys
+        all_values |= flat_values
+    return all_values
 
 
 def _share(importer: Importer, given: Mapping[str, Any]) -> float:
@@ -177,22 +177,22 @@ def _share(importer: Importer, given: Mapping[str, Any]) -> float:
 
 
 def _listed(names: list[str]) -> str:
-    more = ", ..." if len(names) > _SHOWN_KEYS else ""
-    return ", ".join(one_line(name, 40) for name in names[:_SHOWN_KEYS]) + more
+    ellipsis = ", ..." if len(names) > _SHOWN_KEYS else ""
+    return ", ".join(one_line(name, 40) for name in names[:_SHOWN_KEYS]) + ellipsis
 
 
 def _title(kinds: Mapping[str, str], raw: Mapping[str, Any]) -> str:
     """Return the first kind of file in `kinds` (title to marks) whose marks the file has; empty if there is none."""
-    keys = dict(_paths(raw))
+    values = dict(_paths(raw))
 
-    def has_word(word: str) -> bool:
-        name, _, value = word.partition("=")
-        return any(fnmatchcase(key, name) and (not value or fnmatchcase(keys[key], value)) for key in keys)
+    def fits(word: str) -> bool:
+        name, _, pattern = word.partition("=")
+        return any(fnmatchcase(key, name) and (not pattern or fnmatchcase(values[key], pattern)) for key in values)
 
-    def has(mark: str) -> bool:
-        return all(has_word(word.removeprefix("!")) != word.startswith("!") for word in mark.split())
+    def has_mark(mark: str) -> bool:
+        return all(fits(word.removeprefix("!")) != word.startswith("!") for word in mark.split())
 
-    return next((title for title, marks in kinds.items() if any(map(has, marks.split(" | ")))), "")
+    return next((title for title, marks in kinds.items() if any(map(has_mark, marks.split(" | ")))), "")
 
 
 def _paths(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -200,6 +200,6 @@ def _paths(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, st
     for key, value in given.items():
         path = f"{before}{key}".lower()
         yield path, str(value).lower() if not isinstance(value, dict | list) else ""
-        for inner in value if isinstance(value, list) else [value]:
-            if isinstance(inner, dict):
-                yield from _paths(inner, f"{path}.")
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict):
+                yield from _paths(item, f"{path}.")

@@ -49,18 +49,18 @@ def batch(
 
     Writes their product with the number of devices, because the plan decides by memory how a batch is split. The
     defaults are those of the other tool."""
-    micro = rows.whole if rows else micro_default
+    micro_rows = rows.whole if rows else micro_default
     accumulation = parts.whole if parts else accumulation_default
-    if not (rows or parts) or micro is None or accumulation is None or min(micro, accumulation) < 1:
-        for key, given in ((MICRO, rows), (ACCUMULATION, parts)):
-            if given:
-                done.write(key, given.value, given)
+    if not (rows or parts) or micro_rows is None or accumulation is None or min(micro_rows, accumulation) < 1:
+        for key, source in ((MICRO, rows), (ACCUMULATION, parts)):
+            if source:
+                done.write(key, source.value, source)
         return
     reason, has_both = per_device(done.devices), bool(rows and parts)
-    if not has_both and micro * accumulation != (micro if rows else accumulation):
-        reason = f"{micro} x {accumulation}, with the default of {done.tool}; {reason}"
-    rows_of_all = micro * accumulation * (done.devices or 1)
-    done.write(EFFECTIVE, rows_of_all, rows, parts, reason=reason, product=has_both, per_device=True)
+    if not has_both and micro_rows * accumulation != (micro_rows if rows else accumulation):
+        reason = f"{micro_rows} x {accumulation}, with the default of {done.tool}; {reason}"
+    effective_rows = micro_rows * accumulation * (done.devices or 1)
+    done.write(EFFECTIVE, effective_rows, rows, parts, reason=reason, product=has_both, per_device=True)
 
 
 def batch_of_all(done: Conversion, rows: Given, *cut: Given | None) -> None:
@@ -81,12 +81,12 @@ def switches(done: Conversion, *given: Given | None) -> tuple[list[Given], str, 
     """Return the switches with a value, the name of the switch that is on, and the values that are not true or false.
 
     If several switches are on, they are left out, and all results are empty."""
-    present = [switch for switch in given if switch]
-    names_on = [switch.name for switch in present if switch.is_on]
+    given_keys = [switch for switch in given if switch]
+    names_on = [switch.name for switch in given_keys if switch.is_on]
     if len(names_on) > 1:
-        done.leave(Why.DOES_NOT_FIT, f"only one of {' and '.join(names_on)} can be true", *present)
+        done.leave(Why.DOES_NOT_FIT, f"only one of {' and '.join(names_on)} can be true", *given_keys)
         return [], "", []
-    return present, "".join(names_on), [switch.value for switch in present if not isinstance(switch.value, bool)]
+    return given_keys, "".join(names_on), [switch.value for switch in given_keys if not isinstance(switch.value, bool)]
 
 
 def switched(done: Conversion, switch: Given, number: Given) -> None:
@@ -99,26 +99,26 @@ def switched(done: Conversion, switch: Given, number: Given) -> None:
 def precision(done: Conversion, *given: Given | None) -> None:
     """Convert the switches bf16 and fp16 to `training.mixed_precision`."""
     key = "training.mixed_precision"
-    present, name_on, others = switches(done, *given)
+    switch_keys, name_on, other_values = switches(done, *given)
     if name_on:
-        done.write(key, name_on, *present)
-    elif others and all(same(word, "auto") for word in others):
-        done.write(key, "auto", *present)
-    elif others:
-        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *present)
-    elif present:
-        done.write(key, "no", *present, reason="neither bf16 nor fp16 is on")
+        done.write(key, name_on, *switch_keys)
+    elif other_values and all(same(value, "auto") for value in other_values):
+        done.write(key, "auto", *switch_keys)
+    elif other_values:
+        done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *switch_keys)
+    elif switch_keys:
+        done.write(key, "no", *switch_keys, reason="neither bf16 nor fp16 is on")
 
 
 def warmup(done: Conversion, share: Given, count: Given | None) -> None:
     """Convert the warm-up `share`, unless there is a `count` above 0, which takes precedence as in transformers."""
-    part = share.number
+    share_value = share.number
     if count and not count.is_off:
         done.leave(Why.NOT_NEEDED, "warmup_steps takes precedence", share)
-    elif part is None or not 0 <= part < 1:
+    elif share_value is None or not 0 <= share_value < 1:
         done.leave(Why.DOES_NOT_FIT, "must be a share of all steps, at least 0, below 1", share)
     else:
-        done.write("training.warmup_steps", part, share, reason="a share of all steps")
+        done.write("training.warmup_steps", share_value, share, reason="a share of all steps")
         done.leave(Why.NOT_NEEDED, "set by warmup_ratio", count)
 
 
@@ -136,47 +136,47 @@ def schedule(done: Conversion, name: Given, beside: Given | None, *, has_stable_
             arguments = json.loads(arguments)
     try:
         if name.value == "cosine_with_min_lr":
-            values = _cosine_floor(done, dict(arguments))
+            our_settings = _cosine_floor(done, dict(arguments))
         else:
-            values = _decay(done, dict(arguments), has_stable_default)
+            our_settings = _decay(done, dict(arguments), has_stable_default)
     except (TypeError, ValueError) as error:
         reason = str(error) if isinstance(arguments, dict) else f"{_SCHEDULE_ARGUMENTS} must be a table"
         done.leave(Why.DOES_NOT_FIT, reason, name, beside)
         return
-    for key, value in values.items():
+    for key, value in our_settings.items():
         done.write(key, value, name if key == SCHEDULE_KEY else beside)
 
 
 def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return our settings for a cosine schedule with a lowest rate. Raises ValueError for any other arguments."""
-    share, rate = arguments.pop("min_lr_rate", None), arguments.pop("min_lr", None)
-    if (share is None) == (rate is None):
+    floor_share, floor_rate = arguments.pop("min_lr_rate", None), arguments.pop("min_lr", None)
+    if (floor_share is None) == (floor_rate is None):
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain min_lr_rate or min_lr, not both")
-    if share is None:
-        floor, peak = number(rate), number(done.given.get("learning_rate"))
-        if floor is None or not peak:
+    if floor_share is None:
+        floor_value, peak_rate = number(floor_rate), number(done.given.get("learning_rate"))
+        if floor_value is None or not peak_rate:
             raise ValueError("min_lr becomes a share of learning_rate, so both must be numbers; or set min_lr_rate")
-        share = floor / peak
+        floor_share = floor_value / peak_rate
     _refuse_arguments(arguments, num_cycles=0.5)
-    return {SCHEDULE_KEY: "cosine", _FLOOR: share}
+    return {SCHEDULE_KEY: "cosine", _FLOOR: floor_share}
 
 
 def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool) -> dict[str, Any]:
     """Return our settings for a schedule with decay. Raises ValueError unless the decay ends with the run."""
-    decay, stable = whole(arguments.pop("num_decay_steps", None)), arguments.pop("num_stable_steps", None)
-    if decay is None:
+    decay_steps, stable_value = whole(arguments.pop("num_decay_steps", None)), arguments.pop("num_stable_steps", None)
+    if decay_steps is None:
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
-    if stable is None and has_stable_default:
+    if stable_value is None and has_stable_default:
         raise ValueError(
             "set num_stable_steps so that the decay ends at max_steps (default: a third of the steps after warm-up)"
         )
-    if stable is not None:
-        count, share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
-        steps = [whole(count), whole(stable), decay]
-        ends_with_run = None not in steps and sum(filter(None, steps)) == whole(done.given.get("max_steps"))
-        if not ends_with_run or (is_off(count) and not is_off(share)):
+    if stable_value is not None:
+        warmup_count, warmup_share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
+        step_counts = [whole(warmup_count), whole(stable_value), decay_steps]
+        ends_with_run = None not in step_counts and sum(filter(None, step_counts)) == whole(done.given.get("max_steps"))
+        if not ends_with_run or (is_off(warmup_count) and not is_off(warmup_share)):
             raise ValueError("warmup_steps, num_stable_steps and num_decay_steps must add up to max_steps")
-    values = {SCHEDULE_KEY: "warmup_stable_decay", "training.num_decay_steps": decay}
+    values = {SCHEDULE_KEY: "warmup_stable_decay", "training.num_decay_steps": decay_steps}
     for name, key in (("decay_type", "training.decay_type"), ("min_lr_ratio", _FLOOR)):
         if name in arguments:
             values[key] = arguments.pop(name)
@@ -186,10 +186,10 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
 
 def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raise ValueError if an argument of a schedule is missing in `usual` or has another value there."""
-    if unsupported := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
-        supported = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        names = one_line(", ".join(map(str, unsupported)), 60)
-        raise ValueError(f"unsupported: {names}; supported values: {supported}")
+    if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
+        usual_text = ", ".join(f"{name} = {value}" for name, value in usual.items())
+        names = one_line(", ".join(map(str, others)), 60)
+        raise ValueError(f"unsupported: {names}; supported values: {usual_text}")
 
 
 def early_stopping(done: Conversion, switch: Given, count: Given | None) -> None:
@@ -217,23 +217,23 @@ def best_weights(done: Conversion, switch: Given) -> None:
 def trackers(done: Conversion, given: Given) -> None:
     """Convert a list or a text with names of trackers to `logging.report_to`, without unsupported trackers."""
     names = listed_names(given.value)
-    supported = [name for name in names if name in tracker_names()]
-    available = f"available trackers: {', '.join(tracker_names())}"
-    if supported:
-        others = one_line(", ".join(name for name in names if name not in supported), 80)
-        reason = f"{others} ignored; {available}" if others else ""
-        done.write("logging.report_to", ", ".join(supported), given, reason=reason)
+    supported_names = [name for name in names if name in tracker_names()]
+    available_text = f"available trackers: {', '.join(tracker_names())}"
+    if supported_names:
+        other_names = one_line(", ".join(name for name in names if name not in supported_names), 80)
+        reason = f"{other_names} ignored; {available_text}" if other_names else ""
+        done.write("logging.report_to", ", ".join(supported_names), given, reason=reason)
     elif given.is_off or names in (["none"], ["all"]):
         done.leave(Why.NOT_NEEDED, "the run's journal is always written; set trackers with logging.report_to", given)
     else:
-        done.leave(Why.NOT_SUPPORTED, available, given)
+        done.leave(Why.NOT_SUPPORTED, available_text, given)
 
 
 def own_files(done: Conversion, *paths: Given | None) -> None:
     """Leave out keys with the path of the tokenizer or config.json. Any path other than the model's is refused."""
-    model = next((done.given[name] for name in _MODELS if done.has(name)), None)
+    model_path = next((done.given[name] for name in _MODELS if done.has(name)), None)
     for path in filter(None, paths):
-        if same(path.value, model):
+        if same(path.value, model_path):
             done.leave(Why.NOT_NEEDED, "the same path as that of the model", path)
         else:
             done.leave(Why.REFUSED, "the tokenizer and config.json must be in the model's folder", path)
@@ -270,13 +270,13 @@ def write_template(
     if template in ours:
         done.write(TEMPLATE_KEY, ours[template], key, reason=reason)
     elif template in own and re.fullmatch(OWN_TEMPLATES[own[template]], Path(model).name.lower()):
-        more = f"; {reason}" if reason else ""
-        done.leave(Why.ALWAYS, f"this is the model's own chat template, which is used{more}", key)
+        note = f"; {reason}" if reason else ""
+        done.leave(Why.ALWAYS, f"this is the model's own chat template, which is used{note}", key)
     else:
-        why = "is not available, and may differ from the model's own"
-        why = "does not match this model" if template in own else why
+        problem = "is not available, and may differ from the model's own"
+        problem = "does not match this model" if template in own else problem
         hint = f"use --without {key} for the model's own template, or set {TEMPLATE_KEY}"
-        done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
+        done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {problem}; {hint}", key)
 
 
 def template_text(done: Conversion, template: Given) -> None:
@@ -313,8 +313,8 @@ def start_adapter(
         return
     folder = str(Path(paths[0]) / str(inside.value)) if inside else paths[0]
     done.write(MODEL_KEY, folder, adapter, inside, reason="the adapter names its base model")
-    model = done.first(*models.split())
-    done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model)
+    model_key = done.first(*models.split())
+    done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model_key)
     done.goes_on = not merges or not merges.is_on
     if not done.goes_on:
         done.write(CONTINUES_KEY, "merge", merges)
@@ -337,8 +337,8 @@ def stored_as(model: str) -> str:
     try:
         quantization = find_model(model).config.get("quantization_config")
     except ConfigError:
-        match = _STORED.search(Path(model).name.lower())
-        return f"{match[1].upper()} (according to the model's name)" if match else ""
+        mark = _STORED.search(Path(model).name.lower())
+        return f"{mark[1].upper()} (according to the model's name)" if mark else ""
     return one_line(str(quantization.get("quant_method", "quantised")), 40) if isinstance(quantization, dict) else ""
 
 
@@ -380,7 +380,7 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
     """Convert the value of the key `name`, a share or a number of rows to hold out from the training data."""
     rows = whole(given) or 0
     if rows >= 1:
-        first, *more = str(done.values.get(_SPLIT, "train")).split("+")
+        first, *other_parts = str(done.values.get(_SPLIT, "train")).split("+")
         paths = listed(done.values.get("data.path") or [])
         if len(paths) != 1 or "," in paths[0] or "[" in first:
             reason = "the number counts rows of all data sets; "
@@ -388,7 +388,7 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
             done.leave(Why.DOES_NOT_FIT, f"{reason}or data.eval_fraction for a share", name)
             return
         done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
-        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without the held-out rows")
+        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *other_parts]), name, "without the held-out rows")
     elif given is not None:
         done.write("data.eval_fraction", given, name)
 
@@ -415,27 +415,29 @@ def write_places(
     if all(paths_by_entry):
         done.write(key, one_or_all(all_paths), given)
     else:
-        which = "the entry does" if len(entries) == 1 else "one of the entries does"
-        done.leave(why, f"{which} not say where its data is; set {key} to a file or hub:owner/name", given)
+        subject = "the entry does" if len(entries) == 1 else "one of the entries does"
+        done.leave(why, f"{subject} not say where its data is; set {key} to a file or hub:owner/name", given)
     is_training = key == "data.path"
     # In these tools a file has only the split train.
     usual_split = "train" if is_training or all(rules.is_data_file(path) for path in all_paths) else ""
-    parts = [("split", "data.split" if is_training else "data.eval_split", usual_split)]
-    parts += [("name", "data.name", "default")] if is_training else []
-    read = set()
-    for name, setting, default in parts:
-        values = list({str(entry.get(name) or default) for entry in entries})
-        if values == [default] or (len(all_paths) == 1 and len(values) == 1):
-            read |= {name}
-            if values != [default]:
-                done.write(setting, values[0], given)
-    return entries, read
+    keys_and_settings = [("split", "data.split" if is_training else "data.eval_split", usual_split)]
+    keys_and_settings += [("name", "data.name", "default")] if is_training else []
+    read_keys = set()
+    for name, setting, default in keys_and_settings:
+        distinct_values = list({str(entry.get(name) or default) for entry in entries})
+        if distinct_values == [default] or (len(all_paths) == 1 and len(distinct_values) == 1):
+            read_keys |= {name}
+            if distinct_values != [default]:
+                done.write(setting, distinct_values[0], given)
+    return entries, read_keys
 
 
 def refuse_unread(done: Conversion, given: Given, entries: list[dict[str, Any]], read: Iterable[str]) -> None:
     """Refuse a list of data sets if its entries have keys other than `read`."""
-    unread = (str(key) for entry in entries for key, value in entry.items() if key not in read and not is_off(value))
-    if names := one_line(", ".join(dict.fromkeys(unread)), 60):
+    unread_keys = (
+        str(key) for entry in entries for key, value in entry.items() if key not in read and not is_off(value)
+    )
+    if names := one_line(", ".join(dict.fromkeys(unread_keys)), 60):
         done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change what is trained on", given)
 
 
@@ -459,13 +461,13 @@ def read_beside(
     """Convert a file of another tool to which the key `name` refers, or a table, except the settings `without`."""
     raw, source_name = (read_foreign(source), source.name) if isinstance(source, Path) else (source, name)
     importer = find_importer(kind)
-    inner = Conversion(importer, spread(importer, raw), done.folder, done.devices)
-    for rewrite in inner.rewrites:
+    inner_conversion = Conversion(importer, spread(importer, raw), done.folder, done.devices)
+    for rewrite in inner_conversion.rewrites:
         if rewrite.key not in without:
             done.write(rewrite.key, rewrite.value, name, reason=f"{source_name}: {', '.join(rewrite.sources)}")
-    for left in inner.left_out:
-        if left.why in REFUSALS:
-            done.leave(left.why, f"{source_name}: {left.key}: {left.reason}", name)
+    for left_out in inner_conversion.left_out:
+        if left_out.why in REFUSALS:
+            done.leave(left_out.why, f"{source_name}: {left_out.key}: {left_out.reason}", name)
 
 
 def deepspeed(done: Conversion, given: Given) -> None:
@@ -485,8 +487,8 @@ def keep_whole(done: Conversion) -> None:
         if key == "training.torch_compile":
             done.reject(key, Why.NOT_SUPPORTED, reason)
             continue
-        for split in (STRATEGY, OFFLOAD):
-            done.reject(split, Why.NOT_SUPPORTED, f"{reason} here: each device has the whole model")
+        for setting in (STRATEGY, OFFLOAD):
+            done.reject(setting, Why.NOT_SUPPORTED, f"{reason} here: each device has the whole model")
 
 
 def cadence(
@@ -503,7 +505,7 @@ def cadence(
 
     A number per epoch becomes a share of all steps. `epochs` is the key with the number of epochs."""
 
-    def share(given: Given, times: float | None) -> None:
+    def write_share(given: Given, times: float | None) -> None:
         total = number(done.given.get(epochs)) or epochs_default
         if times is not None and times >= 0 and (number(done.given.get("max_steps")) or 0) > 0:
             reason = f"max_steps sets the length of the run, so epochs cannot be converted; set {key}"
@@ -512,7 +514,7 @@ def cadence(
             _write_share(done, key, given, times, total, f"{times or 0:g} per epoch, {total:g} epochs in total")
 
     if times and not count:
-        share(times, times.number)
+        write_share(times, times.number)
     if not strategy:
         return
     if same(strategy.value, False) or strategy.value == "no":
@@ -520,7 +522,7 @@ def cadence(
         done.write(key, 0, strategy, reason="only at the end")
     elif strategy.value == "epoch":
         done.leave(Why.NOT_NEEDED, f"set by {strategy.name}", count)
-        share(strategy, 1)
+        write_share(strategy, 1)
     elif strategy.value != "steps":
         done.leave(Why.NOT_SUPPORTED, "the supported values are no, steps and epoch", strategy)
     elif count:
@@ -533,10 +535,10 @@ def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str
     """Convert an interval in epochs to a share of all steps."""
     interval = given.number
     given_epochs = next((count for name in epochs if name and (count := name.number)), None)
-    total = given_epochs or epochs_default
-    reason = f"every {interval or 0:g} epochs, {total:g} in total{'' if given_epochs else ' (from the recipe)'}"
-    times = 1 / interval if interval is not None and interval > 0 else interval
-    _write_share(done, key, given, times if total > 0 else None, total, reason)
+    total_epochs = given_epochs or epochs_default
+    reason = f"every {interval or 0:g} epochs, {total_epochs:g} in total{'' if given_epochs else ' (from the recipe)'}"
+    times_per_epoch = 1 / interval if interval is not None and interval > 0 else interval
+    _write_share(done, key, given, times_per_epoch if total_epochs > 0 else None, total_epochs, reason)
 
 
 def _write_share(done: Conversion, key: str, given: Given, times: float | None, epochs: float, reason: str) -> None:
@@ -563,14 +565,14 @@ def method(
 
     The presence of a key `lora` implies LoRA in a file without `adapter_key`. `otherwise` is the tool's default. It is
     written if nothing else decides and one of the keys `model` is in the file."""
-    named = next((ours for name, ours in (methods or {}).items() if adapter and same(adapter.value, name)), "")
-    four_bits = next((switch for switch in switches if switch and switch.value in (True, 4)), None)
-    if adapter and not named:
+    our_method = next((ours for name, ours in (methods or {}).items() if adapter and same(adapter.value, name)), "")
+    four_bit_switch = next((switch for switch in switches if switch and switch.value in (True, 4)), None)
+    if adapter and not our_method:
         done.leave(Why.REFUSED, "the supported methods are full, lora and qlora", adapter)
-    elif four_bits and named != "full":
-        done.write(METHOD_KEY, "qlora", adapter, four_bits)
-    elif named:
-        done.write(METHOD_KEY, named, adapter)
+    elif four_bit_switch and our_method != "full":
+        done.write(METHOD_KEY, "qlora", adapter, four_bit_switch)
+    elif our_method:
+        done.write(METHOD_KEY, our_method, adapter)
     elif (name := next((name for name in lora.split() if done.has(name)), "")) and adapter_key not in done.given:
         done.write(METHOD_KEY, "lora", reason=f"implied by {name}")
     elif otherwise and done.has(*model.split()):

@@ -61,12 +61,12 @@ class Imported:
     @property
     def asks(self) -> list[str]:
         """Sentences about settings that the file does not contain and the user must add."""
-        data_is_elsewhere = any(it.key in _NAMES_OF_DATA and it.why is Why.NOT_SUPPORTED for it in self.left_out)
+        data_is_elsewhere = any(left.key in _NAMES_OF_DATA and left.why is Why.NOT_SUPPORTED for left in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
-        stored = stored_as(str(self.values.get(MODEL_KEY, "")))
-        asks_weights = f"{MODEL_KEY}: the weights are stored as {stored}, which cannot be trained; "
-        asks_weights += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
-        questions = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(stored), asks_weights))
+        dtype = stored_as(str(self.values.get(MODEL_KEY, "")))
+        weights_question = f"{MODEL_KEY}: the weights are stored as {dtype}, which cannot be trained; "
+        weights_question += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
+        questions = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(dtype), weights_question))
         return [text for is_asked, text in questions if is_asked]
 
     @property
@@ -127,12 +127,12 @@ class Imported:
     def refuse_other_runs(self) -> None:
         """Raise ConfigError if keys that could change the run were not understood, or if no setting was converted."""
         where = str(self.path)
-        if refused := [left for left in self.left_out if left.why in REFUSALS]:
-            names = shlex.quote(",".join(dict.fromkeys(left.key for left in refused)))
+        if refused_keys := [left for left in self.left_out if left.why in REFUSALS]:
+            names = shlex.quote(",".join(dict.fromkeys(left.key for left in refused_keys)))
             hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, but the result is a different run"
-            lines = (f"{_given(left)} {left.why}: {left.reason}" for left in refused)
-            *problems, last = (Problem(message=line, where=where) for line in lines)
-            raise ConfigError([*problems, replace(last, hint=hint)])
+            messages = (f"{_given(left)} {left.why}: {left.reason}" for left in refused_keys)
+            *problems, last_problem = (Problem(message=line, where=where) for line in messages)
+            raise ConfigError([*problems, replace(last_problem, hint=hint)])
         if not self.rewrites:
             left_out = "; ".join(map(_left_out_line, self.left_out))
             raise ConfigError(f"contains no setting that can be imported: {left_out}", where=where)
@@ -156,18 +156,18 @@ def import_file(
         if name not in given:
             message = f"the file has no key {one_line(name, _KEY_WIDTH)!r}"
             raise ConfigError(message, hint=name_hint(name, given), where="--without")
-    read = {name: value for name, value in given.items() if name not in without}
-    done = Conversion(importer, read, path.parent, devices, to and to.with_suffix(".jinja").absolute())
+    used_values = {name: value for name, value in given.items() if name not in without}
+    done = Conversion(importer, used_values, path.parent, devices, to and to.with_suffix(".jinja").absolute())
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]
-    unread = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="named by --without") for name in without]
+    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="named by --without") for name in without]
     imported = Imported(
         path=path,
         importer=importer,
         reason=reason,
         rewrites=tuple(_packed(rewrite, {other.key: other.value for other in rewrites}) for rewrite in rewrites),
-        left_out=(*unread, *done.left_out),
+        left_out=(*ignored, *done.left_out),
         template=done.text,
     )
     if devices and not any(rewrite.per_device for rewrite in imported.rewrites):
@@ -182,13 +182,13 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
     if MODEL_KEY not in values and len(values) < _WHOLE_FROM:
         return
     keys_with_value = (left.key for left in done.left_out if left.why is Why.DOES_NOT_FIT or not is_empty(left.value))
-    set_keys = {*values, *(rule.key for rule in map(importer.rule, keys_with_value) if isinstance(rule, To))}
+    used_settings = {*values, *(rule.key for rule in map(importer.rule, keys_with_value) if isinstance(rule, To))}
     method = values.get(METHOD_KEY)
     for key, value in importer.defaults.items():
         is_of_other_method = (key.startswith("tuning.") and (method not in ("lora", "qlora") or done.goes_on)) or (
             key.startswith("quantization.") and method != "qlora"
         )
-        if key in set_keys or is_of_other_method:
+        if key in used_settings or is_of_other_method:
             continue
         reason = f"the default of {importer.name}"
         if key == EFFECTIVE:
@@ -209,12 +209,12 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
 
 def write_config(imported: Imported, path: Path, *, force: bool = False) -> None:
     """Write the converted config and its chat template. Raises ConfigError if a file exists, unless `force` is set."""
-    texts = {path: imported.toml}
+    text_by_path = {path: imported.toml}
     if imported.template:
-        texts = {Path(imported.values[TEMPLATE_KEY]): imported.template, **texts}
-    if existing := [target for target in texts if is_here(str(target)) and not force]:
-        raise ConfigError("already exists", where=str(existing[0]), hint="use --force to overwrite it")
-    for target, text in texts.items():
+        text_by_path = {Path(imported.values[TEMPLATE_KEY]): imported.template, **text_by_path}
+    if existing_paths := [target for target in text_by_path if is_here(str(target)) and not force]:
+        raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite it")
+    for target, text in text_by_path.items():
         try:
             target.write_text(text, encoding="utf-8")
         except OSError as error:
@@ -236,24 +236,24 @@ def _check(imported: Imported) -> None:
     """Raise ConfigError unless our loader reads the same values from the converted config."""
     problems: list[Problem] = []
     where = "the imported config"
-    loaded = flatten(parse_toml(imported.toml, where), where, problems)
-    validate(loaded, {}, problems)
-    if profile := loaded.get("profile"):
+    values_read = flatten(parse_toml(imported.toml, where), where, problems)
+    validate(values_read, {}, problems)
+    if profile := values_read.get("profile"):
         find_profile(profile, "recipes")
     for key, value in imported.values.items():
-        if key not in loaded or not same(loaded[key], value):
+        if key not in values_read or not same(values_read[key], value):
             problems.append(Problem(message=f"{_shown(value)} could not be written unchanged", where=where, key=key))
     if problems:
         raise ConfigError(problems)
 
 
 def _wrapped(line: str, width: int, start: str = "") -> list[str]:
-    indent = start or " " * (len(line) - len(line.lstrip()))
+    prefix = start or " " * (len(line) - len(line.lstrip()))
     return textwrap.wrap(
         line.strip(),
         width,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}    ",
+        initial_indent=prefix,
+        subsequent_indent=f"{prefix}    ",
         # Long paths and values are not wrapped, because users copy them.
         break_long_words=False,
         break_on_hyphens=False,
@@ -262,9 +262,9 @@ def _wrapped(line: str, width: int, start: str = "") -> list[str]:
 
 def _sources(rewrite: Rewrite) -> str:
     """Return the sources of a setting as text: `lora_r: 16`, `micro_batch_size 2 x gradient_accumulation_steps 8`."""
-    mark, joint = (" ", " x ") if rewrite.product else (": ", ", ")
-    given = joint.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
-    return given or _NOT_IN_FILE
+    mark, comma = (" ", " x ") if rewrite.product else (": ", ", ")
+    text = comma.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
+    return text or _NOT_IN_FILE
 
 
 def _rewrite_line(rewrite: Rewrite) -> str:

@@ -144,14 +144,14 @@ def missing_reason(tool: str, name: str, value: Any) -> str:
     for pattern, condition, values, reason in _rows(tool):
         table, _, inner = pattern.rpartition(".")
         if fnmatchcase(name, pattern):
-            given = value if isinstance(value, list) else [value]
+            given_values = value if isinstance(value, list) else [value]
         elif name == table and isinstance(value, list):
-            given = [entry[inner] for entry in value if isinstance(entry, dict) and inner in entry]
+            given_values = [entry[inner] for entry in value if isinstance(entry, dict) and inner in entry]
         else:
             continue
-        texts = [str(text).lower() for text in given if text is not None]
-        fits = (any(fnmatchcase(text, pattern) for pattern in values) for text in texts)
-        if (condition == "=") in fits if condition else not is_off(value):
+        texts = [str(text).lower() for text in given_values if text is not None]
+        text_fits = (any(fnmatchcase(text, pattern) for pattern in values) for text in texts)
+        if (condition == "=") in text_fits if condition else not is_off(value):
             return reason
     return ""
 
@@ -161,7 +161,7 @@ def _rows(tool: str) -> tuple[tuple[str, str, list[str], str], ...]:
     """Return (name, condition, values, reason) for each key of a tool that turns on a missing feature."""
     rows = []
     for reason, keys_by_tools in MISSING.items():
-        words = [word for tools, keys in keys_by_tools.items() if tool in tools.split() for word in keys.split()]
-        for name, sign, values in (word.partition("=") for word in words):
-            rows.append((name.removesuffix("!"), "!=" if name.endswith("!") else sign, values.split("|"), reason))
+        key_words = [word for tools, keys in keys_by_tools.items() if tool in tools.split() for word in keys.split()]
+        for name, operator, values in (word.partition("=") for word in key_words):
+            rows.append((name.removesuffix("!"), "!=" if name.endswith("!") else operator, values.split("|"), reason))
     return tuple(rows)

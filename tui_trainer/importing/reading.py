@@ -35,17 +35,17 @@ def read_foreign(path: Path) -> dict[str, Any]:
     if path.suffix.lower() in _PROSE:
         hint = "copy its keys and values into a YAML file"
         raise ConfigError("is a program or a text, not a config", where=where, hint=hint)
-    hint, inside = "use a config in YAML or JSON", path / _ADAPTER
+    hint, adapter_file = "use a config in YAML or JSON", path / _ADAPTER
     with suppress(OSError):
-        hint = f"use {inside}" if inside.is_file() else hint
+        hint = f"use {adapter_file}" if adapter_file.is_file() else hint
     text = read_config(path, hint)
     if path.suffix.lower() == ".toml":
         return parse_toml(text, where)
-    as_json = path.suffix.lower() in (".json", ".jsonc") or text.lstrip().startswith("{")
-    if not as_json and len(text) > MAX_YAML_BYTES:
+    is_json = path.suffix.lower() in (".json", ".jsonc") or text.lstrip().startswith("{")
+    if not is_json and len(text) > MAX_YAML_BYTES:
         raise ConfigError(f"is larger than {MAX_YAML_BYTES // 1024} KiB, so it is not a config file", where=where)
     try:
-        content = parse_json(text, where) if as_json else parse_yaml(text, where)
+        content = parse_json(text, where) if is_json else parse_yaml(text, where)
         _refuse_too_much(content, where)
     except RecursionError:
         raise ConfigError("is nested too deeply", where=where) from None
@@ -102,13 +102,13 @@ def parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f"line {mark.line + 1} " if mark else ""
+        line_text = f"line {mark.line + 1} " if mark else ""
         reason = one_line(error.problem or error.context or "cannot be read", 120)
-        raise ConfigError(f"{line}is not valid YAML: {reason}", where=where) from None
+        raise ConfigError(f"{line_text}is not valid YAML: {reason}", where=where) from None
     except yaml.reader.ReaderError as error:
-        number = text.count("\n", 0, error.position) + 1
+        line_number = text.count("\n", 0, error.position) + 1
         reason = f"the character U+{error.character:04X} is not allowed"
-        raise ConfigError(f"line {number} is not valid YAML: {reason}", where=where) from None
+        raise ConfigError(f"line {line_number} is not valid YAML: {reason}", where=where) from None
     except ValueError as error:  # for example an impossible date or a number with too many digits
         raise ConfigError(f"cannot be read: {one_line(str(error), 80)}", where=where) from None
 
@@ -126,5 +126,5 @@ def _refuse_too_much(value: Any, where: str) -> None:
             raise ConfigError("contains a number with too many digits", where=where)
         if depth > MAX_DEPTH:
             raise ConfigError("is nested too deeply", where=where)
-        inner = item.values() if isinstance(item, dict) else item if isinstance(item, list | tuple | set) else ()
-        unvisited.extend((child, depth + 1) for child in inner)
+        children = item.values() if isinstance(item, dict) else item if isinstance(item, list | tuple | set) else ()
+        unvisited.extend((child, depth + 1) for child in children)

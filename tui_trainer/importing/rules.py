@@ -135,19 +135,19 @@ def fit(key: str, value: Any) -> Any:
     config = validate({key: _number(setting, value)}, {}, problems)
     if config is None:
         raise ValueError(f"{key} must be {setting.expected}")
-    accepted = value_of(config, key)
-    if key == "task.type" and accepted not in task_names():
+    our_value = value_of(config, key)
+    if key == "task.type" and our_value not in task_names():
         raise ValueError(f"{key} must be one of {', '.join(task_names())}")
-    if isinstance(accepted, float):
-        return accepted if whole(accepted) is None else int(accepted)
-    if isinstance(accepted, str):
+    if isinstance(our_value, float):
+        return our_value if whole(our_value) is None else int(our_value)
+    if isinstance(our_value, str):
         try:
-            accepted.encode()
+            our_value.encode()
         except UnicodeEncodeError:
             raise ValueError(f"{key} must be valid Unicode text") from None
-        if len(toml_text(accepted)) + len(key) + 8 > MAX_LINE_CHARACTERS:
+        if len(toml_text(our_value)) + len(key) + 8 > MAX_LINE_CHARACTERS:
             raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
-    return accepted
+    return our_value
 
 
 def number(value: Any) -> float | None:
@@ -164,8 +164,8 @@ def number(value: Any) -> float | None:
 
 def whole(value: Any) -> int | None:
     """Return a value as a whole number, 8 for `8.0` or "8"; None for other values."""
-    given = number(value)
-    return int(given) if given is not None and abs(given) < _WHOLE_BELOW and given == int(given) else None
+    parsed = number(value)
+    return int(parsed) if parsed is not None and abs(parsed) < _WHOLE_BELOW and parsed == int(parsed) else None
 
 
 def is_empty(value: Any) -> bool:
@@ -178,7 +178,7 @@ def file_near(folder: Path, name: str) -> Path | None:
     for where the other tool may have been started: in `folder`, the folders above it, and the current folder."""
     folders = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
     with suppress(OSError, ValueError):
-        return next((path for start in folders if (path := start / name).is_file()), None)
+        return next((path for parent in folders if (path := parent / name).is_file()), None)
     return None
 
 
@@ -192,8 +192,8 @@ def _number(setting: Setting, value: Any) -> Any:
     if str in setting.kinds or value in setting.choices:
         return value
     for kind, parse in ((int, whole), (float, number)):
-        if kind in setting.kinds and (given := parse(value)) is not None:
-            return given
+        if kind in setting.kinds and (parsed_number := parse(value)) is not None:
+            return parsed_number
     return value
 
 
@@ -261,13 +261,13 @@ def is_data_file(place: str) -> bool:
 def listed_places(entry: Mapping[str, Any]) -> list[str]:
     """Return the paths that an entry in a list of data sets names, resolved as by `datasets`; empty if none."""
     path = entry.get("path")
-    files = [str(name) for name in listed(entry.get("data_files") or [])]
+    names = [str(name) for name in listed(entry.get("data_files") or [])]
     if str(data_place(path)).startswith(HUB_PREFIX):
         revision = str(entry.get("revision") or MAIN)
-        return [str(HubPath(str(path), revision, inside)) for inside in files or [str(entry.get("data_dir") or "")]]
-    paths = files or ([str(path)] if path else [])
-    is_local = (is_data_file(entry) or entry.startswith(("/", "./", "../", "~")) or is_here(entry) for entry in paths)
-    return paths if all(is_local) else []
+        return [str(HubPath(str(path), revision, inside)) for inside in names or [str(entry.get("data_dir") or "")]]
+    paths = names or ([str(path)] if path else [])
+    are_local = (is_data_file(entry) or entry.startswith(("/", "./", "../", "~")) or is_here(entry) for entry in paths)
+    return paths if all(are_local) else []
 
 
 def data_set_name(value: Any) -> Any:
@@ -284,16 +284,16 @@ def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
     by_name = {_plain(name): task for name, task in names.items()}
 
     def task(value: Any) -> str:
-        tasks = f"tasks: {', '.join(task_names())}"
+        tasks_text = f"tasks: {', '.join(task_names())}"
         if not isinstance(value, str):
-            raise ValueError(f"not a task; {tasks}")
+            raise ValueError(f"not a task; {tasks_text}")
         name = _plain(value)
         if name in by_name:
             return by_name[name]
         spelt = {**{_plain(task): task for task in task_names()}, **by_name}
         near = _NEAREST.get(name) or [f"{spelt[match]} ({match})" for match in get_close_matches(name, spelt, n=2)]
-        nearest = f"nearest: {', '.join(near)}" if near else tasks
-        raise ValueError(f"no matching task; {nearest}")
+        nearest_text = f"nearest: {', '.join(near)}" if near else tasks_text
+        raise ValueError(f"no matching task; {nearest_text}")
 
     return task
 

@@ -40,16 +40,16 @@ def changed_config(done: Conversion, given: Given) -> None:
     """Convert a table that overrides fields of config.json. Fields other than positions and routers are refused."""
     table = given.value if isinstance(given.value, Mapping) else {}
     fields = {key: value for key, value in table.items() if value is not None}
-    ropes = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
-    routers = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
-    unsupported = [key for key in fields if key not in (*ropes, *routers)]
-    if len(ropes) > 1 or unsupported:
-        shown, settings = one_line(", ".join(map(str, unsupported or ropes)), 60), f"{KEY} and {ROUTERS}"
-        done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {shown}", given)
+    table_keys = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
+    router_names = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
+    other_keys = [key for key in fields if key not in (*table_keys, *router_names)]
+    if len(table_keys) > 1 or other_keys:
+        names, settings = one_line(", ".join(map(str, other_keys or table_keys)), 60), f"{KEY} and {ROUTERS}"
+        done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {names}", given)
         return
-    for key in ropes:
+    for key in table_keys:
         _write_rope(done, given, fields[key])
-    if routers:
+    if router_names:
         write_routers(done, fields[OUTPUT], fields.get(WEIGHT), given)
 
 
@@ -60,8 +60,8 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
         done.leave(Why.NOT_NEEDED, "it does not change the positions of the model", given)
     elif kind not in FIELDS:
         done.leave(Why.REFUSED, f"the rope type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", given)
-    elif unknown := [key for key in fields if key not in RopeScalingSection.model_fields]:
-        done.leave(Why.REFUSED, f"unsupported fields: {one_line(', '.join(map(str, unknown)), 60)}", given)
+    elif unknown_keys := [key for key in fields if key not in RopeScalingSection.model_fields]:
+        done.leave(Why.REFUSED, f"unsupported fields: {one_line(', '.join(map(str, unknown_keys)), 60)}", given)
     else:
         done.write(TYPE_KEY, kind, given)
         for key, value in fields.items():
@@ -85,8 +85,8 @@ def rope_by_length(done: Conversion, given: Given) -> None:
     config: Mapping[str, Any] = {}
     with suppress(ConfigError):
         config = find_model(str(done.given.get("model_name_or_path") or "")).config
-    own = own_parameters(config).get("original_max_position_embeddings")
-    limit = own or ConfigFields(config).optional(POSITIONS)
+    model_limit = own_parameters(config).get("original_max_position_embeddings")
+    limit = model_limit or ConfigFields(config).optional(POSITIONS)
     if not limit or length is None:
         why = "the factor is cutoff_len divided by max_position_embeddings of the model, which is not on this machine"
         done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", given)
@@ -112,17 +112,17 @@ def write_tokens(done: Conversion, given: Mapping[str, Any], special: str = "") 
     """Write new tokens to `model.add_tokens`. `given` has the tokens of each key of the file."""
     tokens: list[str] = []
     for name, value in given.items():
-        words = list(names_in(value)) if isinstance(value, str) else value
-        if not isinstance(words, list) or not all(isinstance(word, str) and word.strip() for word in words):
+        texts = list(names_in(value)) if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
             done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
             return
-        if name in special.split() and (other := [word for word in words if not is_chat_mark(word)]):
-            reason = f"special tokens must look like <|name|>, <start_of_turn> or [INST], and {one_line(other[0], 40)}"
+        if name in special.split() and (words := [text for text in texts if not is_chat_mark(text)]):
+            reason = f"special tokens must look like <|name|>, <start_of_turn> or [INST], and {one_line(words[0], 40)}"
             done.leave(Why.REFUSED, f"{reason} does not; set {TOKENS} for ordinary tokens", name)
             return
-        tokens += words
+        tokens += texts
     if given:
-        marks = [word for word in tokens if is_chat_mark(word)]
-        is_special = f"; tokens like {one_line(marks[0], 40)} are special tokens" if marks else ""
-        reason = f"{MEAN_ROWS}; with LoRA adapters, only these rows of the embedding are trained{is_special}"
+        chat_marks = [text for text in tokens if is_chat_mark(text)]
+        note = f"; tokens like {one_line(chat_marks[0], 40)} are special tokens" if chat_marks else ""
+        reason = f"{MEAN_ROWS}; with LoRA adapters, only these rows of the embedding are trained{note}"
         done.write(TOKENS, list(dict.fromkeys(tokens)), *given, reason=reason)

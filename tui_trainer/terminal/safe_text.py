@@ -35,7 +35,7 @@ def as_markdown(text: str) -> str:
 
 
 def _sign(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"<U+{code:04X}>"
+    code_point = ord(match[0])
+    if code_point < 0x20:
+        return chr(0x2400 + code_point)
+    return "\u2421" if code_point == 0x7F else f"<U+{code_point:04X}>"

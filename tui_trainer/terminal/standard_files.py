@@ -27,9 +27,9 @@ ONE_PRESS_SECONDS = 0.3
 
 def open_standard_files() -> None:
     """Open /dev/null for closed standard files. Otherwise the next opened file would get their number, and prints."""
-    for number in range(3):
+    for fd in range(3):
         try:
-            os.fstat(number)
+            os.fstat(fd)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
@@ -85,8 +85,8 @@ class PatientStream(threading.Thread):
                 return len(text)
             # One text always has room. print() writes a line break separately: it is kept or dropped as its line was.
             if text != "\n":
-                pending = self._pending_characters
-                self._drops_text = pending > 0 and pending + len(text) > _LIMIT_CHARACTERS
+                pending_characters = self._pending_characters
+                self._drops_text = pending_characters > 0 and pending_characters + len(text) > _LIMIT_CHARACTERS
             if self._drops_text:
                 self._drop(text)
                 return len(text)
@@ -136,8 +136,8 @@ class PatientStream(threading.Thread):
                     self._is_stalled = False
                 if self._lost_lines:
                     subject = "1 line was" if self._lost_lines == 1 else f"{self._lost_lines:,} lines were"
-                    words = f"{subject} skipped here because the output was not read in time"
-                    self._pending.append(f"tui-trainer: {words}\n")
+                    message = f"{subject} skipped here because the output was not read in time"
+                    self._pending.append(f"tui-trainer: {message}\n")
                     self._lost_lines = 0
                 self._pending_characters = sum(map(len, self._pending))
                 self._changed.notify_all()
@@ -199,8 +199,8 @@ def show_progress(what: str, done: float, total: float | None, unit: str) -> Non
     """Show the progress of work on the last line of a terminal. The line is cleared when the work is done."""
     if sys.stderr is None or not sys.stderr.isatty():
         return
-    share = f"{done / total:4.0%} of " if total else ""
-    line = "" if total and done >= total else f"{what} {share}{total or done:,.0f} {unit}"
+    share_text = f"{done / total:4.0%} of " if total else ""
+    line = "" if total and done >= total else f"{what} {share_text}{total or done:,.0f} {unit}"
     with suppress(OSError, ValueError):
         # Line wrapping is off: otherwise part of a long line would not be cleared.
         print(f"\r\x1b[K\x1b[?7l{one_line(line, 79)}\x1b[?7h", end="", file=sys.stderr, flush=True)
@@ -215,10 +215,10 @@ def write_progress(what: str, done: float, total: float | None, unit: str) -> No
 
 def leave_output(exit_code: int) -> None:
     """Flush standard output after Ctrl+C. If nobody reads it for a second, end the process with `exit_code`."""
-    flushing = threading.Thread(target=flush_output, daemon=True)
-    flushing.start()
-    flushing.join(_PATIENCE_SECONDS)
-    if flushing.is_alive():
+    flush_thread = threading.Thread(target=flush_output, daemon=True)
+    flush_thread.start()
+    flush_thread.join(_PATIENCE_SECONDS)
+    if flush_thread.is_alive():
         # An ordinary exit would wait for the same reader.
         os._exit(exit_code)
 
@@ -231,6 +231,6 @@ def flush_output() -> None:
 
 def silence_output() -> None:
     """Send buffered and later output to /dev/null, so that flushing it at exit does not raise again."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    null_fd = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_fd, sys.stdout.fileno())
+    os.close(null_fd)

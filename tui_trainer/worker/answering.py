@@ -27,8 +27,10 @@ def answer_questions(names: Sequence[str]) -> None:
     A question is the line `{"question": NAME, "input": INPUT}`. The reply is any number of lines `{"progress": {...}}`,
     and then a line `{"answer": ANSWER}` or `{"failed": REASON}`.
     """
-    if unknown := [name for name in names if name not in QUESTIONS] or not names:
-        sys.exit(f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown}")
+    if unknown_names := [name for name in names if name not in QUESTIONS] or not names:
+        sys.exit(
+            f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown_names}"
+        )
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     # Libraries, also those in C, must not print between the answers.
@@ -62,8 +64,8 @@ def _answer(question: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
         name = question["question"]
         if name not in names:
             raise InputError(f"this worker answers {', '.join(names)}, not {one_line(name, 40)!r}")
-        module, _, function = QUESTIONS[name].partition(":")
-        answer = getattr(import_module(module), function)
+        module_name, _, function_name = QUESTIONS[name].partition(":")
+        answer = getattr(import_module(module_name), function_name)
         return {"answer": answer(question["input"], lambda **figures: _write(progress=figures))}
     except Exception as error:  # torch, a model, its config or an export library may raise anything
         return {"failed": _reason(error)}
@@ -71,9 +73,9 @@ def _answer(question: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 def _reason(error: Exception) -> str:
     """Return the first line of the error's message. For an error that is not meant for users, add the class name."""
-    words = (str(error).strip().splitlines() or ["no message"])[0]
+    first_line = (str(error).strip().splitlines() or ["no message"])[0]
     is_sentence = isinstance(error, InputError) or type(error) is ValueError
-    return one_line(words if is_sentence else f"{type(error).__name__}: {words}", _REASON_CHARACTERS)
+    return one_line(first_line if is_sentence else f"{type(error).__name__}: {first_line}", _REASON_CHARACTERS)
 
 
 def begin_anew(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

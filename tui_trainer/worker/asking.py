@@ -81,12 +81,12 @@ class Worker:
     ) -> Any:
         """Ask a question and return its answer, both JSON. Raises WorkerFailed."""
         _refuse_the_thread_of_an_event_loop()
-        line = json.dumps({"question": question, "input": question_input}).encode() + b"\n"
-        until = inf if timeout_seconds is None else monotonic() + timeout_seconds
+        question_line = json.dumps({"question": question, "input": question_input}).encode() + b"\n"
+        deadline = inf if timeout_seconds is None else monotonic() + timeout_seconds
         with self._lock:
             try:
                 # An idle worker may end just when it is asked, and gives no reply. The question is then asked again.
-                reply = self._reply(line, until, progress) or self._reply(line, until, progress)
+                reply = self._reply(question_line, deadline, progress) or self._reply(question_line, deadline, progress)
             except TimeoutError:
                 self._end()
                 raise WorkerFailed(f"took more than {timeout_seconds:.0f} s") from None
@@ -115,8 +115,8 @@ class Worker:
         if child.is_cancelled:
             raise WorkerFailed("was cancelled", "cancelled", is_cancelled=True)
         # A process that still runs has no exit code. It is ended below.
-        if code := child.exit_code:
-            reason, is_killed = child.failure, code == -signal.SIGKILL
+        if exit_code := child.exit_code:
+            reason, is_killed = child.failure, exit_code == -signal.SIGKILL
             raise WorkerFailed(f"{'was' if is_killed else 'failed:'} {reason}", reason, is_killed=is_killed)
         self._end()
         return None

@@ -52,12 +52,12 @@ class Child:
         self._owned_errors = tempfile.TemporaryFile() if errors is None else None  # noqa: SIM115  # closed by `stop_reading`
         self._errors = self._owned_errors if errors is None or isinstance(errors, int) else errors
         self._errors_begin = self._errors.seek(0, os.SEEK_END) if self._errors else 0
-        self._channel, theirs = socket.socketpair()
+        self._channel, child_socket = socket.socketpair()
         try:
             self.process = self._spawn(
                 command,
-                stdin=theirs if is_asked else None if group == "ours" else subprocess.DEVNULL,
-                stdout=output or theirs,
+                stdin=child_socket if is_asked else None if group == "ours" else subprocess.DEVNULL,
+                stdout=output or child_socket,
                 stderr=self._errors or errors,
                 env=environment,
                 start_new_session=group == "session",
@@ -67,7 +67,7 @@ class Child:
             self.stop_reading()
             raise
         finally:
-            theirs.close()
+            child_socket.close()
 
     def _spawn(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, **options)
@@ -107,24 +107,24 @@ class Child:
         if self._channel.fileno() < 0:
             return None
         lines: list[bytes] = []
-        readable = select.poll()
+        poller = select.poll()
         # `poll` accepts at most 2**31 milliseconds.
         milliseconds = None if seconds is None else 1000 * min(max(seconds, 0.0), 1e6)
-        readable.register(self._channel, select.POLLIN)
-        while readable.poll(milliseconds):
+        poller.register(self._channel, select.POLLIN)
+        while poller.poll(milliseconds):
             milliseconds = 0.0
             try:
-                new = self._channel.recv(_CHUNK_BYTES)
+                chunk = self._channel.recv(_CHUNK_BYTES)
             except OSError:  # the process closed its end without reading all its input
-                new = b""
-            if not new and not self._rest:
+                chunk = b""
+            if not chunk and not self._rest:
                 return lines or None
-            *whole, self._rest = (self._rest + (new or b"\n")).split(b"\n")
+            *complete, self._rest = (self._rest + (chunk or b"\n")).split(b"\n")
             if len(self._rest) > _LINE_BYTES:
                 self._rest = b""
             # A line of JSON or of a traceback's frames does not explain a failure.
-            self._last_line = next((line for line in reversed(whole) if line[:1].strip(b" \t{}")), self._last_line)
-            lines += whole
+            self._last_line = next((line for line in reversed(complete) if line[:1].strip(b" \t{}")), self._last_line)
+            lines += complete
         return lines
 
     def all_lines(self, until: float = inf) -> Iterator[bytes]:
@@ -141,13 +141,13 @@ class Child:
     @property
     def last_words(self) -> str:
         """Last line of standard error; if that goes to the socket too, the last line of output that is no JSON."""
-        words = self._last_line
+        last_line = self._last_line
         if self._errors:
-            words = b""
+            last_line = b""
             with suppress(OSError):
                 self._errors.seek(max(self._errors_begin, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
-                words = (self._errors.read().strip().splitlines() or [b""])[-1]
-        return one_line(words.decode(errors="replace").strip(), _WORDS_CHARACTERS)
+                last_line = (self._errors.read().strip().splitlines() or [b""])[-1]
+        return one_line(last_line.decode(errors="replace").strip(), _WORDS_CHARACTERS)
 
     @property
     def failure(self) -> str:
@@ -177,8 +177,8 @@ class Child:
         """Cancel the process without waiting for it. A shell kills it if it does not end within a few seconds."""
         self.cancel()
         if self.exit_code is None:
-            later = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self.process.pid}"
-            Child(["/bin/sh", "-c", later], errors=subprocess.STDOUT).forget()
+            kill_command = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self.process.pid}"
+            Child(["/bin/sh", "-c", kill_command], errors=subprocess.STDOUT).forget()
         self.forget()
 
     def forget(self) -> None:

@@ -39,28 +39,31 @@ def small_batch(view: RunView) -> Cause | None:
     if passes > 1 and view.is_by_default(MICRO, ACCUMULATION):
         # The plan chose the most rows that fit, or rows of similar length.
         return None
-    positions, fixed = sums.positions / sums.steps / passes, view.fixed_compute_seconds
+    positions, seconds = sums.positions / sums.steps / passes, view.fixed_compute_seconds
     if passes > 1:  # the same rows behind a step in fewer passes
         fix: Patch = {ACCUMULATION: "auto"}
-        spared, words = fixed or 0.0, ""
+        saved_seconds, text = seconds or 0.0, ""
     else:
         # The number of epochs does not matter here: the product counts the rows that the run reads in all of them.
-        most = most_rows_of_step(1, plan.total_steps * plan.effective_batch_size)
-        if most <= plan.effective_batch_size:
+        most_rows = most_rows_of_step(1, plan.total_steps * plan.effective_batch_size)
+        if most_rows <= plan.effective_batch_size:
             return None
-        fix = {EFFECTIVE: min(max(16, 4 * plan.effective_batch_size), most)}
-        update = view.optimizer_seconds
-        spared, words = update + (fixed or 0.0), f"the optimizer takes {percent(view.share(update))} of the time"
-    if fixed:
-        start = (
-            f"{format_number(1000 * fixed)} ms of the forward and backward passes do not depend on the number of rows"
+        fix = {EFFECTIVE: min(max(16, 4 * plan.effective_batch_size), most_rows)}
+        update_seconds = view.optimizer_seconds
+        saved_seconds, text = (
+            update_seconds + (seconds or 0.0),
+            f"the optimizer takes {percent(view.share(update_seconds))} of the time",
         )
-        words = ", ".join(filter(None, (words, start)))
+    if seconds:
+        cost_text = (
+            f"{format_number(1000 * seconds)} ms of the forward and backward passes do not depend on the number of rows"
+        )
+        text = ", ".join(filter(None, (text, cost_text)))
     return Cause(
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
         evidence=f"{positions:,.0f} positions per micro-batch "
-        f"({quantity(plan.per_device_train_batch_size, 'row')}); {words}",
-        share=view.share(spared),
+        f"({quantity(plan.per_device_train_batch_size, 'row')}); {text}",
+        share=view.share(saved_seconds),
         fix={MICRO: "auto", **fix},
     )
 
@@ -90,47 +93,49 @@ def batch_size(context: Context) -> Verdict:
     """
     plan, tokens = context.planned, context.row_tokens
     micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
-    busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
+    busy_tokens, budget_bytes = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
     kind = "packed rows" if plan.packing.value else "rows"
     sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step ({micro * tokens:,} tokens)"
-    is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
+    is_full = micro * tokens >= busy_tokens or micro >= min(rows_of_step, plan.train_rows.value)
     if is_full or is_cut_freely(context.loaded):
-        if larger := _larger_batch(context):
-            return larger
-        half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
-        return passed(sentence, opposite=half)
-    rows = min(rows_of_step, -(-busy // tokens))
-    if budget is not None and memory_with(context, micro_batch=rows) > budget:
+        if larger_batch_verdict := _larger_batch(context):
+            return larger_batch_verdict
+        half_batch_patch = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
+        return passed(sentence, opposite=half_batch_patch)
+    rows = min(rows_of_step, -(-busy_tokens // tokens))
+    if budget_bytes is not None and memory_with(context, micro_batch=rows) > budget_bytes:
         return passed(f"{sentence}; more rows do not fit in free memory")
-    idle = "cores" if context.basis.target.gpu is None else "parts of the GPU"
-    return warned(f"{sentence}: fewer than {busy} tokens leave {idle} idle", fix=with_micro_batch(context, rows))
+    parts = "cores" if context.basis.target.gpu is None else "parts of the GPU"
+    return warned(
+        f"{sentence}: fewer than {busy_tokens} tokens leave {parts} idle", fix=with_micro_batch(context, rows)
+    )
 
 
 def _larger_batch(context: Context) -> Verdict | None:
     """Return a warning if a larger effective batch is faster, as measured here or by the GPU's rates, and leaves enough
     steps; else None."""
     plan = context.planned
-    now, processes = plan.effective_batch_size.value, plan.processes.value
-    most = most_rows_of_step(context.config.training.num_train_epochs, plan.train_rows.value)
-    if (key := StepKey.read(plan.shape_key)) is None or most <= now:
+    now_rows, processes = plan.effective_batch_size.value, plan.processes.value
+    most_rows = most_rows_of_step(context.config.training.num_train_epochs, plan.train_rows.value)
+    if (key := StepKey.read(plan.shape_key)) is None or most_rows <= now_rows:
         return None
     device = device_key(plan.cpu_name, plan.threads.value, plan.device_name if plan.device == "cuda" else "")
-    rates = {rows * processes: rate for rows, rate in measured_row_rates(device, key).items()}
-    larger = {rows: rate for rows, rate in rates.items() if now < rows <= most}
-    if now in rates and larger:
+    old_speeds = {rows * processes: rate for rows, rate in measured_row_rates(device, key).items()}
+    new_speeds = {rows: rate for rows, rate in old_speeds.items() if now_rows < rows <= most_rows}
+    if now_rows in old_speeds and new_speeds:
         # Among batches that are about equally fast, propose the smallest.
-        rows = min(rows for rows, rate in larger.items() if _FASTER * rate >= max(larger.values()))
-        times, how = larger[rows] / rates[now], "measured here"
+        rows = min(rows for rows, rate in new_speeds.items() if _FASTER * rate >= max(new_speeds.values()))
+        speed_up, source = new_speeds[rows] / old_speeds[now_rows], "measured here"
     else:
-        rows, times, how = _by_roofline(context, most)
-    if times < _FASTER:
+        rows, speed_up, source = _by_roofline(context, most_rows)
+    if speed_up < _FASTER:
         return None
     optim = context.config.training.optim
-    before = plan.learning_rate.value
-    rate = scaled(before, usual_scaling(optim), now, rows)
-    rate = min(rate, max(before, peak_rate(context.config, plan.parameters.value).most))
-    advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {before:g} -> {rate:g}"
-    sentence = f"{now} rows per step; with {rows}, training is {times:.2f} times as fast per row ({how})"
+    old_rate = plan.learning_rate.value
+    rate = scaled(old_rate, usual_scaling(optim), now_rows, rows)
+    rate = min(rate, max(old_rate, peak_rate(context.config, plan.parameters.value).most))
+    advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {old_rate:g} -> {rate:g}"
+    sentence = f"{now_rows} rows per step; with {rows}, training is {speed_up:.2f} times as fast per row ({source})"
     return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
@@ -138,46 +143,46 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
     """Return the effective batch for this GPU from its hardware profile, at most `most`, the speed-up per row that it
     gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
     plan, basis = context.planned, context.basis
-    now, gpu = plan.effective_batch_size.value, basis.target.gpu
-    each = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
-    rows = min(most, (each or 0) * plan.processes.value)
-    if gpu is None or (card := gpu.card) is None or rows <= now:
-        return now, 1.0, ""
+    now_rows, gpu = plan.effective_batch_size.value, basis.target.gpu
+    rows_per_gpu = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
+    rows = min(most, (rows_per_gpu or 0) * plan.processes.value)
+    if gpu is None or (card := gpu.card) is None or rows <= now_rows:
+        return now_rows, 1.0, ""
 
-    def seconds(effective: int) -> float | None:
-        share = -(-effective // plan.processes.value)
-        micro = largest_micro_batch(basis.shape, basis.setup, basis.config, basis.room, share)
-        flops = plan.step_flops * effective / min(now, plan.train_rows.value)
-        passes = 1 if plan.packing.value else -(-share // micro)
+    def step_seconds(effective: int) -> float | None:
+        gpu_rows = -(-effective // plan.processes.value)
+        pass_rows = largest_micro_batch(basis.shape, basis.setup, basis.config, basis.room, gpu_rows)
+        flops = plan.step_flops * effective / min(now_rows, plan.train_rows.value)
+        passes = 1 if plan.packing.value else -(-gpu_rows // pass_rows)
         return roofline_seconds(flops, passes, basis.shape, basis.setup, card)
 
-    before, after = seconds(now), seconds(rows)
-    times = 1.0 if not before or not after else before / now * rows / after
-    return rows, times, f"estimated for the {card.title}; `check --measure batch_size` measures the speed"
+    now_seconds, new_seconds = step_seconds(now_rows), step_seconds(rows)
+    speed_up = 1.0 if not now_seconds or not new_seconds else now_seconds / now_rows * rows / new_seconds
+    return rows, speed_up, f"estimated for the {card.title}; `check --measure batch_size` measures the speed"
 
 
 @rule("Gradient accumulation", 310, ACCUMULATION, MICRO, EFFECTIVE, is_for_speed=True)
 def accumulation(context: Context) -> Verdict:
     """Accumulation gives a large batch in little memory, but a nearly empty micro-batch costs as much as a full one."""
     plan = context.planned
-    effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
+    batch_rows, micro_rows = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
     if plan.packing.value:
         reason = plan.gradient_accumulation_steps.reason
-        same = "the loss is a sum, so the gradient is that of one large batch"
-        return passed(f"{effective} documents in {reason}; {same}")
-    parts = -(-effective // micro)
-    if parts == 1:
-        return passed(f"{quantity(effective, 'row')} in one micro-batch: nothing to accumulate")
-    last = (effective - 1) % micro + 1
-    sentence = f"{quantity(effective, 'row')} in {parts} micro-batches of {micro}"
-    if 2 * last >= micro:
-        uneven = "" if last == micro else f", the last of {last}"
-        sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"
-        return passed(sentence, opposite=with_micro_batch(context, effective))
-    better = next(rows for rows in range(micro, 0, -1) if 2 * ((effective - 1) % rows + 1) >= rows)
+        sum_note = "the loss is a sum, so the gradient is that of one large batch"
+        return passed(f"{batch_rows} documents in {reason}; {sum_note}")
+    micro_batches = -(-batch_rows // micro_rows)
+    if micro_batches == 1:
+        return passed(f"{quantity(batch_rows, 'row')} in one micro-batch: nothing to accumulate")
+    last_rows = (batch_rows - 1) % micro_rows + 1
+    sentence = f"{quantity(batch_rows, 'row')} in {micro_batches} micro-batches of {micro_rows}"
+    if 2 * last_rows >= micro_rows:
+        last_rows_note = "" if last_rows == micro_rows else f", the last of {last_rows}"
+        sentence += f"{last_rows_note}; the loss is a sum, so the gradient is that of one large batch"
+        return passed(sentence, opposite=with_micro_batch(context, batch_rows))
+    better_rows = next(rows for rows in range(micro_rows, 0, -1) if 2 * ((batch_rows - 1) % rows + 1) >= rows)
     return warned(
-        f"{sentence}; the last one, of only {last}, takes almost as long as a full one",
-        fix=with_micro_batch(context, better),
+        f"{sentence}; the last one, of only {last_rows}, takes almost as long as a full one",
+        fix=with_micro_batch(context, better_rows),
     )
 
 
@@ -185,13 +190,13 @@ def accumulation(context: Context) -> Verdict:
 def effective_batch(context: Context) -> Verdict:
     """Small data needs small batches: the same rows then give many updates instead of few."""
     plan = context.planned
-    effective, rows = plan.effective_batch_size.value, plan.train_rows.value
+    step_rows, rows = plan.effective_batch_size.value, plan.train_rows.value
     steps = plan.steps_per_epoch.value
     if rows < 2:
         return not_applicable(f"only {rows} row to train on")
-    packed = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
-    sentence = f"{effective} rows per step{packed}, {rows:,} in the data, {steps:,} steps per epoch"
-    if effective <= rows:
+    packed_note = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
+    sentence = f"{step_rows} rows per step{packed_note}, {rows:,} in the data, {steps:,} steps per epoch"
+    if step_rows <= rows:
         return passed(sentence)
-    smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
-    return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller))
+    smaller_batch = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
+    return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller_batch))

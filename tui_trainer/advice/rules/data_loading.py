@@ -34,21 +34,21 @@ def data_cache(context: Context) -> Verdict:
     tokens = context.all_tokens or plan.train_tokens.value
     data = context.config.data
     tokens = min(tokens, data.max_chars * len(data.paths) or tokens)
-    needed = _TOKEN_BYTES * tokens
+    needed_bytes = _TOKEN_BYTES * tokens
     rows = plan.train_rows
     if rows.exact:
-        return passed(f"{rows.value:,} rows are already prepared ({format_bytes(needed)}): the run reuses them")
+        return passed(f"{rows.value:,} rows are already prepared ({format_bytes(needed_bytes)}): the run reuses them")
     if context.cache.writable is False:
         advice = "choose another folder: export TUI_TRAINER_HOME=FOLDER"
         return failed(f"{folder} is not writable, so data cannot be prepared", advice=advice)
-    free = context.cache.free_bytes
-    waiting = tokens * find_task(context.config.task.type).waiting_bytes
-    if free is not None and free < _EASY_TIMES * (needed + waiting):
-        sentence = space_words(f"preparing the data in {folder} needs about", needed + waiting, free)
+    free_bytes = context.cache.free_bytes
+    waiting_bytes = tokens * find_task(context.config.task.type).waiting_bytes
+    if free_bytes is not None and free_bytes < _EASY_TIMES * (needed_bytes + waiting_bytes):
+        sentence = space_words(f"preparing the data in {folder} needs about", needed_bytes + waiting_bytes, free_bytes)
         advice = f"free up space (du -sh {folder} shows what is used)"
-        return (failed if free < needed + waiting else warned)(sentence, advice=advice)
+        return (failed if free_bytes < needed_bytes + waiting_bytes else warned)(sentence, advice=advice)
     return passed(
-        f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later starts reuse them"
+        f"the first start prepares about {rows.value:,} rows ({format_bytes(needed_bytes)}), later starts reuse them"
     )
 
 
@@ -60,8 +60,8 @@ def waiting_for_data(view: RunView) -> Cause | None:
         return None
     fix, advice = None, ""
     if workers is not None:
-        more = min(2 * workers or 1, _most_workers(view.mean("usable_cores"), on_gpu=view.on_gpu))
-        fix = {WORKERS: more} if more > workers else None
+        more_workers = min(2 * workers or 1, _most_workers(view.mean("usable_cores"), on_gpu=view.on_gpu))
+        fix = {WORKERS: more_workers} if more_workers > workers else None
         advice = "loader threads prepare batches while the previous step computes" if fix else _FASTER_DISK
     return Cause(
         cause="Training waits for its data.",
@@ -75,14 +75,14 @@ def waiting_for_data(view: RunView) -> Cause | None:
 @symptom("Slow disk")
 def slow_disk(view: RunView) -> Cause | None:
     """Prepared data is cached in free memory; data that does not fit there is read from the disk each time."""
-    share, rate = view.share(view.data_seconds), _disk_bytes_per_second(view)
-    if rate is None:
+    share, bytes_per_second = view.share(view.data_seconds), _disk_bytes_per_second(view)
+    if bytes_per_second is None:
         return None
     return Cause(
         cause="Training waits for the disk that holds its data.",
         evidence=(
             f"{percent(share)} of the time, {view.of_whole(view.data_seconds)}, "
-            f"while {format_bytes(rate)}/s are read from the disk"
+            f"while {format_bytes(bytes_per_second)}/s are read from the disk"
         ),
         share=share,
         advice=f"{_FASTER_DISK}; or free memory, so that the data stays cached",
@@ -99,26 +99,26 @@ def data_loading(context: Context) -> Verdict:
     """
     earlier, workers, on_gpu = context.earlier, context.planned.loader_workers, bool(context.basis.target.gpu)
     cores, processes = context.hardware.usable_cores, context.config.data.num_proc
-    how, switch = _how(context)
-    most = _most_workers(cores, on_gpu=on_gpu)
+    batch_source, switch = _how(context)
+    most_workers = _most_workers(cores, on_gpu=on_gpu)
     if isinstance(processes, int) and processes > max(cores, 1):
         sentence = f"rows are tokenised once by {processes} processes, on {cores:g} cores"
         return warned(sentence, fix={_PROCESSES: max(1, int(cores))}, switch=switch)
-    if (workers.value == 0 and on_gpu) or workers.value > most:
-        why = f"on {cores:g} cores" if on_gpu else "on the cores that train"
-        why = why if workers.value else "while the GPU waits"
-        sentence = f"{how}, {why}: num_workers is {workers.value}, {workers.reason}"
+    if (workers.value == 0 and on_gpu) or workers.value > most_workers:
+        place = f"on {cores:g} cores" if on_gpu else "on the cores that train"
+        place = place if workers.value else "while the GPU waits"
+        sentence = f"{batch_source}, {place}: num_workers is {workers.value}, {workers.reason}"
         return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
-    other = {WORKERS: 0 if workers.value else _SOME_WORKERS}
+    other_patch = {WORKERS: 0 if workers.value else _SOME_WORKERS}
     if earlier is None or earlier.data_share is None:
-        sentence = f"{how}; the first run of this kind measures how long steps wait for batches"
-        return not_applicable(sentence, opposite=other, switch=switch)
+        sentence = f"{batch_source}; the first run of this kind measures how long steps wait for batches"
+        return not_applicable(sentence, opposite=other_patch, switch=switch)
     sentence = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time in {earlier.steps:,} steps"
     if earlier.data_share <= _MOST_FETCHING_SHARE:
-        return passed(f"{sentence}; {how}", opposite=other, switch=switch)
+        return passed(f"{sentence}; {batch_source}", opposite=other_patch, switch=switch)
     sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
-    if 0 < workers.value < most:
-        return warned(sentence, fix={WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
+    if 0 < workers.value < most_workers:
+        return warned(sentence, fix={WORKERS: most_workers}, advice=f"or {_FASTER_DISK}", switch=switch)
     return warned(sentence, advice=_FASTER_DISK, switch=switch)
 
 
@@ -133,23 +133,23 @@ def _how(context: Context) -> tuple[str, str]:
     do so only from pinned memory, even with `non_blocking`."""
     workers, loader, gpu = context.planned.loader_workers.value, context.config.dataloader, context.basis.target.gpu
     is_pinned = bool(workers and loader.pin_memory and gpu)
-    copies = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
-    switch = f"non-blocking copies{copies if gpu else ': no GPU'}"
+    copies_state = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
+    switch = f"non-blocking copies{copies_state if gpu else ': no GPU'}"
     source = "batches are read from a memory-mapped file"
     if not workers:
         return f"{source} between steps", switch
-    threads = quantity(workers, "thread")
-    pinned = ", into pinned memory" if is_pinned else ""
-    return f"{source} by {threads}, {workers * loader.prefetch_factor} steps ahead{pinned}", switch
+    threads_text = quantity(workers, "thread")
+    pinned_note = ", into pinned memory" if is_pinned else ""
+    return f"{source} by {threads_text}, {workers * loader.prefetch_factor} steps ahead{pinned_note}", switch
 
 
 def _disk_bytes_per_second(view: RunView) -> float | None:
     """Return the bytes per second that a run reads from storage. None if that is little and storage does not stall the
     machine, or if it was not measured."""
-    read, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
-    if read is None or not seconds:
+    read_bytes, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
+    if read_bytes is None or not seconds:
         return None
-    rate, stall = read / seconds, view.mean("io_stall_share") or 0.0
+    rate, stall_share = read_bytes / seconds, view.mean("io_stall_share") or 0.0
     batch_bytes = _TOKEN_BYTES * view.sums.input_tokens / max(view.sums.steps, 1)
-    from_storage = rate > 0 and rate * view.whole_seconds >= _LEAST_READ_SHARE * batch_bytes
-    return rate if rate >= _LEAST_BYTES_PER_SECOND or (from_storage and stall >= _STALLED_SHARE) else None
+    reads_enough = rate > 0 and rate * view.whole_seconds >= _LEAST_READ_SHARE * batch_bytes
+    return rate if rate >= _LEAST_BYTES_PER_SECOND or (reads_enough and stall_share >= _STALLED_SHARE) else None

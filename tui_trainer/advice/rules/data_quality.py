@@ -33,23 +33,23 @@ _MOST_LEAKED = 0.01
 @rule("All data is used", 230, _MAX_CHARS, _MAX_ROWS)
 def data_size(context: Context) -> Verdict:
     """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
-    plan, data, every = context.planned, context.config.data, context.all_tokens
-    if every is None or context.facts is None:
+    plan, data, all_tokens = context.planned, context.config.data, context.all_tokens
+    if all_tokens is None or context.facts is None:
         return not_applicable("the size of the full text is unknown")
     limits = {key: limit for key, limit in ((_MAX_CHARS, data.max_chars), (_MAX_ROWS, data.max_rows)) if limit}
     if not limits:
-        return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0 (no limit)")
-    left_out = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(every, 1))
-    limited = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
-    sentence = f"{left_out:.0%} of {format_count(every)} tokens are excluded by {limited}"
-    if left_out <= _MOST_LEFT_OUT:
+        return passed(f"{format_count(all_tokens)} tokens: data.max_chars and data.max_rows are 0 (no limit)")
+    lost_share = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(all_tokens, 1))
+    limits_text = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
+    sentence = f"{lost_share:.0%} of {format_count(all_tokens)} tokens are excluded by {limits_text}"
+    if lost_share <= _MOST_LEFT_OUT:
         return passed(sentence)
-    step = context.step_seconds
-    longer = None if step is None else step * plan.steps_per_epoch.value / (1 - left_out)
+    step_seconds = context.step_seconds
+    all_seconds = None if step_seconds is None else step_seconds * plan.steps_per_epoch.value / (1 - lost_share)
     return warned(
         sentence,
         fix=dict.fromkeys(limits, 0),
-        advice=f"with all data, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
+        advice=f"with all data, an epoch takes about {format_seconds(all_seconds)}; keep the limit if that is too long",
     )
 
 
@@ -58,18 +58,18 @@ def left_out(context: Context) -> Verdict:
     """The model learns nothing from skipped rows and unread files."""
     counts, data = context.counts, context.config.data
     reasons = counts.left_out(dedup=data.dedup)
-    read, left = counts.rows_read or counts.documents_read, sum(reasons.values())
-    why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+    rows, skips = counts.rows_read or counts.documents_read, sum(reasons.values())
+    text = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
     kind = "rows" if counts.rows_read else "documents"
-    sentence = f"{left:,} of {read:,} {kind} {'is' if left == 1 else 'are'} skipped" + (f": {why}" if why else "")
-    if unread := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
-        sentence += f"; files not read: {_shown(', '.join(unread), 200)}"
+    sentence = f"{skips:,} of {rows:,} {kind} {'is' if skips == 1 else 'are'} skipped" + (f": {text}" if text else "")
+    if file_names := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
+        sentence += f"; files not read: {_shown(', '.join(file_names), 200)}"
     if counts.bad_rows and data.on_bad_rows != "skip":
         return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
-    if left <= _MOST_LEFT_OUT * read:
+    if skips <= _MOST_LEFT_OUT * rows:
         return passed(sentence)
-    which = "run tui-trainer preview to see these rows"
-    return warned(sentence, advice=f"raise data.max_length, or {which}" if counts.untrained_long_rows else which)
+    hint = "run tui-trainer preview to see these rows"
+    return warned(sentence, advice=f"raise data.max_length, or {hint}" if counts.untrained_long_rows else hint)
 
 
 @rule("Chat markers are single tokens", 231, TOKENS, needs_plan=False)
@@ -79,19 +79,19 @@ def chat_marks(context: Context) -> Verdict:
     config, marks = context.config, context.marks
     if not marks:
         return not_applicable("no chat template markers are used, or their tokens are unknown")
-    cut = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
-    if not cut:
-        shown = one_line(", ".join(marks), 80)
-        return passed(f"each of {len(marks)} chat template markers is one token: {shown}")
-    pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(cut.items())[:4])
-    sentence = f"{len(cut)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
+    split_marks = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
+    if not split_marks:
+        marks_text = one_line(", ".join(marks), 80)
+        return passed(f"each of {len(marks)} chat template markers is one token: {marks_text}")
+    pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(split_marks.items())[:4])
+    sentence = f"{len(split_marks)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
         return warned(
             sentence,
             advice=f'to add the markers with {TOKENS}, set model.provider = "transformers" and train the embedding',
         )
-    named = (config.model.add_tokens, *map(escaped, cut))
-    return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
+    new_tokens = (config.model.add_tokens, *map(escaped, split_marks))
+    return warned(sentence, fix={TOKENS: ", ".join(filter(None, new_tokens))})
 
 
 @rule("Special tokens around texts", 237, needs_plan=False)
@@ -119,8 +119,8 @@ def trained_share(context: Context) -> Verdict:
     share = counts.train_labels / max(counts.train_tokens, 1)
     sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
     if share < _LEAST_TRAINED_SHARE:
-        which = "run tui-trainer preview to see which tokens are trained on"
-        advice = f"{which}; task.loss_on = all trains on whole conversations"
+        preview_hint = "run tui-trainer preview to see which tokens are trained on"
+        advice = f"{preview_hint}; task.loss_on = all trains on whole conversations"
         return warned(f"{sentence}: most of the computation teaches nothing", advice=advice)
     return passed(sentence)
 
@@ -146,16 +146,16 @@ def label_balance(context: Context) -> Verdict:
     rows = details.get(CLASS_ROWS, {})
     if details.get("problem_type") != _SINGLE or len(rows) < 2:
         return not_applicable("this check is for tasks with one class per row")
-    most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
+    largest_class, smallest_class = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
     sentence = (
-        f"{len(rows)} classes; the smallest has {rows[least]:,} rows ({_shown(least)}), "
-        f"the largest {rows[most]:,} ({_shown(most)})"
+        f"{len(rows)} classes; the smallest has {rows[smallest_class]:,} rows ({_shown(smallest_class)}), "
+        f"the largest {rows[largest_class]:,} ({_shown(largest_class)})"
     )
     if context.config.task.class_weights == "balanced":
         return passed(f"{sentence}; balanced weights make all classes count equally", switch="class weights: balanced")
-    if rows[most] < _MOST_UNEVEN * rows[least]:
+    if rows[largest_class] < _MOST_UNEVEN * rows[smallest_class]:
         return passed(sentence)
-    share = rows[most] / sum(rows.values())
+    share = rows[largest_class] / sum(rows.values())
     return warned(
         f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
         fix={"task.class_weights": "balanced"},
@@ -172,26 +172,26 @@ def held_out(context: Context) -> Verdict:
     """Only the loss on text that the model has never seen shows whether a change helped."""
     plan, data = context.plan, context.config.data
     share = data.eval_fraction
-    if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
-        sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
+    if plan and (shared_sources := [use.source for use in plan.splits if use.shares_rows]):
+        sentence = f"{', '.join(shared_sources)}: rows used for evaluation are also trained on"
         return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
     # Held-out rows come from a separate split or file, or else are a share of the training data.
-    named = [use.evaluates for use in plan.splits if use.evaluates] if plan else []
-    split = f"the validation split ({', '.join(named)})" if named else ""
-    apart = "data.eval_path" if data.eval_path else split
-    if not apart and share == 0:
+    eval_splits = [use.evaluates for use in plan.splits if use.evaluates] if plan else []
+    split_text = f"the validation split ({', '.join(eval_splits)})" if eval_splits else ""
+    eval_source = "data.eval_path" if data.eval_path else split_text
+    if not eval_source and share == 0:
         # This also fixes a config without a plan because it has early stopping but no held-out text.
         sentence = "no rows are held out, so overfitting would go unnoticed"
         return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
     if plan is None:
-        held_out = apart or f"{share:.0%} of the text"
-        return not_applicable(f"{held_out} is held out; without a plan, its number of rows is unknown")
+        eval_text = eval_source or f"{share:.0%} of the text"
+        return not_applicable(f"{eval_text} is held out; without a plan, its number of rows is unknown")
     rows = plan.eval_rows.value
-    noisy = "a loss over so few rows is noisy"
-    if apart:
-        sentence = f"{rows:,} rows of {apart} are held out"
+    noise_warning = "a loss over so few rows is noisy"
+    if eval_source:
+        sentence = f"{rows:,} rows of {eval_source} are held out"
         if rows < _FEWEST_ROWS:
-            return warned(f"{sentence}: {noisy}", advice=f"add more text to {apart}")
+            return warned(f"{sentence}: {noise_warning}", advice=f"add more text to {eval_source}")
         return passed(sentence)
     sentence = (
         f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
@@ -199,7 +199,7 @@ def held_out(context: Context) -> Verdict:
     if share > _MOST_SHARE:
         return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
     if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
-        return warned(f"{sentence}: {noisy}", fix={_EVAL_FRACTION: _GOOD_SHARE})
+        return warned(f"{sentence}: {noise_warning}", fix={_EVAL_FRACTION: _GOOD_SHARE})
     return passed(sentence)
 
 
@@ -213,14 +213,14 @@ def eval_leaks(context: Context) -> Verdict:
         return not_applicable("a single stream of text has no rows to compare")
     if not counts.eval_rows:
         return not_applicable("no rows are held out")
-    leaked, repeated = counts.leaked_rows, counts.repeated_rows
+    leaked_rows, repeats = counts.leaked_rows, counts.repeated_rows
     if context.config.data.dedup:
         return passed(
-            f"skipped: {leaked:,} training rows with the text of a held-out row, {repeated:,} other duplicate rows"
+            f"skipped: {leaked_rows:,} training rows with the text of a held-out row, {repeats:,} other duplicate rows"
         )
     # A document may be cut into several rows.
-    held_out = counts.eval_documents
-    sentence = f"{leaked:,} training rows have the same text as one of {held_out:,} held-out rows"
-    if leaked <= _MOST_LEAKED * held_out:
+    held_out_rows = counts.eval_documents
+    sentence = f"{leaked_rows:,} training rows have the same text as one of {held_out_rows:,} held-out rows"
+    if leaked_rows <= _MOST_LEAKED * held_out_rows:
         return passed(sentence)
     return warned(f"{sentence}: held-out scores are inflated", fix={"data.dedup": True})

@@ -73,15 +73,15 @@ _FEW_ROWS = 4
 @rule("Disk space", 340, SAVE_LIMIT, group="Machine")
 def disk(context: Context) -> Verdict:
     """If the disk fills up during a run, no further checkpoints can be saved."""
-    plan, free = context.planned, context.disk_free_bytes
-    needed = plan.disk_bytes.value
-    if free is None:
-        return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
-    sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
-    if needed <= _ROOMY_SHARE * free:
+    plan, free_bytes = context.planned, context.disk_free_bytes
+    needed_bytes = plan.disk_bytes.value
+    if free_bytes is None:
+        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free space is not reported")
+    sentence = f"{space_words('the run writes', needed_bytes, free_bytes)} ({plan.disk_bytes.reason})"
+    if needed_bytes <= _ROOMY_SHARE * free_bytes:
         return passed(sentence)
     # With one checkpoint kept, as many saves as there would be.
-    least, _ = run_bytes(
+    least_bytes, _ = run_bytes(
         plan.checkpoint_bytes.value,
         plan.final_model_bytes,
         save_total_limit=1,
@@ -89,10 +89,10 @@ def disk(context: Context) -> Verdict:
         keeps_best=plan.config.evaluation.early_stopping_patience > 0,
         total_steps=plan.total_steps.value,
     )
-    fits = least <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
+    fits = least_bytes <= _ROOMY_SHARE * free_bytes and context.config.checkpoint.save_total_limit > 1
     advice = "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
     fix = {SAVE_LIMIT: 1} if fits else None
-    return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
+    return (failed if needed_bytes > free_bytes else warned)(sentence, fix=fix, advice=advice)
 
 
 @symptom("Overfitting")
@@ -106,15 +106,15 @@ def overfitting(view: RunView) -> Cause | None:
     after = [done for done in evals if done.step > best.step]
     if len(after) < _LEAST_AFTER or after[-1].loss < _CLEARLY * best.loss:
         return None
-    at_best = [loss for step, loss in blocks if step >= best.step][:1]
-    if not at_best or blocks[-1][1] >= at_best[0]:
+    loss_at_best = [loss for step, loss in blocks if step >= best.step][:1]
+    if not loss_at_best or blocks[-1][1] >= loss_at_best[0]:
         return None
     share = 1 - best.step / max(view.state.step, 1)
     return Cause(
         cause="The run is overfitting: the held-out loss rises while the training loss falls.",
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
-            f"the training loss fell from {at_best[0]:.4g} to {blocks[-1][1]:.4g} meanwhile; "
+            f"the training loss fell from {loss_at_best[0]:.4g} to {blocks[-1][1]:.4g} meanwhile; "
             f"{percent(share)} of the steps came after the best evaluation"
         ),
         share=share,
@@ -132,13 +132,13 @@ def early_stopping(context: Context) -> Verdict:
     plan, patience = context.planned, context.config.evaluation.early_stopping_patience
     if not plan.eval_rows.value:
         return not_applicable("early stopping needs held-out rows, but the data has none")
-    passes = context.epochs
+    epochs = context.epochs
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
-    sentence = f"{format_number(passes)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
+    sentence = f"{format_number(epochs)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
         message = f"{sentence}: the run can never stop early"
         return warned(message, fix=_early_stopping(context, patience, evaluations))
-    if patience or passes <= _MANY_EPOCHS or plan.total_steps.value < _MANY_STEPS:
+    if patience or epochs <= _MANY_EPOCHS or plan.total_steps.value < _MANY_STEPS:
         return passed(sentence if patience else f"{sentence}: too few epochs or steps to need early stopping")
     return warned(
         f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
@@ -148,24 +148,24 @@ def early_stopping(context: Context) -> Verdict:
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
     """Return settings with which early stopping can take effect: a patience below the number of evaluations, and, if
     there are few, more evaluations."""
-    total = context.planned.total_steps.value
-    oftener = times(total, max(1, round(_EVAL_SHARE * total)))
-    helps = evaluations <= _PATIENCE and oftener > evaluations
-    fix: dict[str, Any] = {_EVAL: _EVAL_SHARE} if helps else {}
-    often = oftener if helps else evaluations
-    if not 0 < patience < often:
-        fix[_PATIENCE_KEY] = min(_PATIENCE, max(often - 1, 0))
+    total_steps = context.planned.total_steps.value
+    more_evals = times(total_steps, max(1, round(_EVAL_SHARE * total_steps)))
+    adds_evals = evaluations <= _PATIENCE and more_evals > evaluations
+    fix: dict[str, Any] = {_EVAL: _EVAL_SHARE} if adds_evals else {}
+    eval_count = more_evals if adds_evals else evaluations
+    if not 0 < patience < eval_count:
+        fix[_PATIENCE_KEY] = min(_PATIENCE, max(eval_count - 1, 0))
     return fix
 
 
 @symptom("Cache emptied often")
 def cache_emptied(view: RunView) -> Cause | None:
     """Released memory is allocated again in the next step; a healthy run does not need this."""
-    share, every = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
-    often = f", every {every} steps" if every else ""
+    share, interval = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
+    interval_text = f", every {interval} steps" if interval else ""
     return Cause(
         cause="Garbage collection and emptying the cache take much of the time.",
-        evidence=f"{percent(share)} of the time, {view.of_whole(view.empty_cache_seconds)}{often}",
+        evidence=f"{percent(share)} of the time, {view.of_whole(view.empty_cache_seconds)}{interval_text}",
         share=share,
         fix={_EMPTY_CACHE: 0},
     )
@@ -178,13 +178,13 @@ def _interruptions(
     `costs` has the seconds of each interruption, and `seconds` is their time per step."""
     if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
         return None
-    share, each, interval = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
+    share, mean_seconds, interval = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
     return Cause(
         cause=cause,
-        evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{interval}",
+        evidence=f"{percent(share)} of the time, {format_seconds(mean_seconds)}{size} each{interval}",
         share=share,
         # Journals of earlier versions do not say how often checkpoints are saved.
-        fix={key: view.seldom(each, seconds)} if every or (every is None and key != _EVAL) else None,
+        fix={key: view.seldom(mean_seconds, seconds)} if every or (every is None and key != _EVAL) else None,
         advice=_LIMITED if key == _EVAL else "",
     )
 
@@ -192,48 +192,48 @@ def _interruptions(
 @symptom("Frequent evaluations")
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
-    costs = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
-    every = view.plan.eval_every_steps if view.plan else None
-    return _interruptions(view, "Evaluations take much of the time.", _EVAL, every, view.evaluation_seconds, costs)
+    seconds = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
+    interval = view.plan.eval_every_steps if view.plan else None
+    return _interruptions(view, "Evaluations take much of the time.", _EVAL, interval, view.evaluation_seconds, seconds)
 
 
 @symptom("Frequent checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
-    saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
-    if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
+    saves, interval = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
+    if len(saves) < 3 and interval and view.state.total_steps <= 2 * interval:
         # One checkpoint before the end protects against a crash, so no fix removes it.
         return None
-    cause, costs = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
-    size = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
-    return _interruptions(view, cause, _SAVE, every, view.checkpoint_seconds, costs, size)
+    cause, seconds = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
+    size_text = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
+    return _interruptions(view, cause, _SAVE, interval, view.checkpoint_seconds, seconds, size_text)
 
 
 @symptom("Frequent samples")
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
-    costs = [sample.seconds for sample in view.state.samples]
-    every = view.plan.sample_every_steps if view.plan else None
+    seconds = [sample.seconds for sample in view.state.samples]
+    interval = view.plan.sample_every_steps if view.plan else None
     return _interruptions(
-        view, "Generating samples takes much of the time.", _SAMPLE, every, view.sample_seconds, costs
+        view, "Generating samples takes much of the time.", _SAMPLE, interval, view.sample_seconds, seconds
     )
 
 
 @symptom("Frequent logging")
 def journal_writes(view: RunView) -> Cause | None:
     """Each time that steps are written to the journal, training waits for the device and for the file."""
-    group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
+    steps, usage = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
     share = view.share(view.journal_seconds)
     evidence = f"{percent(share)} of the time, {view.of_whole(view.journal_seconds)}"
-    if group == 1 and busy is not None and busy < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
+    if steps == 1 and usage is not None and usage < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
         # On a GPU each group waits once for the device, which then has nothing queued.
-        evidence = f"each step waits for the device, which is busy {percent(busy)} of the time"
-        share = max(share, (1 - busy) / 2)
+        evidence = f"each step waits for the device, which is busy {percent(usage)} of the time"
+        share = max(share, (1 - usage) / 2)
     return Cause(
         cause="Writing steps to the journal slows training.",
-        evidence=evidence + (f"; steps are written in groups of {group}" if group else ""),
+        evidence=evidence + (f"; steps are written in groups of {steps}" if steps else ""),
         share=share,
-        fix={_LOG: 10 * group} if group else None,
+        fix={_LOG: 10 * steps} if steps else None,
     )
 
 
@@ -281,26 +281,26 @@ def cadence(context: Context) -> Verdict:
     """
     if context.step_seconds is None:
         return not_applicable("the step time is unknown, so the overhead cannot be estimated")
-    training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context, {})
-    whole = training + sum(part.seconds for part in parts)
-    share = (whole - training) / whole
-    named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
-    sentence = f"{share:.1%} of the time is overhead: {', '.join(named) or 'almost none'}"
+    training_seconds, kinds = context.planned.total_steps.value * context.step_seconds, _overheads(context, {})
+    whole = training_seconds + sum(kind.seconds for kind in kinds)
+    share = (whole - training_seconds) / whole
+    shares = [f"{kind.name} {kind.seconds / whole:.1%}" for kind in kinds if kind.seconds / whole >= _SHOWN_SHARE]
+    sentence = f"{share:.1%} of the time is overhead: {', '.join(shares) or 'almost none'}"
     details = [
-        f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
-        for part in parts
+        f"{kind.name}: {kind.count} during the run, {format_seconds(kind.each_seconds)} each ({kind.source})"
+        for kind in kinds
     ]
-    fix = _fewer(context, training)
+    fix = _fewer(context, training_seconds)
     if not fix:
         if share > _MOST_SHARE:
             sentence += "; no change needed: default evaluations and samples are short, and "
             sentence += "one checkpoint is worth its time"
         return passed(sentence, *details)
-    after = training + sum(part.seconds for part in _overheads(context, fix))
-    measured = context.earlier.name if context.earlier else ""
-    are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
-    source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
-    return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
+    new_seconds = training_seconds + sum(kind.seconds for kind in _overheads(context, fix))
+    run_name = context.earlier.name if context.earlier else ""
+    are_measured = run_name and all(run_name in kind.source for kind in kinds if kind.key in fix)
+    source = f"from the timings of run {run_name}" if are_measured else "without a measurement on this machine"
+    return warned(sentence, *details, fix=fix, reckoned_gain=whole / new_seconds, reckoned_from=source)
 
 
 def _fewer(context: Context, training: float) -> dict[str, Any]:
@@ -308,31 +308,31 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
 
     Repeatedly doubles the interval of the costliest kind of interruption, except kinds whose settings are defaults.
     """
-    by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
+    default_keys = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
 
-    def judged(patch: dict[str, Any]) -> list[_Overhead]:
-        return [part for part in _overheads(context, patch) if part.key not in by_default]
+    def judged_overheads(patch: dict[str, Any]) -> list[_Overhead]:
+        return [part for part in _overheads(context, patch) if part.key not in default_keys]
 
-    def share(patch: dict[str, Any]) -> float:
-        parts = judged(patch)
-        return sum(part.judged_seconds for part in parts) / (training + sum(part.seconds for part in parts))
+    def judged_share(patch: dict[str, Any]) -> float:
+        kinds = judged_overheads(patch)
+        return sum(part.judged_seconds for part in kinds) / (training + sum(part.seconds for part in kinds))
 
     patch: dict[str, Any] = {}
-    if share(patch) <= _MOST_SHARE:
+    if judged_share(patch) <= _MOST_SHARE:
         return patch
     eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
-    while share(patch) > _GOOD_SHARE:
-        worst = max(judged(patch), key=lambda part: part.judged_seconds)
-        if worst.key == _EVAL and eval_rows > 1 and worst.count // 2 < patience:
+    while judged_share(patch) > _GOOD_SHARE:
+        kind = max(judged_overheads(patch), key=lambda part: part.judged_seconds)
+        if kind.key == _EVAL and eval_rows > 1 and kind.count // 2 < patience:
             # Early stopping counts evaluations, so their number stays and they read fewer rows.
             eval_rows //= 2
             patch[_EVAL_ROWS] = eval_rows
         else:
-            patch[worst.key] = _doubled(context, worst, patch.get(worst.key, value_of(context.config, worst.key)))
+            patch[kind.key] = _doubled(context, kind, patch.get(kind.key, value_of(context.config, kind.key)))
     for key in list(patch):
-        rest = {other: value for other, value in patch.items() if other != key}
-        if rest and share(rest) <= _MOST_SHARE:
-            patch = rest
+        fewer = {other: value for other, value in patch.items() if other != key}
+        if fewer and judged_share(fewer) <= _MOST_SHARE:
+            patch = fewer
     return patch
 
 
@@ -341,43 +341,43 @@ def _doubled(context: Context, part: _Overhead, setting: float) -> float:
 
     An interval longer than the run becomes 0, which means never. Checkpoints are still saved at least once.
     """
-    total = context.planned.total_steps.value
-    doubled = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps
+    total_steps = context.planned.total_steps.value
+    new_value = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps
     if part.key == _SAVE:
-        return min(doubled, _LONGEST_SAVE_SHARE if setting < 1 else every(_LONGEST_SAVE_SHARE, total))
-    never = doubled * (total if setting < 1 else 1) >= total
-    return 0 if never and part.key != _LOG else doubled
+        return min(new_value, _LONGEST_SAVE_SHARE if setting < 1 else every(_LONGEST_SAVE_SHARE, total_steps))
+    exceeds_run = new_value * (total_steps if setting < 1 else 1) >= total_steps
+    return 0 if exceeds_run and part.key != _LOG else new_value
 
 
 def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     """Return all kinds of interruptions that the plan has with the settings of the patch."""
     plan, earlier = context.planned, context.earlier
-    total, eval_rows = plan.total_steps.value, plan.eval_rows.value
+    total_steps, eval_rows = plan.total_steps.value, plan.eval_rows.value
     token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
 
-    def kind(key: str, name: str, planned_steps: int, seconds: float, measured: float | None, source: str) -> _Overhead:
-        steps = every(patch[key], total) if key in patch else planned_steps
+    def make(key: str, name: str, planned_steps: int, seconds: float, measured: float | None, source: str) -> _Overhead:
+        steps = every(patch[key], total_steps) if key in patch else planned_steps
         # The evaluation and the checkpoint at the end are no interruptions.
-        count = times(total, steps) - 1 if key in (_EVAL, _SAVE) else total // steps if steps else 0
+        count = times(total_steps, steps) - 1 if key in (_EVAL, _SAVE) else total_steps // steps if steps else 0
         source = f"measured in run {earlier.name}" if earlier and measured else source
         return _Overhead(key, name, steps, count if eval_rows or key != _EVAL else 0, seconds, source)
 
-    rate, sample, evaluated = (
+    save_speed, sample_time, token_share = (
         (earlier.save_bytes_per_second, earlier.sample_seconds, earlier.evaluation_share) if earlier else (None,) * 3
     )
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
-    eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (evaluated or EVALUATION_SHARE)
-    save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
-    sample_seconds = sample or token_seconds * plan.sample_tokens.value
+    eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
+    save_seconds = plan.checkpoint_bytes.value / (save_speed or _ASSUMED_SAVE_BYTES_PER_SECOND)
+    sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
-    group, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
+    group_steps, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
     eval_source, save_source = "assumed: 1/3 of a row's training time", "at 400 MB/s, not measured here yet"
     return [
-        kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, evaluated, eval_source),
-        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, rate, save_source),
-        kind(_SAMPLE, "samples", plan.sample_every_steps.value, sample_seconds, sample, sample_source),
-        kind(_LOG, "journal", group, _JOURNAL_GROUP_SECONDS, None, group_source),
+        make(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, token_share, eval_source),
+        make(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_speed, save_source),
+        make(_SAMPLE, "samples", plan.sample_every_steps.value, sample_seconds, sample_time, sample_source),
+        make(_LOG, "journal", group_steps, _JOURNAL_GROUP_SECONDS, None, group_source),
     ]
 
 
@@ -385,15 +385,15 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
 def saved_on_the_way(context: Context) -> Verdict:
     """A run that saves only at its end loses everything in a crash."""
     plan = context.planned
-    every, step = plan.save_every_steps.value, context.step_seconds
-    steps = every or plan.total_steps.value
-    where = f"saved every {every:,} steps" if every else "saved only at the end"
-    if step is None:
-        return not_applicable(f"{where}; the time of {steps:,} steps is unknown")
-    lost = f"a crash loses at most {format_seconds(steps * step)} of work"
-    if steps * step <= _MOST_SECONDS or steps == 1:
-        return passed(f"{where}: {lost}")
-    return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
+    interval, seconds = plan.save_every_steps.value, context.step_seconds
+    steps = interval or plan.total_steps.value
+    when = f"saved every {interval:,} steps" if interval else "saved only at the end"
+    if seconds is None:
+        return not_applicable(f"{when}; the time of {steps:,} steps is unknown")
+    risk = f"a crash loses at most {format_seconds(steps * seconds)} of work"
+    if steps * seconds <= _MOST_SECONDS or steps == 1:
+        return passed(f"{when}: {risk}")
+    return warned(f"{when}: {risk.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / seconds))})
 
 
 def _remedies_of_batched_writing(basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -409,17 +409,17 @@ def batched_writing(context: Context) -> Verdict:
     if task.labels_rows:
         return not_applicable("this task generates no text; predictions run in batches in any case")
     rows = plan.per_device_eval_batch_size.value
-    answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
+    answers = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
     sentence = (
         f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
     )
     sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
-    if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
+    if not answers or rows >= min(answers, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
-    sentence += f"; each evaluation generates {answered} answers"
-    budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
-    fits = budget is None or memory_with(context, eval_batch=more) <= budget
-    advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
+    sentence += f"; each evaluation generates {answers} answers"
+    budget, batch = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
+    fits = budget is None or memory_with(context, eval_batch=batch) <= budget
+    advice = "" if fits and batch > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
     return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
 
 
@@ -433,9 +433,9 @@ def quantized_model(context: Context) -> Verdict:
         hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
         return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
     smallest = min(earlier.exports, key=lambda export: export.bytes)
-    sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
-    times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
-    sentence = f"{smallest.format} export of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+    change = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
+    gain = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
+    sentence = f"{smallest.format} export of run {earlier.name}: {change}, {gain:.2f} times as fast on held-out rows"
     if smallest.faults:
         return warned(
             f"{sentence}, but its results differ from the trained model: {smallest.faults}",

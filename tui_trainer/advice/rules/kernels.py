@@ -42,16 +42,16 @@ def compiles_again(view: RunView) -> Cause | None:
     plan, seconds = view.plan, view.state.step_seconds[-_SEEN_STEPS:]
     if plan is None or not plan.torch_compile or len(seconds) < 20:
         return None
-    later = seconds[len(seconds) // 4 :]
-    usual = median(later)
-    long = [taken - usual for taken in later if taken > _TIMES_AS_LONG * usual]
-    share = sum(long) / sum(later) if sum(later) > 0 else 0.0
-    if len(long) < 2:
+    later_seconds = seconds[len(seconds) // 4 :]
+    usual_seconds = median(later_seconds)
+    extra_seconds = [step - usual_seconds for step in later_seconds if step > _TIMES_AS_LONG * usual_seconds]
+    share = sum(extra_seconds) / sum(later_seconds) if sum(later_seconds) > 0 else 0.0
+    if len(extra_seconds) < 2:
         return None
     return Cause(
         cause="Layers are recompiled long after the first steps.",
         evidence=(
-            f"{len(long)} steps took over {_TIMES_AS_LONG:g} times as long as usual, "
+            f"{len(extra_seconds)} steps took over {_TIMES_AS_LONG:g} times as long as usual, "
             f"which costs {percent(share)} of the time"
         ),
         share=share,
@@ -73,27 +73,27 @@ def torch_compile(context: Context) -> Verdict:
 
     Source: Ansel et al., PyTorch 2, ASPLOS 2024.
     """
-    steps, step = context.planned.total_steps.value, context.step_seconds
-    seconds = None if step is None else steps * step
+    steps, step_seconds = context.planned.total_steps.value, context.step_seconds
+    seconds = None if step_seconds is None else steps * step_seconds
     why_impossible = _why_no_compiler(context)
     why_not = why_impossible
     if not why_not and seconds is not None and seconds < _WORTH_SECONDS:
-        worth = format_seconds(_WORTH_SECONDS)
-        why_not = f"compiling takes a minute, which pays off only in runs of {worth} or more"
-    time = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
-    length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in total"
+        least_text = format_seconds(_WORTH_SECONDS)
+        why_not = f"compiling takes a minute, which pays off only in runs of {least_text} or more"
+    time_text = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
+    length_text = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time_text} in total"
     if context.config.training.torch_compile:
         if why_not:
-            return warned(f"on for {length}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
-        sentence = f"on for {length}: each layer is compiled once"
+            return warned(f"on for {length_text}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
+        sentence = f"on for {length_text}: each layer is compiled once"
         return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
     why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
     if why_not or seconds is None:
         reason = why_not or "no step has been measured yet"
         switch = "torch.compile: not here" if why_impossible else "torch.compile: off"
-        other = None if why_impossible else {COMPILE: True}
-        return not_applicable(f"off for {length}: {reason}", switch=switch, opposite=other)
-    sentence = f"off for {length}: compiling takes a minute, but would save more than that"
+        opposite = None if why_impossible else {COMPILE: True}
+        return not_applicable(f"off for {length_text}: {reason}", switch=switch, opposite=opposite)
+    sentence = f"off for {length_text}: compiling takes a minute, but would save more than that"
     return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
 
 
@@ -104,8 +104,8 @@ def _why_no_compiler(context: Context) -> str:
         return "Unsloth compiles its own layers and cannot be combined with torch.compile"
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
         return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
-    missing = lack_of_compiler(context.hardware.libraries, "cuda") if gpu else ""
-    return f"{missing}, and torch.compile needs it on a GPU" if missing else ""
+    missing_tool = lack_of_compiler(context.hardware.libraries, "cuda") if gpu else ""
+    return f"{missing_tool}, and torch.compile needs it on a GPU" if missing_tool else ""
 
 
 @rule(
@@ -123,17 +123,17 @@ def attention(context: Context) -> Verdict:
     Source: Dao et al., FlashAttention, arXiv:2205.14135.
     """
     basis, requested = context.basis, context.config.model.attn_implementation
-    fused = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
-    stored = _activations(context, basis.setup)
+    fused_size = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
+    stored_size = _activations(context, basis.setup)
     if requested == "eager":
-        sentence = f"eager attention stores all scores: {_with_fused(stored, fused)}"
+        sentence = f"eager attention stores all scores: {_with_fused(stored_size, fused_size)}"
         return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
     attention = context.planned.attention
     if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
         is_set_here = dropout == context.config.model.scratch.attention_dropout
         key = f"{_ATTENTION_DROPOUT} = 0" if is_set_here else "attention_dropout 0 in the model's config.json"
         return warned(
-            f"attention_dropout {dropout:g} stores all scores: {_with_fused(stored, fused)}",
+            f"attention_dropout {dropout:g} stores all scores: {_with_fused(stored_size, fused_size)}",
             "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, "
             "58 % without",
             # No fix: dropout is part of what is learnt, not only of how fast.
@@ -142,7 +142,7 @@ def attention(context: Context) -> Verdict:
             opposite={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
         )
     if attention.keeps_scores:
-        sentence = f"{attention.words}; this kernel stores all scores: {stored} of activations"
+        sentence = f"{attention.words}; this kernel stores all scores: {stored_size} of activations"
         advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
         return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
@@ -150,7 +150,7 @@ def attention(context: Context) -> Verdict:
         details.append(f"run {context.earlier.name}: {context.earlier.attention}")
     if not is_known_attention(requested):
         details.append("this kernel is tried at the start; sdpa is the fallback")
-    sentence = f"{attention.words}: {fused} of activations, no scores stored"
+    sentence = f"{attention.words}: {fused_size} of activations, no scores stored"
     return passed(sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"})
 
 
@@ -174,18 +174,18 @@ def kernels(context: Context) -> Verdict:
     Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
     """
     basis, planned, training = context.basis, context.planned.kernels, context.config.training
-    libraries, model = basis.hardware.libraries, basis.shape.model_type
+    libraries, family = basis.hardware.libraries, basis.shape.model_type
     version = libraries.get(LIBRARY)
     if planned.value == "none":
         why_not = lack(basis.hardware, basis.target, basis.shape)
-        other_way = training.torch_compile or training.deterministic
-        if context.config.model.kernels == "none" and not why_not and not other_way:
-            installed = f"{LIBRARY} {version} is installed and supports {model}"
-            sentence = f'off because of model.kernels = "none", but {installed}'
+        is_unsuited = training.torch_compile or training.deterministic
+        if context.config.model.kernels == "none" and not why_not and not is_unsuited:
+            installed_text = f"{LIBRARY} {version} is installed and supports {family}"
+            sentence = f'off because of model.kernels = "none", but {installed_text}'
             return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
-        with_it = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
-        would_do = version is None and not lack(with_it, basis.target, basis.shape)
-        advice = f"to use fused kernels: uv pip install {LIBRARY}" if would_do else ""
+        with_liger = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
+        helps = version is None and not lack(with_liger, basis.target, basis.shape)
+        advice = f"to use fused kernels: uv pip install {LIBRARY}" if helps else ""
         reason = why_not or planned.reason.removeprefix("auto: ")
         return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
     name, switch = f"{LIBRARY} {version or ''}".strip(), f"fused kernels: {LIBRARY}"
@@ -196,7 +196,7 @@ def kernels(context: Context) -> Verdict:
     if training.deterministic:
         sentence = f"{name}: torch cannot check whether it is deterministic"
         return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
-    sentence = f"{name} for {model}; the gain has not been measured on a GPU yet"
+    sentence = f"{name} for {family}; the gain has not been measured on a GPU yet"
     return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 
@@ -221,36 +221,34 @@ def unsloth_parts(context: Context) -> Verdict:
     are settings here."""
     plan, shape = context.planned, context.basis.shape
     family, earlier = shape.model_type, context.earlier
-    plain = {unsloth.PROVIDER: "transformers"}
+    fix = {unsloth.PROVIDER: "transformers"}
     if why_not := _why_no_unsloth(context):
         is_asked = unsloth.is_asked(context.config)
-        return failed(why_not, fix=plain) if is_asked else not_applicable(why_not)
+        return failed(why_not, fix=fix) if is_asked else not_applicable(why_not)
     if unsloth.is_asked(context.config):
         switch = "Unsloth on"
         if earlier and earlier.unsloth:
             sentence = f"run {earlier.name}: {earlier.unsloth}"
-            return (
-                passed(sentence, switch=switch) if earlier.has_unsloth else warned(sentence, fix=plain, switch=switch)
-            )
+            return passed(sentence, switch=switch) if earlier.has_unsloth else warned(sentence, fix=fix, switch=switch)
         if family not in unsloth.FAMILIES:
             sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
-            return warned(sentence, fix=plain, switch=switch)
+            return warned(sentence, fix=fix, switch=switch)
         sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
         return not_applicable(sentence, switch=switch)
     if family not in unsloth.FAMILIES:
         return not_applicable(f"Unsloth has no kernels for {family} models")
-    parts = {
+    states = {
         "fused kernels": plan.kernels.value != "none",
         "logits in chunks": bool(plan.loss_chunk_tokens.value),
         "packed rows without padding": plan.packing.value,
         "compiled layers": context.config.training.torch_compile,
     }
-    on = [name for name, is_on in parts.items() if is_on]
-    sentence = f"{len(on)} of Unsloth's {len(parts)} optimisations are on: {', '.join(on) or 'none'}"
-    off = f"off: {', '.join(name for name in parts if name not in on) or 'nothing'}"
-    if len(on) * 2 >= len(parts):
-        return passed(sentence, off)
-    return warned(sentence, off, advice=f"uv pip install {LIBRARY}, or set {COMPILE} = true")
+    names = [name for name, is_on in states.items() if is_on]
+    sentence = f"{len(names)} of Unsloth's {len(states)} optimisations are on: {', '.join(names) or 'none'}"
+    off_text = f"off: {', '.join(name for name in states if name not in names) or 'nothing'}"
+    if len(names) * 2 >= len(states):
+        return passed(sentence, off_text)
+    return warned(sentence, off_text, advice=f"uv pip install {LIBRARY}, or set {COMPILE} = true")
 
 
 def _why_no_unsloth(context: Context) -> str:
@@ -280,11 +278,11 @@ def fused_adapters(context: Context) -> Verdict:
             opposite={FUSED_ADAPTERS: False},
         )
     if tuning.has_adapter and tuning.lora_dropout:
-        without = context.basis.changed({_LORA_DROPOUT: 0.0})
-        peak, less = (format_bytes(basis.needed_bytes()) for basis in (context.basis, without))
-        stored = f"peak memory {peak}, {less} without dropout"
+        new_basis = context.basis.changed({_LORA_DROPOUT: 0.0})
+        old_size, new_size = (format_bytes(basis.needed_bytes()) for basis in (context.basis, new_basis))
+        stored_text = f"peak memory {old_size}, {new_size} without dropout"
         return warned(
-            f"dropout stores a mask and a copy of each adapted layer's input: {stored}",
+            f"dropout stores a mask and a copy of each adapted layer's input: {stored_text}",
             "estimate for an 8B model with rows of 4,096 tokens: dropout makes steps a sixth longer",
             # No fix: dropout is part of what is learnt, not only of how fast.
             advice=f"{_LORA_DROPOUT} = 0 is faster; {_ONLY_OVERFITTING}",

@@ -103,14 +103,14 @@ _MOST_DECAY = 0.5
 
 def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
     """Yield optimizers that need less memory: with 8-bit state, from libraries, or without momentum (Adafactor)."""
-    smaller, on_card = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
-    from_libraries = [name for name in smaller if OPTIMIZERS[name].library]
-    available = [name for name in from_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
-    available = [name for name in available if on_card or not OPTIMIZERS[name].needs_gpu]
+    smaller_names, on_gpu = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
+    library_names = [name for name in smaller_names if OPTIMIZERS[name].library]
+    available = [name for name in library_names if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
+    available = [name for name in available if on_gpu or not OPTIMIZERS[name].needs_gpu]
     # If no library is installed, suggest the first optimizer from a library, but only on a GPU.
-    for name in available or (from_libraries[:1] if on_card else []):
+    for name in available or (library_names[:1] if on_gpu else []):
         yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in available else OPTIMIZERS[name].library)
-    for name in smaller:
+    for name in smaller_names:
         if not OPTIMIZERS[name].library:
             yield Remedy(patch={OPTIMIZER_KEY: name}, rank=8)
 
@@ -121,48 +121,48 @@ def optimizer(context: Context) -> Verdict:
     plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
     name = optimizer.label
     switch = f"{name} on, gradients set to None"
-    state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
-    sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
+    size = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
+    sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(size)} of state"
     if optimizer.warning:
         fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
         return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
-    if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
-        sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
-        return warned(sentence, fix={OPTIMIZER_KEY: other}, switch=switch)
+    if is_short(context) and (other_name := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
+        sentence += f"; memory is short, and {OPTIMIZERS[other_name].label} needs less"
+        return warned(sentence, fix={OPTIMIZER_KEY: other_name}, switch=switch)
     details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
     sentence += "; gradients are set to None, not to zero"
-    other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
-    return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other})
+    other_name = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
+    return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other_name})
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
     """Return `learning_rate = auto` if the present rate suits only the present optimizer and not AdamW; else {}."""
-    config, written = context.config, context.config.training.learning_rate
+    config, rate = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
-    usual = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
-    return {} if written == "auto" or usual.least <= written <= usual.most else {LEARNING_RATE: "auto"}
+    usual_rates = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
+    return {} if rate == "auto" or usual_rates.least <= rate <= usual_rates.most else {LEARNING_RATE: "auto"}
 
 
 @rule("Number of steps", 400, EPOCHS, _MAX_STEPS)
 def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.planned
-    total, passes = plan.total_steps.value, context.epochs
+    steps, epochs = plan.total_steps.value, context.epochs
     sentence = (
-        f"{quantity(total, 'step')}, {format_number(passes)} epochs of {quantity(plan.steps_per_epoch.value, 'step')}"
+        f"{quantity(steps, 'step')}, {format_number(epochs)} epochs of {quantity(plan.steps_per_epoch.value, 'step')}"
     )
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
-    if total < FEWEST_STEPS and (passes < MOST_EPOCHS or context.config.is_from_scratch):
+    if steps < FEWEST_STEPS and (epochs < MOST_EPOCHS or context.config.is_from_scratch):
         # Change the setting that determines the number of steps now.
-        epochs = float(math.ceil(GOOD_STEPS / plan.steps_per_epoch.value))
-        by_steps = bool(context.config.training.max_steps)
-        more: Patch = {_MAX_STEPS: GOOD_STEPS} if by_steps else {EPOCHS: epochs}
-        return warned(f"{sentence}: too few updates to learn much", fix=more)
+        good_epochs = float(math.ceil(GOOD_STEPS / plan.steps_per_epoch.value))
+        has_max_steps = bool(context.config.training.max_steps)
+        fix: Patch = {_MAX_STEPS: GOOD_STEPS} if has_max_steps else {EPOCHS: good_epochs}
+        return warned(f"{sentence}: too few updates to learn much", fix=fix)
     stops_early = context.config.evaluation.early_stopping_patience > 0
-    most = max(GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
-    if passes > _MOST_EPOCHS and total > most and not stops_early:
-        return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
+    limit = max(GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
+    if epochs > _MOST_EPOCHS and steps > limit and not stops_early:
+        return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(limit))
     return passed(sentence)
 
 
@@ -170,22 +170,22 @@ def steps(context: Context) -> Verdict:
 def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
     plan = context.planned
-    seconds, step = context.duration_seconds, context.step_seconds
-    if seconds is None or step is None:
+    seconds, step_seconds = context.duration_seconds, context.step_seconds
+    if seconds is None or step_seconds is None:
         return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
-    time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
-    sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
+    time_text = planned_time_words(seconds, is_measured=plan.has_measured_steps)
+    sentence = f"{time_text}: {plan.total_steps.value:,} steps of {format_seconds(step_seconds)}"
     if seconds <= _DAY_SECONDS:
         return passed(sentence, plan.step_seconds.reason)
-    beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
-    share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
-    within = int(plan.total_steps.value * share * _FIX_SHARE)
-    if within < 1:
+    start_seconds = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
+    share = (_DAY_SECONDS - start_seconds) / max(seconds - start_seconds, step_seconds)
+    day_steps = int(plan.total_steps.value * share * _FIX_SHARE)
+    if day_steps < 1:
         why = "one step takes a day"
-        if beginning > step:
-            why = f"{format_seconds(beginning)} pass before the first step"
+        if start_seconds > step_seconds:
+            why = f"{format_seconds(start_seconds)} pass before the first step"
         return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: {why}")
-    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(day_steps))
 
 
 @symptom("Weights without a gradient", needs_steps=False)
@@ -201,10 +201,10 @@ def no_gradient(view: RunView) -> Cause | None:
     norms = view.state.grad_norms[:_FIRST_STEPS]
     if len(norms) < _FIRST_STEPS or any(norms):
         return None
-    adapters = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
+    adapters_note = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
     return fault(
         cause="The gradient is 0: nothing is learned.",
-        evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
+        evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters_note}",
         advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
     )
 
@@ -216,13 +216,13 @@ def begins_high(view: RunView) -> Cause | None:
     choices, losses = view.state.data.choices if view.state.data else 0, view.step_losses[:_FIRST_LOSSES]
     if choices < 2 or len(losses) < _FIRST_LOSSES or not (view.plan and view.plan.base_model):
         return None
-    even, begin = math.log(choices), fmean(losses)
+    guess_loss, mean_loss = math.log(choices), fmean(losses)
     # The first loss is that of the initial model. The mean of the first losses rules out an unusual first batch.
-    if not min(losses[0], begin) > _FAR_ABOVE * even + _LEAST_ABOVE_NATS:
+    if not min(losses[0], mean_loss) > _FAR_ABOVE * guess_loss + _LEAST_ABOVE_NATS:
         return None
     return fault(
         cause="The initial loss is far above that of random guessing.",
-        evidence=f"loss {losses[0]:.3g} at step 1; random guessing among {choices:,} choices gives {even:.3g}",
+        evidence=f"loss {losses[0]:.3g} at step 1; random guessing among {choices:,} choices gives {guess_loss:.3g}",
         advice="check that weights and tokenizer belong together; `tui-trainer preview` shows what the model reads",
     )
 
@@ -257,25 +257,25 @@ def learning_rate_high(view: RunView) -> Cause | None:
     if len(blocks) < 4:
         return None
     width = max(1, len(blocks) // 5)
-    levels = [fmean(loss for _, loss in blocks[begin : begin + width]) for begin in range(len(blocks) - width + 1)]
-    first, last, best = blocks[0][1], levels[-1], min(levels[:-width] or levels[:1])
-    best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
+    means = [fmean(loss for _, loss in blocks[start : start + width]) for start in range(len(blocks) - width + 1)]
+    first_loss, last_loss, best_loss = blocks[0][1], means[-1], min(means[:-width] or means[:1])
+    best_step, last_step = blocks[means.index(best_loss) + width - 1][0], blocks[-1][0]
     noise = _CLEARLY * view.loss_error
-    has_risen = last - first > max(_RISE * first, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
-    # For a rate above `most`, a rise beyond noise is enough. For others, half of the fall must be lost.
-    again = max(_LEAST_NATS, noise * math.sqrt(2 / width))
-    has_lost = last - best > max(_LOST * (first - best), _RISE * best + _LEAST_NATS, again)
+    has_risen = last_loss - first_loss > max(_RISE * first_loss, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
+    # For a rate above `most_rate`, a rise beyond noise is enough. For others, half of the fall must be lost.
+    rise = max(_LEAST_NATS, noise * math.sqrt(2 / width))
+    has_lost = last_loss - best_loss > max(_LOST * (first_loss - best_loss), _RISE * best_loss + _LEAST_NATS, rise)
     rate = plan.learning_rate if plan else None
-    most = plan.most_learning_rate if plan else None
-    above = rate is not None and most is not None and rate > most
-    if not (has_risen or has_lost or (above and last - best > again)):
+    most_rate = plan.most_learning_rate if plan else None
+    is_above = rate is not None and most_rate is not None and rate > most_rate
+    if not (has_risen or has_lost or (is_above and last_loss - best_loss > rise)):
         return None
     rate = rate or max(view.state.lrs, default=0.0)
-    curve = f"{first:.3g} initially, {best:.3g} at step {best_step:,}, {last:.3g} at step {last_step:,}"
-    limit = f"; training tends to diverge above {most:g}" if above and most is not None else ""
+    curve = f"{first_loss:.3g} initially, {best_loss:.3g} at step {best_step:,}, {last_loss:.3g} at step {last_step:,}"
+    limit_text = f"; training tends to diverge above {most_rate:g}" if is_above and most_rate is not None else ""
     return fault(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
-        evidence=f"loss {curve}; learning rate {rate:g}{limit}",
+        evidence=f"loss {curve}; learning rate {rate:g}{limit_text}",
         fix=_lower(plan, rate),
         advice="or raise training.warmup_steps",
     )
@@ -285,19 +285,19 @@ def learning_rate_high(view: RunView) -> Cause | None:
 def not_finite(view: RunView) -> Cause | None:
     """Try in this order: bf16 instead of fp16, a lower learning rate, clipping, more warm-up; then check the data."""
     state, plan = view.state, view.plan
-    last = state.last_step
-    if last is None:
+    last_step = state.last_step
+    if last_step is None:
         return None
     # With a scaled loss (fp16), an overflowing gradient is normal, and its step is skipped.
-    scaled = plan is not None and plan.precision == "fp16"
-    in_training = not math.isfinite(last.loss) or not (math.isfinite(last.grad_norm) or scaled)
-    held_out = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
-    if not (in_training or held_out):
+    is_scaled = plan is not None and plan.precision == "fp16"
+    in_training = not math.isfinite(last_step.loss) or not (math.isfinite(last_step.grad_norm) or is_scaled)
+    in_evals = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
+    if not (in_training or in_evals):
         return None
     return fault(
         cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
-        evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
-        fix={MIXED: "no"} if scaled else _lower(plan, plan.learning_rate if plan else None),
+        evidence=f"step {last_step.step:,}: loss {last_step.loss:.4g} and gradient norm {last_step.grad_norm:.4g}",
+        fix={MIXED: "no"} if is_scaled else _lower(plan, plan.learning_rate if plan else None),
         advice="try more training.warmup_steps, a smaller training.max_grad_norm or bf16 instead of fp16; "
         "check the rows",
     )
@@ -309,21 +309,21 @@ def loss_flat(view: RunView) -> Cause | None:
     blocks, plan = view.losses, view.plan
     if len(view.state.steps) < _LEAST_FLAT_STEPS or len(blocks) < 6:
         return None
-    begin, end = blocks[0][1], fmean(loss for _, loss in blocks[-3:])
+    first_loss, last_loss = blocks[0][1], fmean(loss for _, loss in blocks[-3:])
     # A small fall counts if it is not chance, because pretrained models begin close to their final loss.
-    has_fallen = begin - end > _CLEARLY * view.loss_error * math.sqrt(1 + 1 / 3)
-    if begin <= 0 or has_fallen or abs(begin - end) >= _LEAST_FALL * begin:
+    has_fallen = first_loss - last_loss > _CLEARLY * view.loss_error * math.sqrt(1 + 1 / 3)
+    if first_loss <= 0 or has_fallen or abs(first_loss - last_loss) >= _LEAST_FALL * first_loss:
         return None
-    rate, usual = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
-    higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
-    can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
-    rates = f"; learning rate {rate:g}" if rate else ""
-    rates += f" ({usual:g} is usual for a model of this size)" if rate and usual else ""
+    rate, usual_rate = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
+    higher_rate = (_rung(plan, rate, 1) or 3 * rate) if rate else None
+    can_rise = higher_rate and not (plan and plan.most_learning_rate and higher_rate > plan.most_learning_rate)
+    rates_text = f"; learning rate {rate:g}" if rate else ""
+    rates_text += f" ({usual_rate:g} is usual for a model of this size)" if rate and usual_rate else ""
     return fault(
         cause="The loss is flat: the run learns nothing.",
-        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, "
-        f"{end:.4g} around step {view.state.step:,}{rates}",
-        fix=_learning_rate(higher) if higher and can_rise else None,
+        evidence=f"loss {first_loss:.4g} in the first {blocks[0][0]:,} steps, "
+        f"{last_loss:.4g} around step {view.state.step:,}{rates_text}",
+        fix=_learning_rate(higher_rate) if higher_rate and can_rise else None,
         advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
 
@@ -334,34 +334,34 @@ def rate_could_rise(view: RunView) -> Cause | None:
     blocks, plan = view.losses, view.plan
     if not (view.is_over and view.state.failed is None and plan and plan.learning_rate and plan.usual_learning_rate):
         return None
-    higher = _rung(plan, plan.learning_rate, 1)
-    if higher and not plan.lora_rank and higher > plan.usual_learning_rate:
+    higher_rate = _rung(plan, plan.learning_rate, 1)
+    if higher_rate and not plan.lora_rank and higher_rate > plan.usual_learning_rate:
         return None
-    third = len(blocks) // 3
-    if not higher or third < 2:
+    section = len(blocks) // 3
+    if not higher_rate or section < 2:
         return None
-    levels = [fmean(loss for _, loss in blocks[third * part :][:third]) for part in range(3)]
-    evals = [done.loss for done in view.state.evals]
-    is_best = not evals or evals[-1] <= min(evals)
-    if not (levels[0] > levels[1] > levels[2] and is_best) or _spikes(view):
+    means = [fmean(loss for _, loss in blocks[section * part :][:section]) for part in range(3)]
+    evals = [evaluation.loss for evaluation in view.state.evals]
+    ends_best = not evals or evals[-1] <= min(evals)
+    if not (means[0] > means[1] > means[2] and ends_best) or _spikes(view):
         return None
     first, last = blocks[0][1], blocks[-1][1]
     return Cause(
         cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
         evidence=f"loss fell from {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
         f"{plan.usual_learning_rate:g} is usual for a model of this size",
-        fix=_learning_rate(higher),
+        fix=_learning_rate(higher_rate),
     )
 
 
-def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
-    """Return the next higher (`up` 1) or lower (-1) of the usual learning rates; None if there is none."""
+def _rung(plan: PlanMade | None, rate: float, direction: int) -> float | None:
+    """Return the next higher (`direction` 1) or lower (-1) of the usual learning rates; None if there is none."""
     if plan is None or plan.usual_learning_rate is None:
         return None
-    rungs = [share * plan.usual_learning_rate for share in _RUNGS]
-    if up > 0:
-        return next((rung for rung in rungs if rung >= _LEAST_STEP * rate), None)
-    return next((rung for rung in reversed(rungs) if _LEAST_STEP * rung <= rate), None)
+    rates = [share * plan.usual_learning_rate for share in _RUNGS]
+    if direction > 0:
+        return next((rung_rate for rung_rate in rates if rung_rate >= _LEAST_STEP * rate), None)
+    return next((rung_rate for rung_rate in reversed(rates) if _LEAST_STEP * rung_rate <= rate), None)
 
 
 def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
@@ -376,15 +376,15 @@ def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
 def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
     rate, parameters = context.planned.learning_rate, context.planned.parameters.value
-    usual, trained = peak_rate(context.config, parameters), what_trains(context.config, parameters)
+    rates, subject = peak_rate(context.config, parameters), what_trains(context.config, parameters)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
-    if rate.value > usual.most:
+    if rate.value > rates.most:
         return warned(
-            f"{sentence}: above {usual.most:g}, where {trained} tends to diverge", fix={LEARNING_RATE: "auto"}
+            f"{sentence}: above {rates.most:g}, where {subject} tends to diverge", fix={LEARNING_RATE: "auto"}
         )
-    if rate.value < usual.least:
-        return warned(f"{sentence}: below {usual.least:g}, {trained} hardly changes", fix={LEARNING_RATE: "auto"})
-    return passed(f"{sentence}; {usual.least:g} to {usual.most:g} suits {trained}")
+    if rate.value < rates.least:
+        return warned(f"{sentence}: below {rates.least:g}, {subject} hardly changes", fix={LEARNING_RATE: "auto"})
+    return passed(f"{sentence}; {rates.least:g} to {rates.most:g} suits {subject}")
 
 
 def _learning_rate(rate: float) -> Patch:
@@ -400,32 +400,32 @@ def lr_scaling(context: Context) -> Verdict:
     arXiv:1404.5997 (square root).
     """
     loaded, recipe = context.loaded, context.loaded.recipe
-    written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
-    rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
+    recipe_values: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
+    rate, rows = recipe_values.get("learning_rate"), recipe_values.get("effective_batch_size")
     if rows == "auto":
         rows = base_rows(loaded)[0]
     if recipe is None or not rate or not rows:
         return not_applicable("no recipe gives a learning rate together with a batch size")
     effective = context.planned.effective_batch_size.value
     if rate == "auto":
-        now = context.planned.learning_rate.value
-        words = f"recipe {recipe.name} sets the learning rate to auto, which is {now:g} for {effective} rows per step"
-        return not_applicable(words)
+        peak = context.planned.learning_rate.value
+        text = f"recipe {recipe.name} sets the learning rate to auto, which is {peak:g} for {effective} rows per step"
+        return not_applicable(text)
     if scaling_of(loaded) != "none":
-        planned = context.planned.learning_rate
-        return passed(f"learning rate {planned.value:g}: {planned.reason}")
+        planned_rate = context.planned.learning_rate
+        return passed(f"learning rate {planned_rate.value:g}: {planned_rate.reason}")
     sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
     if loaded.origin(LEARNING_RATE).by_user:
         return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
     ratio = effective / rows
     if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
         return passed(sentence)
-    most = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
-    scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
+    most_rate = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
+    scaled_rate = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
     advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
     return warned(
         sentence,
-        fix={LEARNING_RATE: scaled},
+        fix={LEARNING_RATE: scaled_rate},
         advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
     )
 
@@ -438,17 +438,17 @@ def schedule(context: Context) -> Verdict:
     decay over 10 % of the tokens is enough.
     """
     training, plan = context.config.training, context.planned
-    name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
-    stays = f"{name}: the learning rate stays at {rate:g} to the end"
+    name, rate, total_steps = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
+    constant_text = f"{name}: the learning rate stays at {rate:g} to the end"
     if not LR_SCHEDULES[name].goes_down:
-        return warned(stays, fix={SCHEDULE_KEY: "cosine"})
+        return warned(constant_text, fix={SCHEDULE_KEY: "cosine"})
     if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
-        return warned(stays, fix={_DECAY: _GOOD_DECAY})
+        return warned(constant_text, fix={_DECAY: _GOOD_DECAY})
     if decay := plan.decay_steps:
-        if 0 < decay.value < every(training.num_decay_steps, total):
+        if 0 < decay.value < every(training.num_decay_steps, total_steps):
             return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
-        return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
-    return passed(f"{name}: decays from {rate:g} over {total:,} steps")
+        return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total_steps:,} steps")
+    return passed(f"{name}: decays from {rate:g} over {total_steps:,} steps")
 
 
 @rule("Warm-up", 450, WARMUP_KEY)
@@ -461,12 +461,12 @@ def warmup(context: Context) -> Verdict:
     scheduler = context.config.training.lr_scheduler_type
     if not LR_SCHEDULES[scheduler].warms_up:
         return not_applicable(f"the {scheduler} schedule has no warm-up")
-    steps, total = plan.warmup_steps.value, plan.total_steps.value
-    if steps == 0 and total > 1:
+    warmup_steps, total = plan.warmup_steps.value, plan.total_steps.value
+    if warmup_steps == 0 and total > 1:
         rate = plan.learning_rate.value
         return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
-    sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
-    if steps >= total or steps > max(1, _MOST_WARMUP * total):
+    sentence = f"{warmup_steps:,} of {total:,} steps, {warmup_steps / total:.0%}"
+    if warmup_steps >= total or warmup_steps > max(1, _MOST_WARMUP * total):
         return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
     return passed(sentence)
 
@@ -480,13 +480,13 @@ def gradients_exploding(view: RunView) -> Cause | None:
     usual, now = median(norms[:-_RECENT_STEPS]), median(norms[-_RECENT_STEPS:])
     if usual <= 0 or now < _EXPLODED * usual or now < 1:
         return None
-    lower = _lower(view.plan, view.plan.learning_rate if view.plan else None)
+    lower_rate = _lower(view.plan, view.plan.learning_rate if view.plan else None)
     return fault(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
             f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
         ),
-        fix={**lower, _MAX_GRAD_NORM: _GOOD_NORM} if lower else None,
+        fix={**lower_rate, _MAX_GRAD_NORM: _GOOD_NORM} if lower_rate else None,
     )
 
 
@@ -506,14 +506,14 @@ def loss_spikes(view: RunView) -> Cause | None:
     # The order of the rows follows from the seed, unless rows are grouped by length.
     rows = None if plan.seed is None or plan.group_by_length or not count else _rows_of(plan, plan.seed, count, spikes)
     if rows:
-        named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
+        rows_text = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return fault(
             cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
-            evidence=f"{evidence}; in each epoch at row {named} of {count:,}, counted from 0",
+            evidence=f"{evidence}; in each epoch at row {rows_text} of {count:,}, counted from 0",
             advice="inspect them with tui-trainer preview, then correct or remove them",
         )
-    warm_up, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
-    if warm_up is not None and warm_up < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
+    warmup_steps, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
+    if warmup_steps is not None and warmup_steps < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
         fix = {WARMUP_KEY: _GOOD_WARMUP}
     elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
         fix = {_MAX_GRAD_NORM: _GOOD_NORM}
@@ -533,12 +533,12 @@ def _spikes(view: RunView) -> list[int]:
     begin = max(len(losses) - view.state.steps_since_start, 0)
     spikes = []
     for index in range(begin, len(losses)):
-        around = [loss for loss in losses[max(index - _AROUND, begin) : index + _AROUND + 1] if math.isfinite(loss)]
-        if len(around) < _AROUND or not math.isfinite(losses[index]):
+        window = [loss for loss in losses[max(index - _AROUND, begin) : index + _AROUND + 1] if math.isfinite(loss)]
+        if len(window) < _AROUND or not math.isfinite(losses[index]):
             continue
-        usual = median(around)
-        spread = median(abs(loss - usual) for loss in around)
-        if losses[index] > max(_SPIKE * usual, usual + _DEVIATIONS * spread, usual + _LEAST_NATS):
+        usual_loss = median(window)
+        spread = median(abs(loss - usual_loss) for loss in window)
+        if losses[index] > max(_SPIKE * usual_loss, usual_loss + _DEVIATIONS * spread, usual_loss + _LEAST_NATS):
             spikes.append(steps[index])
     return spikes
 
@@ -547,13 +547,13 @@ def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> li
     """Return the data rows that were in a spike in every epoch with spikes. `count` is the number of all rows. The list
     is empty if this may be chance, and if fewer than two epochs have spikes."""
     order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=seed)
-    of_epoch: dict[int, set[int]] = {}
+    rows_by_epoch: dict[int, set[int]] = {}
     for step in spikes:
-        of_epoch.setdefault((step - 1) // order.steps_per_epoch, set()).update(map(int, order.at(step)))
-    by_chance = count * math.prod(len(rows) / count for rows in of_epoch.values())
-    if len(of_epoch) < 2 or by_chance > _MOST_CHANCE:
+        rows_by_epoch.setdefault((step - 1) // order.steps_per_epoch, set()).update(map(int, order.at(step)))
+    chance_rows = count * math.prod(len(rows) / count for rows in rows_by_epoch.values())
+    if len(rows_by_epoch) < 2 or chance_rows > _MOST_CHANCE:
         return []
-    return sorted(set.intersection(*of_epoch.values()))
+    return sorted(set.intersection(*rows_by_epoch.values()))
 
 
 @rule(
@@ -590,8 +590,8 @@ def weight_decay(context: Context) -> Verdict:
     """
     decay, tuning = context.config.training.weight_decay, context.config.tuning
     if decay and tuning.mutates_weights:
-        init = tuning.init_lora_weights
-        sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
+        init_name = tuning.init_lora_weights
+        sentence = f"weight_decay {decay:g}: it shrinks the weights that {init_name} moved into the adapters"
         return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
     if decay == 0 and tuning.mutates_weights:
         return passed(f"weight_decay 0: weights that {tuning.init_lora_weights} moved into adapters are not shrunk")

@@ -78,30 +78,30 @@ def device(context: Context) -> Verdict:
     gpu, device = context.gpu, context.device
     cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
     if device == "cuda" and gpu:
-        others = [other for other in hardware.gpus if other is not gpu]
-        more = f"; {len(others)} more on this machine" if others else ""
-        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
+        other_gpus = [other for other in hardware.gpus if other is not gpu]
+        others_text = f"; {len(other_gpus)} more on this machine" if other_gpus else ""
+        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, other_gpus))
     if hardware.gpus and context.chosen_gpu == "none":
         sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
         return warned(sentence, advice="omit --gpu none")
     if hardware.gpus:
-        count, cards = len(hardware.gpus), tuple(map(_described, hardware.gpus))
-        idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
-        idle += f" ({_described(gpu or hardware.gpus[0])})"
+        gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+        idle_text = "1 GPU stays idle" if gpu_count == 1 else f"{gpu_count} GPUs stay idle"
+        idle_text += f" ({_described(gpu or hardware.gpus[0])})"
         verdict, advice = failed, "run tui-trainer diagnose for details"
-        why = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
+        reason = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
         if gpu and (problem := torch_problem(hardware, gpu)):
-            why = problem.sentence
+            reason = problem.sentence
             advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
         elif all(not card.visible for card in hardware.gpus):
-            verdict, why, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
-        return verdict(f"{idle}: {why}; the run is on the CPU ({cpu})", *cards, advice=advice)
+            verdict, reason, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
+        return verdict(f"{idle_text}: {reason}; the run is on the CPU ({cpu})", *gpu_texts, advice=advice)
     if hardware.driver and hardware.driver.problem:
         sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
         return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
     if hardware.driver is None and hardware.nvidia_pci_devices:
-        count = hardware.nvidia_pci_devices
-        sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
+        gpu_count = hardware.nvidia_pci_devices
+        sentence = f"{gpu_count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
         return failed(sentence, advice="run tui-trainer diagnose to see what to install")
     return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
 
@@ -120,61 +120,61 @@ def libraries(context: Context) -> Verdict:
             sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
             fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
             return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
-    torch = hardware.libraries.get("torch")
-    named = f"torch {torch}" if torch else "torch"
+    version = hardware.libraries.get("torch")
+    label = f"torch {version}" if version else "torch"
     if hardware.driver is None:
-        return not_applicable(f"no NVIDIA driver on this machine: {named} runs on the CPU, whatever its CUDA version")
+        return not_applicable(f"no NVIDIA driver on this machine: {label} runs on the CPU, whatever its CUDA version")
     gpu = context.gpu
     if gpu is None:
-        return not_applicable(f"no GPU can be used now: {named} runs on the CPU, whatever its CUDA version")
+        return not_applicable(f"no GPU can be used now: {label} runs on the CPU, whatever its CUDA version")
     if problem := torch_problem(hardware, gpu):
-        sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
+        sentence = f"{problem.sentence} ({label})" if version else problem.sentence
         return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
-    built, served = hardware.torch_cuda, hardware.driver.cuda
-    if built is None:
-        return not_applicable(f"the CUDA version of {named} is unknown, so it is unknown whether it matches")
-    if served is None:
-        return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {named} matches")
-    newer = "; a newer build of the same major version works" if built > served else ""
-    return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
+    cuda, driver_cuda = hardware.torch_cuda, hardware.driver.cuda
+    if cuda is None:
+        return not_applicable(f"the CUDA version of {label} is unknown, so it is unknown whether it matches")
+    if driver_cuda is None:
+        return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {label} matches")
+    note = "; a newer build of the same major version works" if cuda > driver_cuda else ""
+    return passed(f"{label} is built for CUDA {dotted(cuda)}, the driver supports {dotted(driver_cuda)}{note}")
 
 
 @symptom("Other processes", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
     """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
     if view.on_gpu:
-        used, whole = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+        gpu_used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
         held = view.gpu_mean("process_memory_bytes")
-        if used is None or not held or not whole or used - held < _GUEST_BYTES_SHARE * whole:
+        if gpu_used is None or not held or not total or gpu_used - held < _GUEST_BYTES_SHARE * total:
             return None
         return Cause(
             cause="Another process uses the GPU of this run.",
-            evidence=f"other processes use {format_bytes(used - held)} of its memory, the run {format_bytes(held)}",
+            evidence=f"other processes use {format_bytes(gpu_used - held)} of its memory, the run {format_bytes(held)}",
             # The driver reports the other process, but not how much it computes.
-            share=(used - held) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+            share=(gpu_used - held) / gpu_used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
             advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
         )
-    others, own, wait = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
+    others, own, wait_share = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
     cores = view.mean("usable_cores")
     if others is None or own is None or cores is None or others < _LEAST_OTHERS:
         return None
     # Share of the time that other programs took from this run: at most the time that its threads waited, if known.
     share = others / (others + own)
-    if wait is not None:
-        share = min(share, 2 * wait)
+    if wait_share is not None:
+        share = min(share, 2 * wait_share)
     # A run that waits for data does not need the cores meanwhile.
     share *= 1 - view.share(view.data_seconds)
     if share < BAR_SHARE:
         return None
-    waits = f"; its threads waited for a core {percent(wait)} of their time" if wait is not None else ""
-    fewer = max(1, round(cores * (1 - others)))
-    first = "0" if fewer == 1 else f"0-{fewer - 1}"
+    note = f"; its threads waited for a core {percent(wait_share)} of their time" if wait_share is not None else ""
+    free_cores = max(1, round(cores * (1 - others)))
+    core_list = "0" if free_cores == 1 else f"0-{free_cores - 1}"
     return Cause(
         cause="Other programs use the cores of this run, and its threads wait for each other.",
-        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
+        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{note}",
         share=share,
         advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
-        f"`taskset --cpu-list {first} tui-trainer`",
+        f"`taskset --cpu-list {core_list} tui-trainer`",
     )
 
 
@@ -199,7 +199,7 @@ def slow_rank(view: RunView) -> Cause | None:
 def busy_machine(context: Context) -> Verdict:
     """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
     hardware = context.hardware
-    guests = [
+    processes = [
         f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
         for gpu in hardware.gpus
         for process in gpu.processes or ()
@@ -207,12 +207,12 @@ def busy_machine(context: Context) -> Verdict:
     ]
     load, cores = context.load_average, hardware.usable_cores
     if load is None:
-        return not_applicable("this system does not report its load", *guests)
+        return not_applicable("this system does not report its load", *processes)
     sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
-    cards = f", {len(guests)} processes on the GPUs" if guests else ""
-    if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
-        where = "the Hardware screen and `top` show which programs are running"
-        return warned(f"{sentence}{cards}", *guests, advice=where)
+    gpu_note = f", {len(processes)} processes on the GPUs" if processes else ""
+    if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or processes:
+        advice = "the Hardware screen and `top` show which programs are running"
+        return warned(f"{sentence}{gpu_note}", *processes, advice=advice)
     return passed(sentence)
 
 
@@ -234,20 +234,20 @@ def swap(context: Context) -> Verdict:
 @symptom("More threads than cores")
 def threads_take_turns(view: RunView) -> Cause | None:
     """More threads than cores do not compute faster, and every matmul waits for the last thread."""
-    wait, others, cores, threads = (
+    wait_share, others_share, cores, threads = (
         view.mean("core_wait_share"),
         view.others_cpu_share,
         view.mean("usable_cores"),
         view.state.threads,
     )
-    if view.on_gpu or None in (wait, cores) or wait is None or cores is None or wait < BAR_SHARE:
+    if view.on_gpu or None in (wait_share, cores) or wait_share is None or cores is None or wait_share < BAR_SHARE:
         return None
-    if threads is None or threads <= cores or (others or 0.0) >= _LEAST_OTHERS:
+    if threads is None or threads <= cores or (others_share or 0.0) >= _LEAST_OTHERS:
         return None
     return Cause(
         cause="The run has more threads than cores, so they take turns.",
-        evidence=f"{threads} threads on {cores:g} cores; they waited for a core {percent(wait)} of their time",
-        share=wait,
+        evidence=f"{threads} threads on {cores:g} cores; they waited for a core {percent(wait_share)} of their time",
+        share=wait_share,
         fix={THREADS: "auto"},
     )
 
@@ -259,15 +259,15 @@ def one_thread(view: RunView) -> Cause | None:
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
     # Both are shares of the usable cores.
-    own, others = view.mean("process_cpu_share"), view.others_cpu_share
-    idle = max(1 - (1 / cores if own is None else own) - (others or 0.0), 0.0)
+    own_share, others_share = view.mean("process_cpu_share"), view.others_cpu_share
+    idle_share = max(1 - (1 / cores if own_share is None else own_share) - (others_share or 0.0), 0.0)
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
-            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle; computing takes "
+            f"1 thread on {cores:g} usable cores, {percent(idle_share)} of them idle; computing takes "
             f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads can shorten only that"
         ),
-        share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
+        share=idle_share * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={THREADS: "auto"},
         advice=f"unset {', '.join(_VARIABLES)}: the plan uses one thread per core",
     )
@@ -281,25 +281,25 @@ def cpu_threads(context: Context) -> Verdict:
     """
     threads, environment = context.planned.threads.value, context.environment
     cores = context.hardware.usable_cores
-    wrong: list[tuple[str, str]] = []
+    faults: list[tuple[str, str]] = []
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
-        wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
+        faults.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
     for name in _VARIABLES:
         value = environment.get(name, "").split(",")[0]
         if value.isdigit() and int(value) < threads:
-            wrong.append((name, f"{name}={value}, but the plan uses {threads} threads"))
+            faults.append((name, f"{name}={value}, but the plan uses {threads} threads"))
         elif name == "OMP_NUM_THREADS" and value.isdigit() and int(value) > cores:
-            wrong.append((name, f"{name}={value} for {cores} usable cores"))
-    advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
+            faults.append((name, f"{name}={value} for {cores} usable cores"))
+    advice = "unset " + " ".join(name for name, _ in faults) if faults else ""
     if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
-        wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
-    if wrong:
-        fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
-        return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
-    logical = context.hardware.logical_cores
-    more = f" ({logical} logical)" if logical else ""
+        faults.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
+    if faults:
+        fix = {THREADS: "auto"} if faults[-1][0] == THREADS else None
+        return warned("; ".join(text for _, text in faults), fix=fix, advice=advice)
+    logical_cores = context.hardware.logical_cores
+    logical_note = f" ({logical_cores} logical)" if logical_cores else ""
     return passed(
-        f"{threads} threads on {cores} usable cores{more}, set by the run itself",
+        f"{threads} threads on {cores} usable cores{logical_note}, set by the run itself",
         switch=f"{threads} CPU threads",
     )
 
@@ -309,25 +309,25 @@ def slower_later(view: RunView) -> Cause | None:
     """The first epoch may be slow because of compilation; slower later epochs have another reason."""
     seconds = view.state.step_seconds
     done = view.state.steps_since_start - WARM_UP_STEPS
-    begin = len(seconds) - done
-    if done < _LEAST_STEPS or begin < 0 or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _CROWDED):
+    start = len(seconds) - done
+    if done < _LEAST_STEPS or start < 0 or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _CROWDED):
         return None
-    early, late = median(seconds[begin : begin + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
-    if late < _SLOWER * early:
+    early_seconds, late_seconds = median(seconds[start : start + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
+    if late_seconds < _SLOWER * early_seconds:
         return None
-    share = 1 - early / late
-    newest = view.state.recent
-    if sum(done.data_seconds for done in newest) > share / 2 * sum(done.step_seconds for done in newest):
+    share = 1 - early_seconds / late_seconds
+    newest_steps = view.state.recent
+    if sum(done.data_seconds for done in newest_steps) > share / 2 * sum(done.step_seconds for done in newest_steps):
         # The wait for data has grown, which another diagnosis reports.
         return None
     epochs = view.state.epochs
-    words = f"; epoch {epochs[0].epoch}: {format_seconds(epochs[0].seconds)}, " if len(epochs) > 1 else ""
-    words += f"epoch {epochs[-1].epoch}: {format_seconds(epochs[-1].seconds)}" if words else ""
+    epochs_text = f"; epoch {epochs[0].epoch}: {format_seconds(epochs[0].seconds)}, " if len(epochs) > 1 else ""
+    epochs_text += f"epoch {epochs[-1].epoch}: {format_seconds(epochs[-1].seconds)}" if epochs_text else ""
     return Cause(
         cause="Steps take longer than they did at the beginning.",
         evidence=(
-            f"{format_number(1000 * early)} ms/step in the first {_EARLY_STEPS} steps, "
-            f"{format_number(1000 * late)} ms now{words}"
+            f"{format_number(1000 * early_seconds)} ms/step in the first {_EARLY_STEPS} steps, "
+            f"{format_number(1000 * late_seconds)} ms now{epochs_text}"
         ),
         share=share,
         advice=f"{percent(share)} of the time is lost; usual reasons: longer rows, swapping, heat, other programs",
@@ -342,9 +342,9 @@ def throughput(context: Context) -> Verdict:
     if seconds is None:
         return not_applicable(f"the speed of this model on this machine is unknown: {source}")
     rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-    rate = rows / seconds
-    tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
-    sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
+    rows_per_second = rows / seconds
+    tokens_per_second = rows_per_second * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    sentence = f"planned: {format_rate(rows_per_second, 'rows')}, {format_rate(tokens_per_second, 'tokens')}"
     if plan.step_grade != StepGrade.MEASURED:
         return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
     sentence += f" ({source})"
@@ -352,9 +352,9 @@ def throughput(context: Context) -> Verdict:
     earlier = context.earlier
     if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
         return passed(sentence)
-    times = f"{earlier.step_seconds / seconds:.1f} times as long"
+    times_text = f"{earlier.step_seconds / seconds:.1f} times as long"
     return warned(
-        f"{sentence}; a step of run {earlier.name} took {times}",
+        f"{sentence}; a step of run {earlier.name} took {times_text}",
         advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
     )
 
@@ -362,18 +362,18 @@ def throughput(context: Context) -> Verdict:
 @symptom("GPU throttled")
 def throttled(view: RunView) -> Cause | None:
     """A GPU that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
-    slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
-    read = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
+    gpus = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
+    count = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
     clock = view.gpu_mean("clock_share")
-    if not slowed or clock is None or not read:
+    if not gpus or clock is None or not count:
         return None
-    share = (1 - clock) * len(slowed) / read
-    hottest = max((gpu.temperature_celsius for gpu in slowed if gpu.temperature_celsius is not None), default=None)
-    reason = slowed[-1].slowed_by
-    degrees = f", up to {hottest:.0f} degrees Celsius" if hottest is not None else ""
+    share = (1 - clock) * len(gpus) / count
+    celsius = max((gpu.temperature_celsius for gpu in gpus if gpu.temperature_celsius is not None), default=None)
+    reason = gpus[-1].slowed_by
+    note = f", up to {celsius:.0f} degrees Celsius" if celsius is not None else ""
     return Cause(
         cause="The GPU is throttled: it is too hot, or at its power limit.",
-        evidence=f"slowed by {reason} in {percent(len(slowed) / read)} of readings, clock at {percent(clock)}{degrees}",
+        evidence=f"slowed by {reason} in {percent(len(gpus) / count)} of readings, clock at {percent(clock)}{note}",
         share=share,
         advice="improve the cooling of the machine"
         if reason == "heat"
@@ -384,19 +384,19 @@ def throttled(view: RunView) -> Cause | None:
 @symptom("Launch-bound")
 def launch_bound(view: RunView) -> Cause | None:
     """Launching a kernel takes about 10 microseconds; larger batches and compiled layers launch fewer per token."""
-    busy, plan = view.gpu_mean("utilization_share"), view.plan
-    if busy is None or busy >= IDLE_GPU:
+    usage, plan = view.gpu_mean("utilization_share"), view.plan
+    if usage is None or usage >= IDLE_GPU:
         return None
-    explained = 1 - view.share(view.compute_seconds + view.optimizer_seconds)
-    share = 1 - busy - explained
+    overhead = 1 - view.share(view.compute_seconds + view.optimizer_seconds)
+    share = 1 - usage - overhead
     rows = plan.per_device_train_batch_size if plan else None
-    cut = plan is not None and plan.gradient_accumulation_steps > 1
+    is_cut = plan is not None and plan.gradient_accumulation_steps > 1
     return Cause(
         cause="The GPU waits for small kernels to be launched.",
-        evidence=f"GPU {percent(busy)} busy; data and overhead take {percent(max(explained, 0.0))} of the time",
+        evidence=f"GPU {percent(usage)} busy; data and overhead take {percent(max(overhead, 0.0))} of the time",
         share=share,
-        fix={MICRO: 2 * rows} if rows and cut else {COMPILE: True},
-        advice="or use a larger effective batch, or longer rows" if not cut else "",
+        fix={MICRO: 2 * rows} if rows and is_cut else {COMPILE: True},
+        advice="or use a larger effective batch, or longer rows" if not is_cut else "",
     )
 
 
@@ -410,14 +410,14 @@ def gpu_utilisation(context: Context) -> Verdict:
     processor = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
     if earlier is None or earlier.busy_share is None:
         return not_applicable(f"utilisation of {processor} is measured in the first run of this kind")
-    least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-    sentence = f"utilisation of {processor}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
-    if busy >= least:
+    goal, usage = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
+    sentence = f"utilisation of {processor}: {percent(usage)} in run {earlier.name}; at least {percent(goal)} is good"
+    if usage >= goal:
         return passed(sentence)
-    why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
+    advice = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
     if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
-        return warned(sentence, advice=why)
-    cut = context.planned.gradient_accumulation_steps.value > 1
+        return warned(sentence, advice=advice)
+    is_cut = context.planned.gradient_accumulation_steps.value > 1
     rows = 2 * context.planned.per_device_train_batch_size.value
-    fix = with_micro_batch(context, rows) if cut else {COMPILE: True}
-    return warned(sentence, fix=None if context.config.training.torch_compile and not cut else fix, advice=why)
+    fix = with_micro_batch(context, rows) if is_cut else {COMPILE: True}
+    return warned(sentence, fix=None if context.config.training.torch_compile and not is_cut else fix, advice=advice)

@@ -66,23 +66,25 @@ _LEAST_GROWTH_BYTES = 64 * MIB
 @symptom("Memory nearly full", least_share=0)
 def memory_full(view: RunView) -> Cause | None:
     """Try in this order: half the micro-batch with twice the accumulation, 4 bits, shorter rows, checkpointing."""
-    used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
-    free = view.mean("memory_available_bytes")
-    own = view.mean("process_memory_bytes")
-    is_card = bool(used and total and used >= _FULL_SHARE * total)
-    if used and total and is_card:
-        evidence = f"{format_bytes_of(used, total)} of GPU memory in use ({percent(used / total)})"
-    elif free is not None and own is not None and free < _LEAST_FREE_SHARE * (free + own):
-        evidence = f"{format_bytes(free)} of host memory left; the run uses {format_bytes(own)}"
+    used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+    free_bytes = view.mean("memory_available_bytes")
+    own_bytes = view.mean("process_memory_bytes")
+    is_gpu_full = bool(used_bytes and total_bytes and used_bytes >= _FULL_SHARE * total_bytes)
+    if used_bytes and total_bytes and is_gpu_full:
+        evidence = (
+            f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({percent(used_bytes / total_bytes)})"
+        )
+    elif free_bytes is not None and own_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + own_bytes):
+        evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(own_bytes)}"
     else:
         return None
-    fix, others = _less_at_a_time(view)
+    fix, other_ways = _less_at_a_time(view)
     return Cause(
         cause="Memory is nearly full: a longer row, an evaluation or another process may end the run.",
         evidence=evidence,
-        is_fault=not is_card,
+        is_fault=not is_gpu_full,
         fix=fix,
-        advice="or " * bool(fix) + ", ".join(others),
+        advice="or " * bool(fix) + ", ".join(other_ways),
     )
 
 
@@ -91,34 +93,34 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
-    ways: list[tuple[Patch | None, str]] = []
+    remedies: list[tuple[Patch | None, str]] = []
     if (rows := plan.per_device_train_batch_size) > 1:
-        ways.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
+        remedies.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Only a new plan can tell whether 4 bits are possible, which depends on a library and the layers.
-        ways.append((None, f'{METHOD_KEY} = "qlora"'))
-    ways.append((None, "shorter rows"))
+        remedies.append((None, f'{METHOD_KEY} = "qlora"'))
+    remedies.append((None, "shorter rows"))
     if plan.gradient_checkpointing is False:
-        ways.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
+        remedies.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
     if plan.lora_rank and plan.lora_rank > 1:
-        ways.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
-    fix = next((patch for patch, _ in ways if patch), None)
-    return fix, [words for patch, words in ways if patch is None or patch is not fix]
+        remedies.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
+    fix = next((patch for patch, _ in remedies if patch), None)
+    return fix, [text for patch, text in remedies if patch is None or patch is not fix]
 
 
 @symptom("Batch too large", needs_steps=False, least_share=0)
 def batch_too_large(view: RunView) -> Cause | None:
     """Once memory is nearly full, larger micro-batches are slower, and the longest rows can end the run."""
-    plan, reduced = view.plan, [event for event in view.state.problems if isinstance(event, MicroBatchReduced)]
+    plan, reductions = view.plan, [event for event in view.state.problems if isinstance(event, MicroBatchReduced)]
     if plan is None:
         return None
-    if reduced:
-        last, passes = reduced[-1], {event.what for event in reduced}
-        key = MICRO if "training" in passes else EVAL_BATCH
-        rows = min(event.rows for event in reduced if event.what == ("training" if key == MICRO else last.what))
+    if reductions:
+        newest, kinds = reductions[-1], {event.what for event in reductions}
+        key = MICRO if "training" in kinds else EVAL_BATCH
+        rows = min(event.rows for event in reductions if event.what == ("training" if key == MICRO else newest.what))
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
-            evidence=f"{last.rows_before} rows per batch until step {last.step:,}, {last.rows} from then on",
+            evidence=f"{newest.rows_before} rows per batch until step {newest.step:,}, {newest.rows} from then on",
             fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
         )
     return _slower_when_full(view, plan.per_device_train_batch_size)
@@ -126,8 +128,8 @@ def batch_too_large(view: RunView) -> Cause | None:
 
 def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     """If memory is nearly full, return a Cause if large passes are slower per position than small passes, else None."""
-    used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
-    if not used or not total or used < _PRESSED_SHARE * total or rows < 2:
+    used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+    if not used_bytes or not total_bytes or used_bytes < _PRESSED_SHARE * total_bytes or rows < 2:
         return None
     steps = sorted((step for step in view.state.recent if step.positions), key=lambda step: step.positions)
     third = len(steps) // 3
@@ -144,7 +146,7 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
         cause="The micro-batch is too large for memory: large batches are slower than small ones.",
         evidence=(
             f"{large:,.0f} positions/s in the largest third of the batches, {small:,.0f} in the smallest third, "
-            f"{percent(used / total)} of the GPU's memory in use"
+            f"{percent(used_bytes / total_bytes)} of the GPU's memory in use"
         ),
         share=(1 - large / small) * view.share(view.compute_seconds),
         fix={MICRO: -(-rows // 2), ACCUMULATION: "auto"},
@@ -154,8 +156,8 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
 def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator[Remedy]:
     if not basis.setup.gradient_checkpointing:
         row_tokens = basis.setup.longest_row or basis.config.data.max_length
-        slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
-        yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
+        slowdown = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
+        yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slowdown} slower")
 
 
 @rule(
@@ -171,38 +173,38 @@ def gradient_checkpointing(context: Context) -> Verdict:
     Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
     """
     is_on = context.config.training.gradient_checkpointing
-    other = context.basis.changed({CHECKPOINTING: not is_on}).setup
-    now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
-    sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
+    other_setup = context.basis.changed({CHECKPOINTING: not is_on}).setup
+    now_bytes, other_bytes = context.planned.memory_bytes.value, memory_with(context, setup=other_setup)
+    sentence = f"{'on' if is_on else 'off'}: {format_bytes(now_bytes)} in total, {format_bytes(other_bytes)} "
     sentence += "without checkpointing" if is_on else "with checkpointing"
     cost = context.planned.checkpointing_cost
-    longer = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
+    longer_text = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
     if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-        sentence += f"; memory is short, and checkpointing makes steps {longer}"
+        sentence += f"; memory is short, and checkpointing makes steps {longer_text}"
         return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
     if not is_on:
-        sentence += f", which would make steps {longer}"
+        sentence += f", which would make steps {longer_text}"
         return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
-    if (rows := _rows_without(context, other)) == 0:
-        sentence += f"; the run needs checkpointing to fit, and steps take {longer}"
+    if (rows := _rows_without(context, other_setup)) == 0:
+        sentence += f"; the run needs checkpointing to fit, and steps take {longer_text}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
     # A smaller micro-batch needs no checkpointing, and is preferred as long as it keeps the device busy.
-    sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer}"
+    sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer_text}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
     """Return the micro-batch that fits without checkpointing; 0 if it is too small to keep the device busy."""
-    budget, training = context.basis.room.budget_bytes, context.config.training
-    if budget is None:
+    limit, training = context.basis.room.budget_bytes, context.config.training
+    if limit is None:
         return 0
-    micro = context.planned.per_device_train_batch_size.value
+    micro_rows = context.planned.per_device_train_batch_size.value
     if context.loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
-        return micro if memory_with(context, setup=without) <= budget else 0
+        return micro_rows if memory_with(context, setup=without) <= limit else 0
     basis = context.basis
     rows = largest_micro_batch(basis.shape, without, basis.config, basis.room, context.step_rows)
-    busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
-    return rows if busy and memory_with(context, micro_batch=rows, setup=without) <= budget else 0
+    is_busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
+    return rows if is_busy and memory_with(context, micro_batch=rows, setup=without) <= limit else 0
 
 
 def other_method(config: Config, name: str) -> Patch:
@@ -234,20 +236,20 @@ def four_bits(context: Context) -> Verdict:
         return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
     if plan.device != "cuda":
         return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
-    weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
+    weight_bytes = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
     gpu = context.basis.target.gpu
-    times = f"about {unpacking_times(gpu.capability if gpu else None)} times as long"
+    times_text = f"about {unpacking_times(gpu.capability if gpu else None)} times as long"
     if context.config.tuning.in_four_bits:
-        return passed(f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {times}")
-    sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
+        return passed(f"frozen weights are in 4 bits: {format_bytes(weight_bytes)}; steps take {times_text}")
+    sentence = f"weights take {format_bytes(weight_bytes)} as {plan.weights_dtype.value}"
     if not is_short(context):
-        return passed(f"{sentence}, which fits; in 4 bits each step would take {times}")
-    free = format_bytes(context.basis.room.budget_bytes)
+        return passed(f"{sentence}, which fits; in 4 bits each step would take {times_text}")
+    size = format_bytes(context.basis.room.budget_bytes)
     try:
-        needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
+        peak = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
     except ConfigError as error:
-        return warned(f"{sentence}, too much for the {free} available", advice=str(error))
-    sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
+        return warned(f"{sentence}, too much for the {size} available", advice=str(error))
+    sentence += f", too much; with 4-bit weights the run needs {format_bytes(peak)} of the {size} available"
     if context.hardware.libraries.get(BITSANDBYTES) is None:
         return warned(sentence, advice=f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora")
     return warned(sentence, fix=other_method(context.config, "qlora"))
@@ -270,38 +272,42 @@ loss_in_chunks = Rule(
 @symptom("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
     """Memory is stable once batches of all sizes have run; steady growth ends in an out-of-memory error."""
-    used = _memory_by_step(view)
-    used = used[len(used) // 5 :]
-    size = len(used) // _PARTS
-    if size < _LEAST_IN_A_PART:
+    usage = _memory_by_step(view)
+    usage = usage[len(usage) // 5 :]
+    count = len(usage) // _PARTS
+    if count < _LEAST_IN_A_PART:
         return None
-    used = used[len(used) - size * _PARTS :]
-    parts = [fmean(taken for _, taken in used[size * part :][:size]) for part in range(_PARTS)]
-    growth = parts[-1] - parts[0]
+    usage = usage[len(usage) - count * _PARTS :]
+    means = [fmean(memory for _, memory in usage[count * part :][:count]) for part in range(_PARTS)]
+    grown_bytes = means[-1] - means[0]
     # Memory that grows with the number of pass sizes seen so far grows ever more slowly, so it is not steady.
-    is_steady = min(after - before for before, after in pairwise(parts)) >= _STEADY_SHARE * growth
-    if not is_steady or growth < max(_LEAST_GROWTH * parts[0], _LEAST_GROWTH_BYTES):
+    is_steady = min(after - before for before, after in pairwise(means)) >= _STEADY_SHARE * grown_bytes
+    if not is_steady or grown_bytes < max(_LEAST_GROWTH * means[0], _LEAST_GROWTH_BYTES):
         return None
-    (first_step, first), (last_step, last) = used[0], used[-1]
+    (first_step, first_bytes), (last_step, last_bytes) = usage[0], usage[-1]
     kernel_bytes = (view.plan.kernel_bytes or 0) if view.plan else 0
-    if last - first <= kernel_bytes or _has_new_sizes(view, used[-size][0]):
+    if last_bytes - first_bytes <= kernel_bytes or _has_new_sizes(view, usage[-count][0]):
         return None
     steps = max(last_step - first_step, 1)
-    each = max(last - first, 0.0) / steps
+    rate = max(last_bytes - first_bytes, 0.0) / steps
     total = view.state.total_steps
-    at_the_end = last + each * max(total - last_step, 0)
-    free = view.mean("memory_available_bytes")
+    end_bytes = last_bytes + rate * max(total - last_step, 0)
+    free_bytes = view.mean("memory_available_bytes")
     if view.on_gpu:
-        whole, in_use = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
-        free = None if whole is None or in_use is None else whole - in_use
-    missing = free is not None and at_the_end - last > free
-    share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
+        gpu_bytes, used_bytes = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
+        free_bytes = None if gpu_bytes is None or used_bytes is None else gpu_bytes - used_bytes
+    runs_out = free_bytes is not None and end_bytes - last_bytes > free_bytes
+    share = (
+        1 - (last_step + free_bytes / rate) / total if runs_out and free_bytes is not None and rate and total else 0.0
+    )
     kind = "peak GPU memory" if view.on_gpu else "resident memory of the process"
-    grown = f"{kind}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
-    will = f"; {format_bytes(at_the_end)} at step {total:,} if growth continues" if last_step < total else ""
+    text = (
+        f"{kind}: {format_bytes(first_bytes)} at step {first_step:,}, {format_bytes(last_bytes)} at step {last_step:,}"
+    )
+    note = f"; {format_bytes(end_bytes)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
         cause="Memory grows from step to step, although the batches do not.",
-        evidence=f"{grown}, {format_bytes(each)}/step over {steps:,} steps{will}",
+        evidence=f"{text}, {format_bytes(rate)}/step over {steps:,} steps{note}",
         share=max(share, 0.0),
         is_fault=True,
         advice="the reason is unknown, perhaps a hook or custom model code; resume from a checkpoint to free memory",
@@ -314,11 +320,11 @@ def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
     """
     if not view.on_gpu:
         return [
-            (reading.step, used) for reading in view.all_readings if (used := reading.process_memory_bytes) is not None
+            (reading.step, size) for reading in view.all_readings if (size := reading.process_memory_bytes) is not None
         ]
     state = view.state
-    first = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
-    peaks = [(step, float(peak)) for step, peak in zip(state.steps[first:], state.peaks[first:], strict=True) if peak]
+    start = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
+    peaks = [(step, float(peak)) for step, peak in zip(state.steps[start:], state.peaks[start:], strict=True) if peak]
     return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
 
 
@@ -329,14 +335,14 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     (`coarse`), because means differ long after each size of a pass has occurred.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
-    first_steps: dict[int, int] = {}
+    first_step_by_size: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
-        mean = -(-positions // passes)
-        size = coarse(mean, most=2 * mean)
-        first_steps[size] = min(step, first_steps.get(size, step))
+        mean_positions = -(-positions // passes)
+        size = coarse(mean_positions, most=2 * mean_positions)
+        first_step_by_size[size] = min(step, first_step_by_size.get(size, step))
     if view.on_gpu:
-        return first_steps.get(max(first_steps, default=0), 0) > since_step
-    return max(first_steps.values(), default=0) > since_step
+        return first_step_by_size.get(max(first_step_by_size, default=0), 0) > since_step
+    return max(first_step_by_size.values(), default=0) > since_step
 
 
 @rule(
@@ -350,31 +356,31 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
 )
 def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
-    room, needed = context.basis.room, context.planned.memory_bytes.value
+    room, needed_bytes = context.basis.room, context.planned.memory_bytes.value
     if room.free_bytes is None:
-        return not_applicable(f"the run needs {format_bytes(needed)}; free memory is not reported")
-    sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} free on {room.where}"
+        return not_applicable(f"the run needs {format_bytes(needed_bytes)}; free memory is not reported")
+    sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(room.free_bytes)} free on {room.where}"
     if room.free_bytes:
-        sentence += f", {needed / room.free_bytes:.0%}"
+        sentence += f", {needed_bytes / room.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
     details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
     if not is_short(context):
         # The GPU may have enough memory while the host has too little.
-        host, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
-        if host is None or free is None or host.value <= free:
+        host_memory, free_bytes = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
+        if host_memory is None or free_bytes is None or host_memory.value <= free_bytes:
             return passed(sentence, *details)
-        shortage = f"the run needs {format_bytes(host.value)} of host memory in addition to GPU memory"
+        shortage = f"the run needs {format_bytes(host_memory.value)} of host memory in addition to GPU memory"
         advice = "close other programs, or raise the limit of the container or job"
-        return failed(f"{shortage}, but only {format_bytes(free)} are free", *details, advice=advice)
+        return failed(f"{shortage}, but only {format_bytes(free_bytes)} are free", *details, advice=advice)
     advice = ""
     if (fix := way_to_fit(context)) is None:
         advice = f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
-        if with_library := way_to_fit(context, as_if_installed=True):
-            settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
+        if library_fix := way_to_fit(context, as_if_installed=True):
+            settings = ", ".join(f"{key} = {value}" for key, value in library_fix.items())
             advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
     elif not fix:
         advice = f"lower {EVAL_BATCH}: the evaluation needs more than the steps"
-    verdict = failed if needed > room.free_bytes else warned
+    verdict = failed if needed_bytes > room.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice=advice)
 
 
@@ -391,21 +397,21 @@ def split_model(context: Context) -> Verdict:
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
     plan, room = context.planned, context.basis.room
-    strategy, offloads = plan.strategy.value, plan.cpu_offload.value
-    if not offloads and strategy == "ddp":
+    strategy, is_offloaded = plan.strategy.value, plan.cpu_offload.value
+    if not is_offloaded and strategy == "ddp":
         return not_applicable("the model is neither sharded nor offloaded")
-    how = f"sharded by {strategy}"
-    if offloads:
-        how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
-    switch = "offloaded" if offloads else strategy
-    whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
-    needed = memory_with(context, setup=whole)
-    sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
+    how_text = f"sharded by {strategy}"
+    if is_offloaded:
+        how_text = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
+    switch = "offloaded" if is_offloaded else strategy
+    whole_setup = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
+    needed_bytes = memory_with(context, setup=whole_setup)
+    sentence = f"{how_text}; otherwise {room.where} would need {format_bytes(needed_bytes)}"
     if room.budget_bytes is None:
         return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
     sentence += f" (usable: {format_bytes(room.budget_bytes)})"
-    if needed > room.budget_bytes:
+    if needed_bytes > room.budget_bytes:
         return passed(sentence, switch=switch)
     is_written = context.config.distributed.strategy != "auto"
-    fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
+    fix = ({OFFLOAD: False} if is_offloaded else {}) | ({STRATEGY: "auto"} if is_written else {})
     return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)

@@ -76,37 +76,37 @@ def model_size(context: Context) -> Verdict:
     plan = context.planned
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
     # Tokens of the whole run. Data that is read several times counts each time.
-    read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
-    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
+    read_tokens = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read_tokens)
 
 
-def _from_scratch(context: Context, read: float) -> Verdict:
+def _from_scratch(context: Context, tokens: float) -> Verdict:
     parameters, steps = context.planned.parameters.value, context.planned.total_steps.value
-    counted = f"{format_count(parameters)} parameters are trained on {format_count(read)} tokens"
+    counts_text = f"{format_count(parameters)} parameters are trained on {format_count(tokens)} tokens"
     # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
-    counted += f" in {steps:,} steps of {format_count(read / steps)}"
-    sentence = f"{counted}, {format_number(read / parameters, 2)} tokens per parameter"
-    if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
+    counts_text += f" in {steps:,} steps of {format_count(tokens / steps)}"
+    sentence = f"{counts_text}, {format_number(tokens / parameters, 2)} tokens per parameter"
+    if tokens >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
-    most = int(read / _LEAST_TOKENS_A_PARAMETER)
-    advice = "give the model more text or more steps" if (fix := _smaller(context, most)) is None else ""
+    most_parameters = int(tokens / _LEAST_TOKENS_A_PARAMETER)
+    advice = "give the model more text or more steps" if (fix := _smaller(context, most_parameters)) is None else ""
     return warned(f"{sentence}; at least {_LEAST_TOKENS_A_PARAMETER:g} are needed", fix=fix, advice=advice)
 
 
-def _pretrained(context: Context, read: float) -> Verdict:
+def _pretrained(context: Context, tokens: float) -> Verdict:
     """Return the verdict on a pretrained model, by its memory. Few tokens are no fault, because it was pretrained."""
     plan, room = context.planned, context.basis.room
-    trained, whole = plan.trained_parameters.value, plan.parameters.value
-    lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
+    count, total = plan.trained_parameters.value, plan.parameters.value
+    lasting_bytes = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
     sentence = (
-        f"{format_count(trained)} of {format_count(whole)} parameters are trained on {format_count(read)} "
-        f"tokens; weights, gradients and optimizer take {format_bytes(lasting)}"
+        f"{format_count(count)} of {format_count(total)} parameters are trained on {format_count(tokens)} "
+        f"tokens; weights, gradients and optimizer take {format_bytes(lasting_bytes)}"
     )
-    if room.free_bytes is None or lasting <= room.share * room.free_bytes:
+    if room.free_bytes is None or lasting_bytes <= room.share * room.free_bytes:
         return passed(sentence)
     sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
-    way = (way_to_fit(context) if is_short(context) else None) or {}
-    fix = other_method(context.config, way[METHOD_KEY]) if METHOD_KEY in way else None
+    settings = (way_to_fit(context) if is_short(context) else None) or {}
+    fix = other_method(context.config, settings[METHOD_KEY]) if METHOD_KEY in settings else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
 
 
@@ -118,11 +118,11 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
     # Heads of an even width: half of a head is rotated by sines, half by cosines.
     step, width, layers = 2 * scratch.num_attention_heads, scratch.hidden_size, scratch.num_hidden_layers
-    narrower = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
-    fewer_layers = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
-    for change in chain(narrower, fewer_layers):
-        if scratch_shape(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
-            return {f"model.scratch.{name}": value for name, value in change.items()}
+    width_changes = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
+    layer_changes = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
+    for shape_change in chain(width_changes, layer_changes):
+        if scratch_shape(scratch.model_copy(update=shape_change), vocabulary).parameters <= most_parameters:
+            return {f"model.scratch.{name}": value for name, value in shape_change.items()}
     return None
 
 
@@ -143,32 +143,32 @@ def model_choice(context: Context) -> Verdict:
         return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
-    own, budget = plan.parameters.value, context.basis.room.budget_bytes
+    own_parameters, budget_bytes = plan.parameters.value, context.basis.room.budget_bytes
     # A smaller model with a larger vocabulary may need more memory.
-    less = min(budget or math.inf, context.basis.needed_bytes())
-    smaller = _alternatives(context, 0, _SMALLER * own, less, reverse=True)
-    words, seconds = f"{format_count(own)} parameters", context.duration_seconds
+    smaller_bytes = min(budget_bytes or math.inf, context.basis.needed_bytes())
+    smaller_models = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
+    text, seconds = f"{format_count(own_parameters)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
         reason = "do not fit" if is_short(context) else "take longer than 1 day"
-        quick = next((other for other in smaller if (other.seconds or 0) <= _DAY_SECONDS), None)
-        if quick is None:
-            message = f"{words} {reason}, and no model in the catalogue is small enough"
+        choice = next((candidate for candidate in smaller_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
+        if choice is None:
+            message = f"{text} {reason}, and no model in the catalogue is small enough"
             return warned(message, advice="lower data.max_length, or use less data (data.max_rows)")
-        is_local = find_model(quick.name, head=task.head).folder is not None
-        advice = "" if is_local else f"tui-trainer download {quick.name}, then --model {quick.name}"
-        fix = {MODEL_KEY: quick.name} if is_local else None
-        return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
-    details = [f"smaller: {other.words}" for other in islice(smaller, 1)]
-    busy = earlier.busy_share if earlier and context.device == "cuda" else None
-    is_idle = busy is not None and busy < IDLE_GPU
-    if earlier and busy is not None and is_idle:
-        words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
+        is_local = find_model(choice.name, head=task.head).folder is not None
+        advice = "" if is_local else f"tui-trainer download {choice.name}, then --model {choice.name}"
+        fix = {MODEL_KEY: choice.name} if is_local else None
+        return warned(f"{text} {reason}; {choice.words}", fix=fix, advice=advice)
+    details = [f"smaller: {candidate.words}" for candidate in islice(smaller_models, 1)]
+    busy_share = earlier.busy_share if earlier and context.device == "cuda" else None
+    is_idle = busy_share is not None and busy_share < IDLE_GPU
+    if earlier and busy_share is not None and is_idle:
+        text += f", which kept the GPU {percent(busy_share)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # There is time and memory for a larger model.
-        larger = _alternatives(context, _LARGER * own, math.inf, budget)
-        fits = next((other for other in larger if (other.seconds or 0) <= _DAY_SECONDS), None)
-        details += [f"larger: {fits.words}"] if fits else []
-    return passed("; ".join([words, *details]), *details)
+        larger_models = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
+        larger = next((candidate for candidate in larger_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
+        details += [f"larger: {larger.words}"] if larger else []
+    return passed("; ".join([text, *details]), *details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +185,15 @@ def _alternatives(
     context: Context, least: float, most: float, budget: float | None, *, reverse: bool = False
 ) -> Iterator[_Alternative]:
     """Yield models of the catalogue for this task with `least` to `most` parameters that fit `budget`, by size."""
-    kinds = find_task(context.config.task.type).architectures
+    suffixes = find_task(context.config.task.type).architectures
     entries = [
         entry
         for entry in all_entries()
-        if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(kinds)
+        if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(suffixes)
     ]
     for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
-        if other := _planned_with(context, entry, math.inf if budget is None else budget):
-            yield other
+        if alternative := _planned_with(context, entry, math.inf if budget is None else budget):
+            yield alternative
 
 
 def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
@@ -204,40 +204,40 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
         shape = find_task(context.config.task.type).model_shape(loaded.config, plan.vocabulary.value, plan.classes)
         if shape.max_position_embeddings and shape.max_position_embeddings < plan.longest_row:
             return None
-        needed = replace(basis, loaded=loaded).trained_otherwise(basis.setup, shape).needed_bytes()
+        needed_bytes = replace(basis, loaded=loaded).trained_otherwise(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
-    if needed > budget or (speaks := _language(context, entry)) is None:
+    if needed_bytes > budget or (language_and_ratio := _language(context, entry)) is None:
         return None
     # The time is assumed to grow with the tokens, under otherwise equal conditions.
-    language, times = speaks
+    language, token_ratio = language_and_ratio
     flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
-    seconds, takes = None, ""
+    seconds, time_text = None, ""
     if context.duration_seconds is not None:
-        seconds = context.duration_seconds * flops(shape) / flops(basis.shape) * times
-        takes = f" would take about {format_seconds(seconds)}"
-    size, memory = format_count(shape.parameters), format_bytes(needed)
-    return _Alternative(entry.name, seconds, f"{entry.name}, {size},{takes} with {memory} of memory ({language})")
+        seconds = context.duration_seconds * flops(shape) / flops(basis.shape) * token_ratio
+        time_text = f" would take about {format_seconds(seconds)}"
+    size, memory = format_count(shape.parameters), format_bytes(needed_bytes)
+    return _Alternative(entry.name, seconds, f"{entry.name}, {size},{time_text} with {memory} of memory ({language})")
 
 
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
     """Return a clause on how many tokens the other model's tokenizer needs for the data, and their ratio to those of
     the present tokenizer; None if the other tokenizer does not know the language."""
 
-    def tokens(name: str) -> float | None:
+    def token_rate(name: str) -> float | None:
         folder = find_model(name, head=find_task(context.config.task.type).head).folder
         return tokens_per_character(folder, context.sample) if folder else None
 
     # Most models are not on this machine, and then no tokens are counted.
-    then = tokens(entry.name)
-    now = None if then is None else tokens(context.config.model.model_name_or_path)
-    if now is None or then is None:
-        same = entry.config.get("vocab_size") == context.planned.vocabulary.value
-        unknown = "its tokenizer has not been downloaded, so the number of tokens is unknown"
-        return ("a vocabulary of the same size" if same else unknown), 1.0
-    if then > _OTHER_LANGUAGE * now:
+    new_rate = token_rate(entry.name)
+    rate = None if new_rate is None else token_rate(context.config.model.model_name_or_path)
+    if rate is None or new_rate is None:
+        is_same_size = entry.config.get("vocab_size") == context.planned.vocabulary.value
+        unknown_text = "its tokenizer has not been downloaded, so the number of tokens is unknown"
+        return ("a vocabulary of the same size" if is_same_size else unknown_text), 1.0
+    if new_rate > _OTHER_LANGUAGE * rate:
         return None
-    return f"{format_number(then, 2)} tokens/character, {format_number(now, 2)} for this model", then / now
+    return f"{format_number(new_rate, 2)} tokens/character, {format_number(rate, 2)} for this model", new_rate / rate
 
 
 @rule("LoRA rank", 204, _RANK, MODULES_KEY)
@@ -247,33 +247,33 @@ def lora_rank(context: Context) -> Verdict:
     Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
     """
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
-    trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
+    count, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
-        return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
+        return not_applicable(f"all {format_count(count)} parameters are trainable: there is no adapter")
     layers = context.basis.setup.adapted(shape)
     share = sum(layer.matrix_parameters for layer in layers) / sum(
         layer.matrix_parameters for layer in shape.linears if not layer.is_head
     )
     sentence = (
-        f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(trained)} trainable parameters "
+        f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(count)} trainable parameters "
         f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
     )
     # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
     sizes = [(layer.inputs, layer.outputs) for layer in layers]
     sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
-    most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
-    highest = 1 << max(0, most.bit_length() - 1)
-    if tuning.r > most:
+    most_rank = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
+    highest = 1 << max(0, most_rank.bit_length() - 1)
+    if tuning.r > most_rank:
         fix = min(_USUAL_RANK, highest)
-        return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
+        return warned(f"{sentence}; above rank {most_rank} an adapter is larger than its layer", fix={_RANK: fix})
     if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
         return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
     # Double the rank until the adapters can store all tokens, or up to the highest rank.
-    wider = tuning.r
-    while wider / tuning.r * _BITS_A_PARAMETER * trained < _BITS_A_TOKEN * tokens and 2 * wider <= highest:
-        wider *= 2
-    if wider > tuning.r:
-        return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
+    new_rank = tuning.r
+    while new_rank / tuning.r * _BITS_A_PARAMETER * count < _BITS_A_TOKEN * tokens and 2 * new_rank <= highest:
+        new_rank *= 2
+    if new_rank > tuning.r:
+        return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: new_rank})
     return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
 
 
@@ -287,13 +287,13 @@ def lora_alpha(context: Context) -> Verdict:
     if not tuning.has_adapter:
         return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
     # rsLoRA divides by the square root of the rank, so that high ranks still learn (arXiv:2312.03732).
-    by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
-    factor = tuning.lora_alpha / by
-    root = "the square root of " if tuning.use_rslora else ""
-    sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
-    fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
-    if factor > _MOST_SCALE:
+    divisor = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
+    scale = tuning.lora_alpha / divisor
+    root_text = "the square root of " if tuning.use_rslora else ""
+    sentence = f"updates are scaled by {scale:.3g}: lora_alpha {tuning.lora_alpha:g} / {root_text}r {tuning.r}"
+    fix = {_ALPHA: float(f"{_GOOD_SCALE * divisor:.3g}")}
+    if scale > _MOST_SCALE:
         return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
-    if factor < _LEAST_SCALE:
+    if scale < _LEAST_SCALE:
         return warned(f"{sentence}; with a scale below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix)
     return passed(sentence)

@@ -35,12 +35,12 @@ def slow_precision(view: RunView) -> Cause | None:
     plan = view.plan
     if plan is None or plan.precision != "fp32" or plan.best_precision in ("", "fp32"):
         return None
-    gain, best = plan.precision_gain, plan.best_precision
-    measured = f"{best} is {gain:.2f} times as fast for {plan.precision_gain_of}, measured here" if gain else ""
-    unknown = f"the gain of {best} has not been measured on this machine"
+    gain, best_type = plan.precision_gain, plan.best_precision
+    gain_text = f"{best_type} is {gain:.2f} times as fast for {plan.precision_gain_of}, measured here" if gain else ""
+    no_gain = f"the gain of {best_type} has not been measured on this machine"
     return Cause(
-        cause=f"The run computes in fp32, although this machine supports {best} natively.",
-        evidence=f"forward and backward in fp32 take {view.of_whole(view.compute_seconds)}; {measured or unknown}",
+        cause=f"The run computes in fp32, although this machine supports {best_type} natively.",
+        evidence=f"forward and backward in fp32 take {view.of_whole(view.compute_seconds)}; {gain_text or no_gain}",
         share=max(1 - 1 / gain, 0.0) * view.share(view.compute_seconds) if gain else 0.0,
         fix={MIXED: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",
@@ -62,15 +62,15 @@ def precision(context: Context) -> Verdict:
 
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
     """
-    used = context.planned.precision
+    planned = context.planned.precision
     loaded = with_settings(context.loaded, {MIXED: "auto"})
-    best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
-    switch = f"precision: {used.value}"
-    if used.value != best.value:
-        sentence = f"{used.value}, {used.reason}; auto would choose {best.value}: {best.reason}"
+    auto_choice = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
+    switch = f"precision: {planned.value}"
+    if planned.value != auto_choice.value:
+        sentence = f"{planned.value}, {planned.reason}; auto would choose {auto_choice.value}: {auto_choice.reason}"
         return warned(sentence, fix={MIXED: "auto"}, switch=switch)
-    sentence = f"{used.value}: {best.reason}"
-    if used.value == "fp32":
+    sentence = f"{planned.value}: {auto_choice.reason}"
+    if planned.value == "fp32":
         target = context.basis.target
         has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
         return not_applicable(sentence, switch=switch, opposite={MIXED: "bf16"} if has_bf16 else None)
@@ -87,35 +87,35 @@ def master_weights(context: Context) -> Verdict:
     up the results of layers in fp32.
     """
     planned, basis = context.planned.weights_dtype, context.basis
-    weights = f"weights are kept in {planned.value}: {planned.reason}"
+    weights_text = f"weights are kept in {planned.value}: {planned.reason}"
     if basis.setup.has_adapter:
         sentence = "none: frozen weights are never updated, and adapters train in fp32"
-        return not_applicable(sentence, weights, switch="fp32 masters: none")
+        return not_applicable(sentence, weights_text, switch="fp32 masters: none")
     if planned.value == "bfloat16" and basis.target.bf16 is False:
         sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
-        return warned(sentence, weights, fix={DTYPE: "auto"}, switch="fp32 masters on")
+        return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch="fp32 masters on")
     if planned.value == "bfloat16":
         sentence = f"on: {_compared(context, 'float32')}"
-        return passed(sentence, weights, switch="fp32 masters on", opposite={DTYPE: "float32"})
-    off = "fp32 masters: off"
+        return passed(sentence, weights_text, switch="fp32 masters on", opposite={DTYPE: "float32"})
+    off_switch = "fp32 masters: off"
     if why_not := _why_impossible(context):
-        return not_applicable(f"off: {why_not}", weights, switch=off)
+        return not_applicable(f"off: {why_not}", weights_text, switch=off_switch)
     # If bf16 weights are not known to be faster, the gain can be measured.
     if basis.target.gpu is None or basis.shape.head != "causal_lm":
         why_not = "the gain was estimated for decoders only"
         why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
-        return not_applicable(f"off: {why_not}", weights, switch=off, opposite={DTYPE: "bfloat16"})
+        return not_applicable(f"off: {why_not}", weights_text, switch=off_switch, opposite={DTYPE: "bfloat16"})
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
-    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights)
-    budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
-    if budget is not None and context.planned.memory_bytes.value <= budget < changed:
-        return not_applicable(f"{sentence}, more than is available", *details, switch=off)
-    return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch=off)
+    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
+    limit, other_bytes = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
+    if limit is not None and context.planned.memory_bytes.value <= limit < other_bytes:
+        return not_applicable(f"{sentence}, more than is available", *details, switch=off_switch)
+    return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch=off_switch)
 
 
 def _compared(context: Context, other: Dtype) -> str:
-    now, changed = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
-    return f"{format_bytes(now)} in total, {format_bytes(changed)} with weights in {other}"
+    now_bytes, other_bytes = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
+    return f"{format_bytes(now_bytes)} in total, {format_bytes(other_bytes)} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
@@ -150,24 +150,24 @@ def tf32(context: Context) -> Verdict:
     gpu, precision = context.basis.target.gpu, context.planned.precision.value
     autotune = why_no_autotune(context.basis.shape.model_type)
 
-    cudnn = f"; cuDNN autotune: {autotune}"
+    note = f"; cuDNN autotune: {autotune}"
     if gpu is None:
-        return not_applicable(f"TF32 needs a GPU, and this run uses none{cudnn}", switch=f"TF32: no GPU{cudnn}")
-    can = gpu.abilities
-    if can is None or gpu.capability is None:
+        return not_applicable(f"TF32 needs a GPU, and this run uses none{note}", switch=f"TF32: no GPU{note}")
+    abilities = gpu.abilities
+    if abilities is None or gpu.capability is None:
         sentence = "the GPU does not report whether it supports TF32"
-        return not_applicable(sentence, switch=f"TF32: not reported{cudnn}")
-    if not can.tf32:
+        return not_applicable(sentence, switch=f"TF32: not reported{note}")
+    if not abilities.tf32:
         sentence = f"this GPU has compute capability {dotted(gpu.capability)}, but TF32 requires 8.0"
-        return not_applicable(sentence, switch=f"TF32: not on this GPU{cudnn}")
+        return not_applicable(sentence, switch=f"TF32: not on this GPU{note}")
     if context.config.training.tf32:
-        rest = f"operations not computed in {precision}"
-        rest = "all matmuls, which are in fp32" if precision == "fp32" else rest
-        return passed(f"on, for {rest}", switch=f"TF32 on{cudnn}", opposite={_TF32: False})
+        operations = f"operations not computed in {precision}"
+        operations = "all matmuls, which are in fp32" if precision == "fp32" else operations
+        return passed(f"on, for {operations}", switch=f"TF32 on{note}", opposite={_TF32: False})
     if precision == "fp32":
-        return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=f"TF32: off{cudnn}")
+        return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=f"TF32: off{note}")
     sentence = f"off; matmuls are in {precision}, so TF32 would change little"
-    return passed(sentence, switch=f"TF32: off{cudnn}", opposite={_TF32: True})
+    return passed(sentence, switch=f"TF32: off{note}", opposite={_TF32: True})
 
 
 def why_no_autotune(model_type: str) -> str:

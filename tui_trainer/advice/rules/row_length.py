@@ -46,28 +46,28 @@ def sequence_length(context: Context) -> Verdict:
     """The cost of attention grows with the square of the length; if rows are very long, there are few to shuffle."""
     plan, length, facts = context.planned, context.config.data.max_length, context.facts
     shape = context.basis.shape
-    if beyond := length_warning(shape, length):
-        return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
-    too_short = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
+    if warning := length_warning(shape, length):
+        return warned(warning, fix={LENGTH: shape.max_position_embeddings})
+    short_note = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
     if facts is not None and not facts.is_stream:
         # Each document is a row of its own.
         sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
         if facts.longest_row < length:
-            longest = "the longest" if facts.exact else "the longest sampled row"
-            return passed(f"{sentence}, {longest} {facts.longest_row:,}")
+            longest_text = "the longest" if facts.exact else "the longest sampled row"
+            return passed(f"{sentence}, {longest_text} {facts.longest_row:,}")
         if length < _SHORTEST_TOKENS:
-            return warned(f"{sentence}: {too_short}", fix={LENGTH: _FIX_TOKENS})
+            return warned(f"{sentence}: {short_note}", fix={LENGTH: _FIX_TOKENS})
         task = find_task(context.config.task.type)
-        ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
-        return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends}")
+        ends_text = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
+        return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends_text}")
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
     sentence = f"{rows:,} rows of {length:,} tokens, cut from {tokens:,} tokens"
     power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
-    fit = max(_SHORTEST_TOKENS, power_of_two)
+    good_length = max(_SHORTEST_TOKENS, power_of_two)
     if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
-        return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
+        return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: good_length})
     if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-        return warned(f"{sentence}: {too_short}", fix={LENGTH: min(fit, _FIX_TOKENS)})
+        return warned(f"{sentence}: {short_note}", fix={LENGTH: min(good_length, _FIX_TOKENS)})
     return passed(sentence)
 
 
@@ -75,21 +75,21 @@ def sequence_length(context: Context) -> Verdict:
 def length_by_task(context: Context) -> Verdict:
     """Tokens after the decisive part of a text cost as much as those before it."""
     plan, config = context.planned, context.config
-    usual = find_task(config.task.type).usual_length
-    if usual is None and not config.is_from_scratch:
+    bounds = find_task(config.task.type).usual_length
+    if bounds is None and not config.is_from_scratch:
         return not_applicable(f"no typical length is known for {config.task.type}")
-    if usual is None or config.is_from_scratch:
+    if bounds is None or config.is_from_scratch:
         return not_applicable(
             "a model from scratch learns the length that it is given; typical lengths are for pretrained models"
         )
-    low, high = usual
-    longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
-    used = min(config.data.max_length, longest)
-    sentence = f"rows of up to {used:,} tokens; {low:,} to {high:,} is typical for {config.task.type}"
-    if used > high:
+    low, high = bounds
+    longest_row = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
+    length = min(config.data.max_length, longest_row)
+    sentence = f"rows of up to {length:,} tokens; {low:,} to {high:,} is typical for {config.task.type}"
+    if length > high:
         advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
         return warned(sentence, advice=advice)
-    if used < low and longest > config.data.max_length:
+    if length < low and longest_row > config.data.max_length:
         sentence += f"; data.max_length = {low} would truncate fewer rows"
     return passed(sentence)
 
@@ -103,42 +103,42 @@ def truncation(context: Context) -> Verdict:
         # Documents of a language model are cut into several rows, and none of them is lost.
         if context.facts is None or context.facts.is_stream:
             return not_applicable("rows are cut from one stream of text: none is truncated")
-        documents = f"{quantity(counts.train_documents + counts.eval_documents, 'document')}"
+        documents_text = f"{quantity(counts.train_documents + counts.eval_documents, 'document')}"
         if not counts.cut_documents:
-            return passed(f"each of {documents} fits into a row; none is split")
-        split = f"{counts.cut_documents:,} of {documents} are split into {counts.pieces:,} rows"
-        return passed(f"{split}; no token is lost")
-    lost, answers = counts.untrained_long_rows, counts.truncated_answers
-    rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
-    share = long / max(rows, 1)
-    if not long:
+            return passed(f"each of {documents_text} fits into a row; none is split")
+        split_text = f"{counts.cut_documents:,} of {documents_text} are split into {counts.pieces:,} rows"
+        return passed(f"{split_text}; no token is lost")
+    lost_rows, cut_answers = counts.untrained_long_rows, counts.truncated_answers
+    rows, long_rows = counts.train_rows + counts.eval_rows + lost_rows, counts.truncated_rows + lost_rows
+    share = long_rows / max(rows, 1)
+    if not long_rows:
         sentence = f"0 of {rows:,} rows are truncated at {length:,} tokens"
         if find_task(context.config.task.type).gives_windows:
             sentence += f": they are windows of {counts.rows_read:,} texts"
     else:
-        sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
+        sentence = f"{long_rows:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
         words = counts.train_labels_beyond + counts.eval_labels_beyond
         if words or CUT_TOKENS in details:
             sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
-        sentence += f"; {lost:,} of them lose all tokens to learn from" if lost else ""
-    if answers:
-        sentence += f"; {quantity(answers, 'answer', 'do')} not fit completely"
+        sentence += f"; {lost_rows:,} of them lose all tokens to learn from" if lost_rows else ""
+    if cut_answers:
+        sentence += f"; {quantity(cut_answers, 'answer', 'do')} not fit completely"
     if share <= _MOST_CUT:
-        if answers <= _MOST_CUT * rows:
+        if cut_answers <= _MOST_CUT * rows:
             return passed(sentence)
         return warned(
             sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise this limit"
         )
-    wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
+    whole_length = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
     limit = context.basis.shape.max_position_embeddings
-    possible = wanted if limit is None else min(wanted, limit)
-    if possible <= length:
+    new_length = whole_length if limit is None else min(whole_length, limit)
+    if new_length <= length:
         return warned(
             sentence, advice=f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
         )
-    if possible < wanted or WHOLE_LENGTH not in details:
-        return warned(sentence, fix={LENGTH: possible})
-    return warned(f"{sentence}; 99 % of all rows have about {wanted:,} tokens or fewer", fix={LENGTH: possible})
+    if new_length < whole_length or WHOLE_LENGTH not in details:
+        return warned(sentence, fix={LENGTH: new_length})
+    return warned(f"{sentence}; 99 % of all rows have about {whole_length:,} tokens or fewer", fix={LENGTH: new_length})
 
 
 @symptom("Padding")
@@ -147,8 +147,8 @@ def padding(view: RunView) -> Cause | None:
     sums, plan = view.sums, view.plan
     if not (sums.positions and sums.input_tokens):
         return None
-    padded = 1 - sums.input_tokens / sums.positions
-    share = padded * view.share(view.compute_seconds)
+    padded_share = 1 - sums.input_tokens / sums.positions
+    share = padded_share * view.share(view.compute_seconds)
     if share < BAR_SHARE:
         return None
     can_pack = view.state.task in task_names() and find_task(view.state.task).packs
@@ -159,7 +159,7 @@ def padding(view: RunView) -> Cause | None:
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
     return Cause(
         cause="Much of each batch is padding, which is computed and discarded.",
-        evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
+        evidence=f"{percent(padded_share)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
         share=share,
         fix={GROUP_BY_LENGTH: True} if is_grouped is False else None,
         advice='data.packing = "auto" lets documents share rows' if can_pack and not is_packed else "",
@@ -202,23 +202,23 @@ def little_padding(context: Context) -> Verdict:
         return not_applicable("the length of the documents is unknown")
     if facts.is_stream:
         rows, length = context.planned.train_rows.value, context.config.data.max_length
-        padded = -(context.planned.train_tokens.value - 1) % length / (rows * length)
+        padded_share = -(context.planned.train_tokens.value - 1) % length / (rows * length)
         sentence = f"rows are cut from one stream of text, so only the last of {rows:,} is shorter"
-        return passed(f"{sentence}: {padded:.2%} padding")
+        return passed(f"{sentence}: {padded_share:.2%} padding")
     if packing.value:
-        times = _times_of_packing(context, facts)
-        if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
-            sentence = f"packed rows with a mask need {times:.1f} times the computation of unpacked, unpadded rows"
+        ratio = _times_of_packing(context, facts)
+        if context.config.data.packing is True and ratio > MOST_TIMES_OF_PACKING:
+            sentence = f"packed rows with a mask need {ratio:.1f} times the computation of unpacked, unpadded rows"
             return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
         return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
     if facts.packed_rows is None:
         return _padded(context, facts, "this task uses one row per example")
     rows = min(context.planned.effective_batch_size.value, facts.rows)
-    fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
+    text = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
     can_pack = not against_packing(context.basis.shape.model_type)
     saves = 1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
     if can_pack and context.config.data.packing is False and saves:
-        return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
+        return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch="packing: off")
     return _padded(context, facts, "not packed" if can_pack else packing.reason)
 
 
@@ -241,12 +241,12 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     rounding = find_task(plan.config.task.type).width_rounding(model_type, size_costs=size_costs)
     shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows, rounding)
     sentence += f"; {shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
-    of_one_row = "; a micro-batch of one row needs little padding" if pass_rows == 1 else ""
-    how = ", which this run uses" if grouping.value else of_one_row
+    one_row_note = "; a micro-batch of one row needs little padding" if pass_rows == 1 else ""
+    note = ", which this run uses" if grouping.value else one_row_note
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
-        other = None if pass_rows == 1 and not grouping.value else {GROUP_BY_LENGTH: not grouping.value}
-        return passed(sentence + how, switch="packing: off, little to save", opposite=other)
+        opposite = None if pass_rows == 1 and not grouping.value else {GROUP_BY_LENGTH: not grouping.value}
+        return passed(sentence + note, switch="packing: off, little to save", opposite=opposite)
     if context.is_by_default(PACKING, GROUP_BY_LENGTH):
-        learns = "grouping by length is faster, but some models learn less from it"
-        return passed(f"{sentence}; {learns}", switch="packing: off", opposite={GROUP_BY_LENGTH: "auto"})
+        reason = "grouping by length is faster, but some models learn less from it"
+        return passed(f"{sentence}; {reason}", switch="packing: off", opposite={GROUP_BY_LENGTH: "auto"})
     return warned(sentence, fix={GROUP_BY_LENGTH: "auto"}, switch="packing: off")

@@ -24,14 +24,14 @@ def _processes(
     done: Conversion, count: Given, machines: Given | None, address: Given | None, port: Given | None
 ) -> None:
     """Convert the number of processes on all machines, and the address where the machines meet."""
-    nodes, total = machines.whole if machines else 1, count.whole
-    if not nodes or not total or total % nodes:
+    machine_count, process_count = machines.whole if machines else 1, count.whole
+    if not machine_count or not process_count or process_count % machine_count:
         done.leave(Why.DOES_NOT_FIT, "must be divisible by num_machines", count)
-    elif nodes <= 1:
-        done.write("distributed.processes", total // nodes, count)
+    elif machine_count <= 1:
+        done.write("distributed.processes", process_count // machine_count, count)
     else:
-        done.write("distributed.processes", total // nodes, count, machines, reason="on each machine")
-        done.write("distributed.nodes", nodes, machines)
+        done.write("distributed.processes", process_count // machine_count, count, machines, reason="on each machine")
+        done.write("distributed.nodes", machine_count, machines)
         if port:
             done.write("distributed.rendezvous", f"{address.value if address else ''}:{port.value}", address, port)
         elif address:

@@ -40,10 +40,10 @@ _OWN_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": 
 def _source(done: Conversion, given: Given) -> None:
     """Convert a list of data sets, for training or for evaluation, to paths and a task."""
     is_training = given.name != "test_datasets"
-    entries, read = groups.write_places(done, given, "data.path" if is_training else "data.eval_path")
+    entries, read_keys = groups.write_places(done, given, "data.path" if is_training else "data.eval_path")
     if entries and is_training:
-        read |= {*_SOURCE_KEYS, *_task(done, given, entries)}
-        groups.refuse_unread(done, given, entries, read)
+        read_keys |= {*_SOURCE_KEYS, *_task(done, given, entries)}
+        groups.refuse_unread(done, given, entries, read_keys)
     if entries and given.name == "pretraining_dataset":
         done.write("data.streaming", True, given, reason="axolotl streams such data")
 
@@ -93,11 +93,11 @@ def _is_conversation(form: str) -> bool:
 
 def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
     """Write the task if all data sets have the same. Return the keys of their entries that were read."""
-    forms = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
-    if all(map(_is_conversation, forms)):
-        done.write("task.type", "chat", given, reason=f"type {one_line(', '.join(forms), 40)}")
-        return {"type", *_conversations(done, given, forms, entries)}
-    if given.name == "pretraining_dataset" or all(form == "completion" for form in forms):
+    types = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
+    if all(map(_is_conversation, types)):
+        done.write("task.type", "chat", given, reason=f"type {one_line(', '.join(types), 40)}")
+        return {"type", *_conversations(done, given, types, entries)}
+    if given.name == "pretraining_dataset" or all(kind == "completion" for kind in types):
         done.write("task.type", "causal_lm", given)
         columns = {str(entry.get("field") or entry.get("text_column") or "") for entry in entries}
         if len(columns) > 1:
@@ -105,23 +105,23 @@ def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[
         if column := columns.pop():
             done.write("data.text_column", column, given)
         return {"type", "field", "text_column"}
-    if forms == ["None"]:
+    if types == ["None"]:
         return set()
-    other = [form for form in forms if form != "completion" and not _is_conversation(form)]
-    shown = one_line(", ".join("a custom type" if form.startswith("{") else form for form in other or forms), 60)
-    reason = f"the type {shown} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
-    done.leave(Why.REFUSED, reason if other else f"a run has one task, but its data sets have the types {shown}", given)
+    other = [kind for kind in types if kind != "completion" and not _is_conversation(kind)]
+    names = one_line(", ".join("a custom type" if kind.startswith("{") else kind for kind in other or types), 60)
+    reason = f"the type {names} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
+    done.leave(Why.REFUSED, reason if other else f"a run has one task, but its data sets have the types {names}", given)
     return {"type"}
 
 
 def _conversations(done: Conversion, given: Given, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
     """Write columns, template and trained turns of conversations. Return the keys of entries that were read."""
-    names = [str(entry.get("chat_template") or entry.get("conversation") or "") for entry in entries]
-    pairs = zip(entries, names, strict=True)
+    template_names = [str(entry.get("chat_template") or entry.get("conversation") or "") for entry in entries]
+    pairs = zip(entries, template_names, strict=True)
     templates = list(dict.fromkeys("alpaca" if entry.get("type") == "alpaca" else name for entry, name in pairs))
     if len(templates) > 1:
-        shown = one_line(", ".join(template or "the run's" for template in templates), 60)
-        done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {shown}", given)
+        templates_text = one_line(", ".join(template or "the run's" for template in templates), 60)
+        done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {templates_text}", given)
     elif forms == ["alpaca"]:
         reason = "type alpaca: the input follows the instruction directly, without a heading"
         done.write(TEMPLATE_KEY, "alpaca", given, reason=reason)
@@ -132,18 +132,18 @@ def _conversations(done: Conversion, given: Given, forms: list[str], entries: li
     if templates != [""]:
         done.leave(Why.NOT_NEEDED, "the data set sets the chat template", done.first("chat_template"))
     columns = {str(entry.get("field_messages") or "messages") for entry in entries}
-    read = {"chat_template", "conversation", *(["field_messages"] if len(columns) == 1 else [])}
+    keys = {"chat_template", "conversation", *(["field_messages"] if len(columns) == 1 else [])}
     if len(columns) == 1 and columns != {"messages"}:
         done.write("data.text_column", columns.pop(), given)
-    trained = [entry.get("roles_to_train") for entry in entries]
-    roles = [{ROLES.get(str(role).lower()) for role in some} for some in trained if isinstance(some, list)]
-    learns_all = len(roles) == len(entries) and all({"user", "assistant"} <= some for some in roles)
+    role_lists = [entry.get("roles_to_train") for entry in entries]
+    roles = [{ROLES.get(str(role).lower()) for role in names} for names in role_lists if isinstance(names, list)]
+    learns_all = len(roles) == len(entries) and all({"user", "assistant"} <= names for names in roles)
     if learns_all:
         done.write("task.loss_on", "all", given, reason="roles_to_train")
-    if learns_all or all(some == {"assistant"} for some in roles):
-        read |= {"roles_to_train"}
+    if learns_all or all(names == {"assistant"} for names in roles):
+        keys |= {"roles_to_train"}
     turns = [(key, value) for entry in entries for key, value in entry.items() if key in _TURNS]
-    return read | set(_TURNS) - {key for key, value in turns if not rules.is_empty(value) and not _agrees(key, value)}
+    return keys | set(_TURNS) - {key for key, value in turns if not rules.is_empty(value) and not _agrees(key, value)}
 
 
 def _write_template(done: Conversion, name: str, template: str, reason: str = "") -> None:
@@ -171,19 +171,19 @@ def _tokens(done: Conversion, tokens: Given | None, special: Given | None) -> No
     """Convert new tokens from two keys. Changes to the tokenizer's own special tokens are refused."""
     # In older versions `tokens` was the name of the table of special tokens.
     table = tokens if tokens and isinstance(tokens.value, dict) else special
-    given = {tokens.name: tokens.value} if tokens and tokens is not table and not tokens.is_off else {}
+    tokens_by_key = {tokens.name: tokens.value} if tokens and tokens is not table and not tokens.is_off else {}
     if table and isinstance(table.value, dict):
-        named = {str(name): token for name, token in table.value.items() if name != "pad_token" and token}
-        added = named.pop("additional_special_tokens", None)
-        if named:
-            others = one_line(", ".join(named), 60)
-            reason = f"the tokenizer's {others} cannot be changed; remove the entries that the tokenizer already has"
+        special_tokens = {str(name): token for name, token in table.value.items() if name != "pad_token" and token}
+        added_tokens = special_tokens.pop("additional_special_tokens", None)
+        if special_tokens:
+            text = one_line(", ".join(special_tokens), 60)
+            reason = f"the tokenizer's {text} cannot be changed; remove the entries that the tokenizer already has"
             done.leave(Why.REFUSED, reason, table)
-        elif added:
-            given[table.name] = added
+        elif added_tokens:
+            tokens_by_key[table.name] = added_tokens
         else:
             done.leave(Why.NOT_NEEDED, "padding is excluded from the loss", table)
-    write_tokens(done, given, special="special_tokens")
+    write_tokens(done, tokens_by_key, special="special_tokens")
 
 
 # Keys of conversations, with the values that agree with what this program does.
@@ -211,11 +211,11 @@ def _split(done: Conversion) -> None:
         return
     offloads = hf.OFFLOADS.split()
     name = next((name for name in names if name not in (*offloads, *hf.RECOMPUTES.split())), names[0])
-    sharding = [name for name in names if name.endswith("sharding_strategy")]
-    strategy = hf.splits(done.given[sharding[0]])[0] if sharding else ""
+    sharding_keys = [name for name in names if name.endswith("sharding_strategy")]
+    strategy = hf.splits(done.given[sharding_keys[0]])[0] if sharding_keys else ""
     if name in offloads and done.given[name] is True:
         done.write(OFFLOAD, True, name)
-    done.write(STRATEGY, strategy or "fsdp", *(sharding or [name]), reason=hf.LAYER_BY_LAYER)
+    done.write(STRATEGY, strategy or "fsdp", *(sharding_keys or [name]), reason=hf.LAYER_BY_LAYER)
 
 
 def _full_bf16(done: Conversion, given: Given) -> None:
@@ -251,10 +251,10 @@ def _pattern_of_names(value: Any) -> str:
 
     As in axolotl (utils/freeze.py), each pattern matches at the beginning of a name, and a point matches only a point
     unless a plus follows. Raises ValueError for invalid patterns."""
-    patterns = [str(item) for item in rules.listed(value)]
+    patterns = [str(name_pattern) for name_pattern in rules.listed(value)]
     if any(map(_RANGE.search, patterns)):
         raise ValueError("single rows of a matrix cannot be trained; use a pattern without [ ] at its end")
-    pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, item)})" for item in patterns)
+    pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, name_pattern)})" for name_pattern in patterns)
     try:
         re.compile(pattern)
     except re.error as error:

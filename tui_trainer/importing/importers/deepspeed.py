@@ -21,24 +21,24 @@ _OPTIMIZERS = {**OPTIMIZER.values, **dict.fromkeys(("Adam", "AdamW"), "adamw_tor
 
 
 def _precision(done: Conversion, *given: Given | None) -> None:
-    present, name_on, others = switches(done, *given)
+    switch_keys, name_on, other_values = switches(done, *given)
     if name_on:
-        done.write("training.mixed_precision", name_on.partition(".")[0], *present)
-    elif "auto" in others:
-        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *present)
-    elif present:
-        done.write("training.mixed_precision", "no", *present, reason="neither bf16 nor fp16 is on")
+        done.write("training.mixed_precision", name_on.partition(".")[0], *switch_keys)
+    elif "auto" in other_values:
+        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *switch_keys)
+    elif switch_keys:
+        done.write("training.mixed_precision", "no", *switch_keys, reason="neither bf16 nor fp16 is on")
 
 
 def _offload(done: Conversion) -> None:
     stage = done.given.get("zero_optimization.stage")
-    given = ((name, done.given.get(name)) for name in _OFFLOADS.split())
-    devices = {name: value.get("device", "none") for name, value in given if isinstance(value, dict)}
-    names_on = [name for name, device in devices.items() if device == "cpu"]
-    done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in devices.items() if device == "none"))
+    offload_items = ((name, done.given.get(name)) for name in _OFFLOADS.split())
+    device_by_name = {name: value.get("device", "none") for name, value in offload_items if isinstance(value, dict)}
+    names_on = [name for name, device in device_by_name.items() if device == "cpu"]
+    done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in device_by_name.items() if device == "none"))
     if names_on and stage in (2, 3):
-        weights = ", as do parts of the weights" if stage == 3 else ""
-        reason = f"gradients and optimizer state stay in host memory{weights}"
+        weights_note = ", as do parts of the weights" if stage == 3 else ""
+        reason = f"gradients and optimizer state stay in host memory{weights_note}"
         done.write("distributed.cpu_offload", True, *names_on, reason=reason)
     else:
         done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *names_on)

@@ -40,8 +40,8 @@ def _template(done: Conversion, template: Given, thinks: Given | None) -> None:
         done.leave(Why.NOT_NEEDED, "plain texts need no chat template", template)
         return
     name, model = str(template.value), str(done.given.get("model_name_or_path"))
-    earlier = "earlier turns have no empty thinking block here" if name == _THINKS else ""
-    groups.write_template(done, "template", name, model, _TEMPLATES, _OWN_TEMPLATES, earlier)
+    thinking_note = "earlier turns have no empty thinking block here" if name == _THINKS else ""
+    groups.write_template(done, "template", name, model, _TEMPLATES, _OWN_TEMPLATES, thinking_note)
     if name == _THINKS and thinks:
         why = Why.ALWAYS if thinks.is_on else Why.REFUSED
         done.leave(why, "an empty thinking block before an answer is trained on here", thinks)
@@ -49,8 +49,8 @@ def _template(done: Conversion, template: Given, thinks: Given | None) -> None:
 
 def _usual_alpha(done: Conversion, rank: Given, alpha: Given | None) -> None:
     """Write the tool's default of `lora_alpha`, twice the rank (hparams/finetuning_args.py)."""
-    if (number := rank.whole) is not None and not alpha:
-        done.write("tuning.lora_alpha", 2 * number, reason="twice lora_rank, LLaMA-Factory's default")
+    if (rank_number := rank.whole) is not None and not alpha:
+        done.write("tuning.lora_alpha", 2 * rank_number, reason="twice lora_rank, LLaMA-Factory's default")
 
 
 def _neat_packing(done: Conversion, switch: Given, packing: Given | None) -> None:
@@ -64,9 +64,9 @@ def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
 
     Source: hparams/finetuning_args.py."""
     if switch.is_on:
-        number = count.whole if count else 16
-        name = "pissa" if number == -1 else f"pissa_niter_{number}"
-        done.write("tuning.init_lora_weights", name, switch, count)
+        iterations = count.whole if count else 16
+        init_name = "pissa" if iterations == -1 else f"pissa_niter_{iterations}"
+        done.write("tuning.init_lora_weights", init_name, switch, count)
 
 
 def _some_layers(
@@ -76,14 +76,14 @@ def _some_layers(
     if method.value != "freeze":
         return
     done.write("tuning.method", "full", method, reason="all weights of some layers")
-    if number := count.whole if count else 2:
-        done.write("tuning.trainable_layers", f"{'last' if number > 0 else 'first'} {abs(number)}", count)
+    if layer_count := count.whole if count else 2:
+        done.write("tuning.trainable_layers", f"{'last' if layer_count > 0 else 'first'} {abs(layer_count)}", count)
     else:
         done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count)
-    by_name = "to train other weights, set tuning.trainable_layers to a regular expression"
+    regex_hint = "to train other weights, set tuning.trainable_layers to a regular expression"
     why = Why.ALWAYS if modules and modules.value in ("all", ["all"]) else Why.REFUSED
-    done.leave(why, f"all modules of a layer are trained; {by_name}", modules)
-    done.leave(Why.REFUSED, f"only layers are trained; {by_name}", extra)
+    done.leave(why, f"all modules of a layer are trained; {regex_hint}", modules)
+    done.leave(Why.REFUSED, f"only layers are trained; {regex_hint}", extra)
 
 
 def _packing_of_texts(done: Conversion) -> None:
@@ -122,7 +122,7 @@ def _data(done: Conversion, given: Given, *, key: str) -> None:
 
 def write_listed(done: Conversion, given: Given, key: str, path: Path, names: list[str]) -> None:
     """Look up data sets by name in the tool's list at `path`, and write their paths to our setting `key`."""
-    trains = key == "data.path"
+    is_training = key == "data.path"
     try:
         data_sets = read_list(path, names, texts=done.given.get("stage") == "pt")
         settings = dict(data_sets[0].settings)
@@ -133,22 +133,22 @@ def write_listed(done: Conversion, given: Given, key: str, path: Path, names: li
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), given)
         return
-    if not trains and set(settings) - {"data.split"}:
+    if not is_training and set(settings) - {"data.split"}:
         reason = f"evaluations use the {', '.join(settings)} of the training data; set {key} to the file itself"
         done.leave(Why.NOT_SUPPORTED, reason, given)
         return
     paths = [data_set.place for data_set in data_sets]
     done.write(key, groups.one_or_all(paths), given, reason=f"from {path.name}")
-    if not trains and "data.split" not in settings and all(it.startswith(HUB_PREFIX) for it in paths):
+    if not is_training and "data.split" not in settings and all(it.startswith(HUB_PREFIX) for it in paths):
         done.write("data.eval_split", "train", given, reason="the split that LLaMA-Factory reads")
     for setting, value in settings.items():
-        limit, reason = None, path.name
+        limit_key, reason = None, path.name
         if setting == "data.max_rows":
             reason = f"{path.name}; the first rows are used, but LLaMA-Factory takes random ones"
-            limit = done.first("max_samples")
-            most, rows = limit.whole if limit else None, rules.whole(value)
-            limit, value = (limit, min(most, rows)) if most and rows else (None, value)
-        done.write(setting if trains else "data.eval_split", value, given, limit, reason=reason)
+            limit_key = done.first("max_samples")
+            most_rows, list_rows = limit_key.whole if limit_key else None, rules.whole(value)
+            limit_key, value = (limit_key, min(most_rows, list_rows)) if most_rows and list_rows else (None, value)
+        done.write(setting if is_training else "data.eval_split", value, given, limit_key, reason=reason)
 
 
 def _mixing(done: Conversion, strategy: Given, shares: Given | None) -> None:

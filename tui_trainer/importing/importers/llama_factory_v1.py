@@ -37,8 +37,8 @@ def _split(done: Conversion, name: Given, file: Given | None) -> None:
     path = done.file(file)
     if str(name.value).startswith("fsdp"):
         done.write(STRATEGY, "fsdp", name, reason=hf.LAYER_BY_LAYER)
-    elif path and isinstance(zero := read_foreign(path).get("zero_optimization"), dict):
-        groups.write_zero(done, name.name, zero.get("stage", 0), (), path.name)
+    elif path and isinstance(zero_table := read_foreign(path).get("zero_optimization"), dict):
+        groups.write_zero(done, name.name, zero_table.get("stage", 0), (), path.name)
 
 
 def _four_bits(done: Conversion, name: Given, bits: Given | None, method: Given | None) -> None:

@@ -24,8 +24,8 @@ def _heads(done: Conversion, given: Given) -> None:
     if not isinstance(given.value, list) or not set(_HEADS) <= set(map(str, given.value)):
         return
     reason = "the head of a classifier is always fully trained, whatever its name"
-    if others := [name for name in given.value if name not in _HEADS]:
-        done.write("tuning.modules_to_save", others, given, reason=reason)
+    if other_names := [name for name in given.value if name not in _HEADS]:
+        done.write("tuning.modules_to_save", other_names, given, reason=reason)
     else:
         done.leave(Why.ALWAYS, reason, given)
 

@@ -44,8 +44,8 @@ def _template_file(value: Any) -> Any:
 
 def _launch(done: Conversion, config: Given | None, count: Given | None) -> None:
     """Convert what the command line passes to `accelerate launch`: a config of accelerate, a number of processes."""
-    if config and (path := done.file(config)):
-        groups.read_beside(done, config.name, path, "accelerate")
+    if config and (config_file := done.file(config)):
+        groups.read_beside(done, config.name, config_file, "accelerate")
     elif config and (strategy := _LAUNCHES.get(str(config.value))):
         done.write(STRATEGY, strategy, config, reason="from TRL's config of this name")
         if not count:
@@ -73,11 +73,11 @@ def _mixture(done: Conversion, given: Given) -> None:
     if not entries:
         return
     columns = [entry.get("columns") or [] for entry in entries]
-    if len(columns[0]) == 1 and all(names == columns[0] for names in columns):
+    if len(columns[0]) == 1 and all(column_names == columns[0] for column_names in columns):
         if columns[0][0] not in _USUAL_COLUMNS:
             done.write("data.text_column", columns[0][0], given)
         read_keys |= {"columns"}
-    elif all(set(map(str, names)) <= _USUAL_COLUMNS for names in columns):
+    elif all(set(map(str, column_names)) <= _USUAL_COLUMNS for column_names in columns):
         read_keys |= {"columns"}
     groups.refuse_unread(done, given, entries, {"path", "data_files", "data_dir", *read_keys})
 
@@ -88,47 +88,49 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
     Source: src/alignment/data.py of huggingface/alignment-handbook at 925acdf."""
     if not isinstance(table := mixture.value, dict):
         return
-    names: list[Given | None] = [mixture]
+    source_keys: list[Given | None] = [mixture]
     entries, other_splits = table.get("datasets"), []
     if mixture.name == "dataset_mixer":
-        names.append(splits)
-        wanted = [str(split) for split in listed(splits.value)] if splits else ["train"]
-        other_splits = [split for split in wanted if "train" not in split]
-        trained = [split for split in wanted if split not in other_splits]
-        entries = [{"id": name, "split": split, "weight": share} for name, share in table.items() for split in trained]
+        source_keys.append(splits)
+        all_splits = [str(split) for split in listed(splits.value)] if splits else ["train"]
+        other_splits = [split for split in all_splits if "train" not in split]
+        train_splits = [split for split in all_splits if split not in other_splits]
+        entries = [
+            {"id": name, "split": split, "weight": share} for name, share in table.items() for split in train_splits
+        ]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and entry.get("id") for entry in entries):
         return
-    parts: dict[str, list[tuple[str, str]]] = {}
-    shares: dict[str, set[Any]] = {}
+    parts_by_name: dict[str, list[tuple[str, str]]] = {}
+    shares_by_name: dict[str, set[Any]] = {}
     for entry in entries:
         part = (str(entry.get("config") or "default"), str(entry.get("split") or "train"))
-        parts.setdefault(str(entry["id"]), []).append(part)
-        shares.setdefault(str(entry["id"]), set()).add(entry.get("weight", 1))
+        parts_by_name.setdefault(str(entry["id"]), []).append(part)
+        shares_by_name.setdefault(str(entry["id"]), set()).add(entry.get("weight", 1))
     columns = {str(column) for entry in entries for column in entry.get("columns") or ()}
-    unread = sorted(columns - _USUAL_COLUMNS) + sorted({str(key) for entry in entries for key in entry} - _ENTRY)
-    first = next(iter(parts.values()), [])
-    configurations = {name for name, _ in first}
-    has_several_shares = any(len(weights) > 1 for weights in shares.values())
-    if unread:
-        done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread), 60)}", *names)
+    unread_keys = sorted(columns - _USUAL_COLUMNS) + sorted({str(key) for entry in entries for key in entry} - _ENTRY)
+    first_parts = next(iter(parts_by_name.values()), [])
+    configurations = {name for name, _ in first_parts}
+    has_several_shares = any(len(weights) > 1 for weights in shares_by_name.values())
+    if unread_keys:
+        done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread_keys), 60)}", *source_keys)
         return
-    if len(configurations) != 1 or has_several_shares or any(part != first for part in parts.values()):
+    if len(configurations) != 1 or has_several_shares or any(part != first_parts for part in parts_by_name.values()):
         why = "a run has one configuration and the same splits for all data sets, but this list has several"
-        done.leave(Why.REFUSED, f"{why}; nearest: one file with all rows as data.path", *names)
+        done.leave(Why.REFUSED, f"{why}; nearest: one file with all rows as data.path", *source_keys)
         return
-    done.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts], *names)
-    weights = [share for weights in shares.values() for share in weights]
+    done.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts_by_name], *source_keys)
+    weights = [share for weights in shares_by_name.values() for share in weights]
     if any(weight != 1 for weight in weights):
-        done.write("data.weights", weights, *names, reason="the share of each data set")
-    for key, values, usual in (
+        done.write("data.weights", weights, *source_keys, reason="the share of each data set")
+    for key, values, usual_value in (
         ("data.name", configurations, "default"),
-        ("data.split", [split for _, split in first], "train"),
+        ("data.split", [split for _, split in first_parts], "train"),
         ("data.eval_split", other_splits, ""),
     ):
-        if (value := "+".join(values)) != usual:
-            done.write(key, value, *names)
+        if (value := "+".join(values)) != usual_value:
+            done.write(key, value, *source_keys)
     if "seed" in table:
-        done.write("data.seed", table["seed"], *names)
+        done.write("data.seed", table["seed"], *source_keys)
     groups.hold_out(done, mixture.name, table.get("test_split_size"))
 
 
@@ -137,8 +139,8 @@ _ENTRY = frozenset("id config split columns weight".split())
 
 def _held_out(done: Conversion, split: Given | None) -> None:
     """Convert the split on which TRL's command evaluates, if it evaluates."""
-    measures = any(not is_off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
-    if not measures or done.has("datasets"):
+    evaluates = any(not is_off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
+    if not evaluates or done.has("datasets"):
         done.leave(Why.NOT_NEEDED, "TRL does not evaluate on this split", split)
     elif split:
         done.write("data.eval_split", split.value, split)
@@ -148,23 +150,23 @@ def _held_out(done: Conversion, split: Given | None) -> None:
 
 def _learnt(done: Conversion, *given: Given | None) -> None:
     """Convert the switches for the tokens to train on. Without a switch, the columns of the data decide."""
-    present, name_on, _ = groups.switches(done, *given)
+    switch_keys, name_on, _ = groups.switches(done, *given)
     if name_on:
-        done.write("task.loss_on", name_on.removesuffix("_only_loss"), *present)
+        done.write("task.loss_on", name_on.removesuffix("_only_loss"), *switch_keys)
         done.write("task.type", "chat", reason=f"{name_on} refers to turns of conversations")
     elif done.given.get("completion_only_loss") is False:
-        done.write("task.loss_on", "all", *present)
-    elif present or done.has("model_name_or_path"):
-        columns = _columns_near(done)
-        if columns >= _PAIR:
+        done.write("task.loss_on", "all", *switch_keys)
+    elif switch_keys or done.has("model_name_or_path"):
+        column_names = _columns_near(done)
+        if column_names >= _PAIR:
             reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats these rows"
-            done.write("task.loss_on", "completion", *present, reason=reason)
+            done.write("task.loss_on", "completion", *switch_keys, reason=reason)
             done.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
             reason = "TRL trains on whole conversations"
-            if not columns:
+            if not column_names:
                 reason += '; set task.loss_on = "completion" for rows with a prompt'
-            done.write("task.loss_on", "all", *present, reason=reason)
+            done.write("task.loss_on", "all", *switch_keys, reason=reason)
 
 
 def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | None) -> None:
