@@ -55,8 +55,8 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
 
 
 def _click(widget: Widget, x: int, y: int) -> None:
-    inside = x - widget.region.x, y - widget.region.y
-    click = Click(widget, *inside, 0, 0, 1, False, False, False, x, y, widget.screen.get_style_at(x, y))
+    offset = x - widget.region.x, y - widget.region.y
+    click = Click(widget, *offset, 0, 0, 1, False, False, False, x, y, widget.screen.get_style_at(x, y))
     # If the click also reached the application, the screen on top would handle it again.
     widget.post_message(click.stop())
 
