@@ -93,12 +93,12 @@ class _Picture:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
                 raster.cross(plot.column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
-        plot_lines = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
+        rows = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
-            return plot_lines
+            return rows
         axis_lines = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
                       inline=is_inline)  # fmt: skip
-        return [*plot_lines, *axis_lines]
+        return [*rows, *axis_lines]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
         """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
@@ -149,9 +149,9 @@ class _Picture:
         if view.cross_step is not None:
             return title_rule(self._reading(view.cross_step), width, glyphs)
         note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
-        if (bad_index := series.last_bad()) is not None:
-            kind = "NaN" if math.isnan(series.values[bad_index]) else "infinite"
-            return title_rule([(f"{view.metric} is {kind} at step {series.steps[bad_index]}", "bad")], width, glyphs, note)
+        if (index := series.last_bad()) is not None:
+            kind = "NaN" if math.isnan(series.values[index]) else "infinite"
+            return title_rule([(f"{view.metric} is {kind} at step {series.steps[index]}", "bad")], width, glyphs, note)
         legend = self._legend(bounds)
         while len(legend) > 1 and width_of(legend) > width - 6:
             legend.pop()
@@ -258,8 +258,8 @@ class LossChart(Pane):
     def watch_view(self) -> None:
         self.redraw()
         if (chart := self.beside) is not None:
-            view = self.view
-            chart.view = replace(chart.view, smoothing=view.smoothing, halvings=view.halvings, cross_step=view.cross_step)
+            now = self.view
+            chart.view = replace(chart.view, smoothing=now.smoothing, halvings=now.halvings, cross_step=now.cross_step)
 
     def show_metric(self, name: str) -> None:
         if name != self.view.metric:

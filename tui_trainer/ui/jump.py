@@ -91,12 +91,12 @@ class JumpDialog(Dialog):
 
     def take_key(self, event: Key) -> bool:
         self._typed += event.character or ""
-        left = [sign for sign in self.spots if event.is_printable and sign.startswith(self._typed)]
+        signs = [sign for sign in self.spots if event.is_printable and sign.startswith(self._typed)]
         for label in self.query(Static):
-            label.display = label.content in left
-        if not left or left == [self._typed]:
+            label.display = label.content in signs
+        if not signs or signs == [self._typed]:
             self.close()
-        if left == [self._typed]:
+        if signs == [self._typed]:
             self._press_below(self.spots[self._typed])
         return True
 

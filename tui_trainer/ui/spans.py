@@ -97,8 +97,8 @@ def sparkline(
     None, NaN and infinity are gaps. Without `low` and `high`, the range is that of the values.
     """
     # Groups are counted from the first value, so that full groups do not change when values are added.
-    group_size = max(math.ceil(len(values) / max(width, 1)), 1)
-    means = [_mean(values[start : start + group_size]) for start in range(0, len(values) if width > 0 else 0, group_size)]
+    size = max(math.ceil(len(values) / max(width, 1)), 1)
+    means = [_mean(values[start : start + size]) for start in range(0, len(values) if width > 0 else 0, size)]
     finite_means = [mean for mean in means if mean is not None]
     bottom = min(finite_means, default=0.0) if low is None else low
     top = max(finite_means, default=1.0) if high is None else high
@@ -158,13 +158,13 @@ def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line =
     """Return a rule of `width` cells with a title at the left and, if there is room, a note at the right."""
     if not title:
         return [(glyphs.rule * width, "rule")]
-    left: Line = [(f"{glyphs.rule * 2} ", "rule"), *([(title, "title")] if isinstance(title, str) else title)]
-    left.append((" ", "rule"))
-    right: Line = [(" ", "rule"), *([(note, "dim")] if isinstance(note, str) else note), (f" {glyphs.rule * 2}", "rule")]
-    rule_cells = width - width_of(left) - width_of(right)
+    head: Line = [(f"{glyphs.rule * 2} ", "rule"), *([(title, "title")] if isinstance(title, str) else title)]
+    head.append((" ", "rule"))
+    tail: Line = [(" ", "rule"), *([(note, "dim")] if isinstance(note, str) else note), (f" {glyphs.rule * 2}", "rule")]
+    rule_cells = width - width_of(head) - width_of(tail)
     if not note or rule_cells < 0:
-        right, rule_cells = [], width - width_of(left)
-    return fit([*left, (glyphs.rule * max(rule_cells, 0), "rule"), *right], width, glyphs.ellipsis)
+        tail, rule_cells = [], width - width_of(head)
+    return fit([*head, (glyphs.rule * max(rule_cells, 0), "rule"), *tail], width, glyphs.ellipsis)
 
 
 def wrapped(text: str, width: int) -> list[str]:

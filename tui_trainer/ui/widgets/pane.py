@@ -257,8 +257,8 @@ class Scroller(Area):
         self._position.redraw()
 
     def _position_line(self) -> Line:
-        lines_above = round(self.scrolled.scroll_y)
-        lines_below = self.scrolled.virtual_size.height - lines_above - self.scrolled.size.height
+        above = round(self.scrolled.scroll_y)
+        below = self.scrolled.virtual_size.height - above - self.scrolled.size.height
         up, down = "^v" if self._position.glyphs.ascii else "\u2191\u2193"
-        texts = [f"{up} {lines_above} above"] * (lines_above > 0) + [f"{down} {lines_below} more below"] * (lines_below > 0)
+        texts = [f"{up} {above} above"] * (above > 0) + [f"{down} {below} more below"] * (below > 0)
         return [("   ".join(texts), "dim")]

@@ -139,10 +139,10 @@ class SettingsTable(Area):
         if len(rows) != len(self.rows):
             self._list.follow()
         self.rows, self.empty = rows, empty
-        old_place, self.key = self._place, key or self.key
+        cursor, self.key = self._place, key or self.key
         if places := self._settings:
             # If two settings are equally near, the cursor moves to the lower one.
-            self._place = min(places, key=lambda row: (rows[row].key != self.key, abs(row - old_place), old_place - row))
+            self._place = min(places, key=lambda row: (rows[row].key != self.key, abs(row - cursor), cursor - row))
             self.key = rows[self._place].key
         self.on_line_list_scrolled()
 
