@@ -97,7 +97,7 @@ class _Picture:
         if view.compact:
             return rows
         axis_lines = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
-                      inline=is_inline)  # fmt: skip
+                                 inline=is_inline)  # fmt: skip
         return [*rows, *axis_lines]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:

@@ -133,11 +133,11 @@ def _agreed_tool(bench: Workbench, what: str, heading: str, arguments: Sequence[
 
 
 def publish(bench: Workbench, folder: RunFolder) -> None:
-    title = one_line(folder.name, _NAME)
+    label = one_line(folder.name, _NAME)
 
     def use(name: str) -> None:
-        arguments, done = ["publish", str(folder.root), "--to", name], f"{title} is published as {one_line(name, 80)}"
-        _agreed_tool(bench, f"publishing to {one_line(name, 60)}", f"Publish {title}", arguments, done)
+        arguments, done = ["publish", str(folder.root), "--to", name], f"{label} is published as {one_line(name, 80)}"
+        _agreed_tool(bench, f"publishing to {one_line(name, 60)}", f"Publish {label}", arguments, done)
 
     hint = "You first see what would be uploaded. A new repository is private."
     _ask_name(bench, "Publish to the hub as", hint, "OWNER/NAME", use)

@@ -86,21 +86,21 @@ class KeyLine(Pane):
     def spots(self) -> Iterator[tuple[int, int]]:
         width = self.size.width
         for y, row in enumerate(self.rows(width)):
-            yield from ((begin, y) for begin, _ in _placed(row, width, self.glyphs))
+            yield from ((first_cell, y) for first_cell, _ in _placed(row, width, self.glyphs))
 
     def on_click(self, event: Click) -> None:
         width = self.size.width
         for row in self.rows(width)[event.y : event.y + 1]:
-            for begin, hint in _placed(row, width, self.glyphs):
-                if begin <= event.x < begin + width_of(hint.line(self.glyphs)):
-                    self.app.simulate_key(hint.key_at(event.x - begin, self.glyphs))
+            for first_cell, hint in _placed(row, width, self.glyphs):
+                if first_cell <= event.x < first_cell + width_of(hint.line(self.glyphs)):
+                    self.app.simulate_key(hint.key_at(event.x - first_cell, self.glyphs))
 
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful actions, best rank first, and `? help` at the end of the line."""
-    shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
-    del shown[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
-    hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown]
+    footer = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
+    del footer[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
+    hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in footer]
     help_actions = [action for action in actions if action.id == "app.help" and action.keys]
     return [*hints, *(KeyHint(action.keys[0], "help", at_end=True) for action in help_actions)]
 

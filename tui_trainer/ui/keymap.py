@@ -233,7 +233,7 @@ def key_sign(key: str, *, ascii_only: bool = False) -> str:
 
 def key_of_sign(sign: str) -> str:
     """Return the key that is shown as `sign`. Empty for a palette name, which replaces the sign of a missing key."""
-    name = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, shown in signs.items() if shown == sign), "")
+    name = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, other_sign in signs.items() if other_sign == sign), "")
     return name or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
 
 
@@ -288,10 +288,10 @@ class Keymap:
         # The user's keys are assigned first, so that they replace default keys.
         for action in sorted(ACTIONS, key=lambda action: action.id not in own_keys):
             # Textual's names are `ctrl+x` for `Ctrl+X`, and `space` for a blank.
-            wanted = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
-                                   for key in own_keys.get(action.id, action.keys))  # fmt: skip
-            keys[action.id] = tuple(key for key in wanted if self._assign(key, action))
-            if wanted and not keys[action.id]:
+            key_names = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
+                                      for key in own_keys.get(action.id, action.keys))  # fmt: skip
+            keys[action.id] = tuple(key for key in key_names if self._assign(key, action))
+            if key_names and not keys[action.id]:
                 self.problems.append(f"{action.id} has no key left; use it from the command palette")
         self.actions = [replace(action, keys=keys[action.id]) for action in ACTIONS]
         self.changed = [entry for entry, preset in zip(self.actions, ACTIONS, strict=True) if entry.keys != preset.keys]

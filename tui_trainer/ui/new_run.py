@@ -85,10 +85,10 @@ class ChoiceOfPath(SearchDialog[Choice]):
     def narrow(self) -> None:
         """List the matching choices, the best first. If the text has not changed, the chosen row stays chosen."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
-        chosen = self.list.chosen if text == self._narrowed_by and self.list.place else None
+        row = self.list.chosen if text == self._narrowed_by and self.list.place else None
         rows = matching(text, local_choices.each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
         self._narrowed_by = text
-        self.list.show(rows, rows.index(chosen) if chosen in rows else 0)
+        self.list.show(rows, rows.index(row) if row in rows else 0)
 
     def _look_again(self) -> None:
         self.narrow()
@@ -202,8 +202,8 @@ class ModelDialog(ChoiceOfPath):
     heading = "New run, 2 of 2: the model"
 
     def __init__(self, bench: Workbench, data: str) -> None:
-        words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
-        super().__init__(bench, MODEL_KEY, words, local_choices.models_here)
+        hint = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
+        super().__init__(bench, MODEL_KEY, hint, local_choices.models_here)
         self._data = data
         self._columns: dict[str, str] = {}
         """Columns that the user has chosen, by setting, such as `data.text_column`."""
@@ -240,13 +240,13 @@ class ModelDialog(ChoiceOfPath):
         lines = [line for problem in result.problems for line in paragraph(one_line(str(problem)), width, "bad")]
         if (loaded := result.loaded) is None:
             return lines
-        why = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
+        note = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
         unused_columns = [name for name in result.first.columns if name not in loaded.columns.values()]
         if value == FROM_SCRATCH and columns and unused_columns:
             hint = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
             columns.append(f"unused columns: {', '.join(unused_columns)}; {hint}")
-        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(result.plan) if result.plan else ())]
+        rows = [f"task {loaded.config.task.type}: {note}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]
 

@@ -80,7 +80,7 @@ class TopLine(Pane):
             yield first_cell, 0
 
     def on_click(self, event: Click) -> None:
-        later_tabs = [begin for begin, _ in self.spots() if begin > event.x]
+        later_tabs = [first_cell for first_cell, _ in self.spots() if first_cell > event.x]
         page = len(PLACES[1:]) - 1 - len(later_tabs)
         if page >= 0:
             self._bench.go(page)

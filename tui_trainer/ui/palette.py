@@ -218,9 +218,9 @@ def actions_here(app: Any) -> list[Command]:
 
 def all_commands(app: Any) -> list[Command]:
     """Return all entries: actions of this page and of others, settings, recipes, sections of guides, and themes."""
-    others = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
-    others += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
-    actions = [_command(app, action, refusal) for action, refusal in others if action.name not in _MOVES]
+    entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
+    entries += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
+    actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
     themes = [replace(theme, name=f"Theme: {theme.name}", elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, elsewhere=True) for section in guide_commands(app)]
     return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]

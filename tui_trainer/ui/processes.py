@@ -54,8 +54,8 @@ def in_order(processes: Iterable[ProcessUse], name: str) -> list[ProcessUse]:
 
 def _card_words(use: ProcessUse) -> str:
     """Return the memory that a process uses on each GPU, such as `0: 12.0 GiB`."""
-    sizes = sorted(use.card_bytes.items())
-    return " ".join(f"{index}: {'--' if size is None else format_bytes(size)}" for index, size in sizes)
+    card_sizes = sorted(use.card_bytes.items())
+    return " ".join(f"{index}: {'--' if size is None else format_bytes(size)}" for index, size in card_sizes)
 
 
 def since_words(started_at: float, now: float) -> str:

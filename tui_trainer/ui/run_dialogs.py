@@ -65,11 +65,11 @@ class DoctorDialog(Dialog):
         return rows[:-1]
 
     def _finding_lines(self, finding: FoundCause, width: int) -> list[Line]:
-        diagnosis, safe = finding.found, self.glyphs.only
+        diagnosis, safe_text = finding.found, self.glyphs.only
         role: Role = "bad" if diagnosis.is_fault else "warn" if finding.matters else "text"
         lines: list[Line] = [[(finding.symptom.title, role), (f"  {finding.cost_words}", "bold")]]
-        texts = [("", safe(diagnosis.cause)), ("", safe(diagnosis.evidence))]
-        texts += [("set", settings_words(diagnosis.fix or {})), ("do", safe(diagnosis.advice))]
+        texts = [("", safe_text(diagnosis.cause)), ("", safe_text(diagnosis.evidence))]
+        texts += [("set", settings_words(diagnosis.fix or {})), ("do", safe_text(diagnosis.advice))]
         for label, text in [*texts, ("why", finding.symptom.why)]:
             text_role: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
             lines += labelled(label, text, _LABEL, width, text_role) if text else []
@@ -101,8 +101,8 @@ class TryDialog(FieldDialog):
         if self._chats:
             # The prompts of the run's samples contain tokens of the chat template, so none is proposed.
             self._text = ""
-        checkpoint = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
-        self._newest = f"latest checkpoint: {checkpoint}, training continues; " if bench.run.alive else ""
+        checkpoint_text = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
+        self._newest = f"latest checkpoint: {checkpoint_text}, training continues; " if bench.run.alive else ""
         self._has_base = state.plan is not None and bool(state.plan.base_model)
         enter_label = "continue the text" if task.continues else "ask the model"
         self.keys = (("enter", enter_label), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))

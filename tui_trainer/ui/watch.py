@@ -86,8 +86,8 @@ class WatchedRun:
 
     def take(self) -> bool:
         """Apply the events that `look` has read. Return whether there is something new to show."""
-        state, was_alive = (self.alive, self.has_report), self._shown[0]
-        has_news, self._shown = bool(self._new) or state != self._shown, state
+        shown_state, was_alive = (self.alive, self.has_report), self._shown[0]
+        has_news, self._shown = bool(self._new) or shown_state != self._shown, shown_state
         while self._new:
             event = self._new.popleft()
             self.state.apply(event)

@@ -457,9 +457,9 @@ class Workbench:
         def report(problem: str) -> None:
             if run is self.run and action == "stop":
                 self._stop_pending = bool(problem)
-            leaving = self.leave_when_over and action == "stop"
-            notice = "saving and stopping the run; the screens close afterwards" if leaving else f"requested: {action}"
-            self.tell(problem or notice, "bad" if problem else "warn" if leaving else "dim")
+            is_leaving = self.leave_when_over and action == "stop"
+            text = "saving and stopping the run; the screens close afterwards" if is_leaving else f"requested: {action}"
+            self.tell(problem or text, "bad" if problem else "warn" if is_leaving else "dim")
             self.app.poll_soon()
             self.app.draw()
 

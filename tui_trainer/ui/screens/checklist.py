@@ -106,7 +106,7 @@ class ChecklistPage(ListPage):
 
     def _counts(self, width: int, _: int) -> list[Line]:
         bench, status_counts, glyphs = self.bench, counts(self._findings), self.bench.glyphs
-        visible, is_check = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
+        seen_rows, is_check = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
         line: Line = []
         for status in _COUNTED:
             if status != "error" or status_counts[status]:
@@ -120,7 +120,7 @@ class ChecklistPage(ListPage):
         elif not is_check:
             note = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
         elif len(is_check) > self._list.size.height:
-            note += f"{sum(is_check[: visible.start]) + 1}-{sum(is_check[: visible.stop])} of {sum(is_check)} "
+            note += f"{sum(is_check[: seen_rows.start]) + 1}-{sum(is_check[: seen_rows.stop])} of {sum(is_check)} "
         return [beside(fit(line, max(width - cell_len(note), 0), glyphs.ellipsis), [(note, "dim")], width)]
 
     def _row(self, finding: Finding | str, width: int) -> Line:

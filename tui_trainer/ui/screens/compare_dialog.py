@@ -110,7 +110,7 @@ def _curve(sign: str, run: ComparedRun, state: RunState, name: str, unit: str) -
     """Return the curve of the metric `name`. The training loss also has marks at the evaluations."""
     if name == LOSS:
         point_series = ([(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
-                 for curve in (run.train_curve, run.eval_curve))  # fmt: skip
+                        for curve in (run.train_curve, run.eval_curve))  # fmt: skip
         return ComparedCurve(sign, *point_series)
     metric = metric_of(state, name)
     return ComparedCurve(sign, metric_points(state, metric, unit) if metric else ())

@@ -177,8 +177,8 @@ class PreviewDialog(Dialog):
 
         signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
         sample, count = preview.samples[self._sample], len(preview.samples)
-        parts = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
-        return [[(text, _ROLES[mark]) for text, mark in line] for line in parts]
+        lines = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
+        return [[(text, _ROLES[mark]) for text, mark in line] for line in lines]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
         """Return the statistics of all rows. Columns are kept; longer lines are wrapped and indented."""

@@ -263,11 +263,11 @@ def table_rows(
         matches = {key: hit for key, hit in matches.items() if hit.rank[0] < IN_TEXT}
     ranked_groups: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
     for _, title, settings in groups():
-        shown = [setting for setting in settings if setting.key in matches]
-        shown.sort(key=lambda setting: matches[setting.key].rank)
-        if shown:
-            rows = [_row(document, setting, matches[setting.key].places, setting.key in unread) for setting in shown]
-            ranked_groups.append((matches[shown[0].key].rank, [ListRow(name=title), *rows]))
+        section = [setting for setting in settings if setting.key in matches]
+        section.sort(key=lambda setting: matches[setting.key].rank)
+        if section:
+            rows = [_row(document, setting, matches[setting.key].places, setting.key in unread) for setting in section]
+            ranked_groups.append((matches[section[0].key].rank, [ListRow(name=title), *rows]))
     ranked_groups.sort(key=lambda part: part[0])
     return [row for _, rows in ranked_groups for row in rows]
 

@@ -116,8 +116,8 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
         # The columns have room for one more digit, so that a growing figure does not move the others.
         text_cells = max(column_cells - len(title) - 1, len(text) + 1) if column_cells else 0
         line += [(f"{title} ", "dim"), (text.ljust(text_cells), role)]
-    step = plan.step_seconds
-    note = "" if step.value is None else one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
+    seconds = plan.step_seconds
+    note = "" if seconds.value is None else one_line(f"a step takes {format_seconds(seconds.value)}: {seconds.reason}")
     return [line, [(" " * LABEL_CELLS + note, "dim")]]
 
 
@@ -149,7 +149,7 @@ def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[S
 
 def _ends(segment_bytes: list[int], scale: float, cells: int) -> list[int]:
     """Return where each segment of the bar ends, in cells. The plan gets at least one cell, so that it is visible."""
-    end_cells = [round(total * scale) for total in accumulate(segment_bytes)]
+    end_cells = [round(total_bytes * scale) for total_bytes in accumulate(segment_bytes)]
     if end_cells[-1] > end_cells[0] or len(segment_bytes) == 1:
         return end_cells
     largest_index = max(range(1, len(segment_bytes)), key=segment_bytes.__getitem__)
@@ -184,11 +184,11 @@ class ConfigPanes:
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
         dot: Span = (f"  {glyphs.dot}  ", "dim")
-        changed, problems, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
+        changed_count, problem_count, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
         no_problems: Line = [(f"{glyphs.good} no problems", "good")]
-        right: Line = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")] if problems else no_problems
+        right: Line = [(f"{glyphs.bad} {quantity(problem_count, 'problem')}", "bad")] if problem_count else no_problems
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
-        left += [(f"{changed} changed", "bold" if changed else "dim"), dot]
+        left += [(f"{changed_count} changed", "bold" if changed_count else "dim"), dot]
         if document.file is None:
             left.append((f"no file yet, {quantity(unsaved, 'unsaved change')}" if unsaved else "no file yet", "dim"))
             return [beside(left, right, width)]
@@ -304,7 +304,7 @@ def _last_part(setting: Setting, option: str) -> str:
 
 def _value_and_source(model: ConfigModel, setting: Setting) -> str:
     document, key = model.document, setting.key
-    where = document.where(key)
-    source = {EDITED_HERE: "edited", "default": "default"}.get(where, f"from {where}")
+    origin = document.where(key)
+    source = {EDITED_HERE: "edited", "default": "default"}.get(origin, f"from {origin}")
     recipe_note = f"; recipe: {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
     return f"{model.value_text(key)} ({source}{recipe_note}{'; advanced' * setting.advanced})"

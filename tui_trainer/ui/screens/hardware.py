@@ -220,8 +220,8 @@ class Machine:
                 lines.append([*start, (path, "dim")])
             else:
                 lines += [start, *self.hanging([(" " * label_width, "text")], path, "dim")]
-        rates = self.gauges.disk_rates[: None if self.wide else 1] if self.gauges and not self.hardware.gpus else ()
-        for disk in rates:
+        disks = self.gauges.disk_rates[: None if self.wide else 1] if self.gauges and not self.hardware.gpus else ()
+        for disk in disks:
             rate_text = f"reads {format_bytes(round(disk.read))}/s, writes {format_bytes(round(disk.write))}/s"
             lines.append([(pad(disk.name, label_width), "dim"), (rate_text, "text")])
         return self.titled("disk", lines) if folders else []

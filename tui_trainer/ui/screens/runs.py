@@ -201,8 +201,8 @@ class RunsPage(FilteredPage, ListPage):
         return view.detail_lines(run, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if run else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
-        visible, count = self.table.seen_places, len(self.model.shown)
-        position = f"{visible.start + 1}-{visible.stop} of {count}" if len(visible) < count else ""
+        seen_rows, count = self.table.seen_places, len(self.model.shown)
+        position = f"{seen_rows.start + 1}-{seen_rows.stop} of {count}" if len(seen_rows) < count else ""
         note: Line = [(f"; {self.bench.exports.words}", "accent")] if self.bench.exports.words else []
         if self.model.marked and not note:
             for name in ("compare", "export", "delete"):

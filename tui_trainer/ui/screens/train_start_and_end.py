@@ -99,13 +99,13 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         for target in result.targets_of(state):
             verdict, role = scene.verdict(target.met, target.verdict)
             lines += scene.labelled("target", f"{verdict}: {target.words}", width, _STORY_LABEL, role)
-        if words := result.better_words(state):
-            lines += scene.wrapped(words, width, role="warn")
+        if text := result.better_words(state):
+            lines += scene.wrapped(text, width, role="warn")
     rows, (grade, is_slow) = speed_rows(state), result.rated_speed(state)
     # On a wide screen, the grade stays in the rows at the end.
     if rows and width < _WIDE_RESULT and grade:
         lines += scene.labelled("speed", grade, width, _STORY_LABEL, "warn" if is_slow else "text")
-        rows = [(label, tail) for label, words in rows if (tail := words.removeprefix(grade).removeprefix("; "))]
+        rows = [(label, tail) for label, text in rows if (tail := text.removeprefix(grade).removeprefix("; "))]
     actions: list[tuple[str, str]] = []
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
@@ -116,11 +116,11 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         verb = "classify" if labels_rows(state.task) else "answer" if holds_conversations(state.task) else "continue"
         actions = [("try_model", f"{verb} a text you type"), ("export", "export")]
     actions += [("report", "copy report path")] * bool(scene.report)
-    spans: list[Line] = [[(scene.key_of(f"train.{name}"), "key"), (f" {words}   ", "text")] for name, words in actions]
+    spans: list[Line] = [[(scene.key_of(f"train.{name}"), "key"), (f" {text}   ", "text")] for name, text in actions]
     lines += [[("next".ljust(_STORY_LABEL), "dim"), *chain(*spans)]] if spans else []
     # These rows are last, because a small terminal has no room for them.
-    for label, words in rows:
-        lines += scene.labelled(label, words, width, _SPEED_LABEL)
+    for label, text in rows:
+        lines += scene.labelled(label, text, width, _SPEED_LABEL)
     return lines
 
 

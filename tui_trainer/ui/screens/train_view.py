@@ -77,7 +77,7 @@ class TrainScene:
 
     @property
     def newest_table(self) -> EvalDone | None:
-        return next((done for done in reversed(self.run.evals) if done.table_rows), None)
+        return next((event for event in reversed(self.run.evals) if event.table_rows), None)
 
     def verdict(self, is_met: bool | None, words: str = "") -> Span:
         """Return `words` after the sign for good (True), bad (False) or unknown (None)."""
