@@ -82,16 +82,16 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
 
         return [*speed_lines(result, width), *notes(result["variants"])]
 
-    name = one_line(folder.name, _NAME)
+    run_name = one_line(folder.name, _NAME)
     about = [
-        f"Measures how fast {name} answers: one by one, in batches, with beams, quantized, compiled, exported.",
+        f"Measures how fast {run_name} answers: one by one, in batches, with beams, quantized, compiled, exported.",
         "Each variant runs in a fresh process on held-out rows. This takes minutes.",
     ]
     tool = Tool(
-        bench, f"bench {name}", ["bench", "run", str(folder.root), *_gpu_option(bench)], measures=True,
-        done=lambda _: f"measured the speed of {name}",
+        bench, f"bench {run_name}", ["bench", "run", str(folder.root), *_gpu_option(bench)], measures=True,
+        done=lambda _: f"measured the speed of {run_name}",
     )  # fmt: skip
-    open_tool(bench, tool, f"Speed of {name}", about, show)
+    open_tool(bench, tool, f"Speed of {run_name}", about, show)
 
 
 def report(bench: Workbench, folder: RunFolder) -> None:

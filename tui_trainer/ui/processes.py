@@ -205,10 +205,10 @@ class ProcessesDialog(Dialog):
     def _refusal(self, process: ProcessUse) -> str:
         """Return why a process cannot be ended from this dialog; empty if it can be ended."""
         stop_key, quit_key = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
-        ours = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
+        pids = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
         if process.started_at is None:
             return "it runs outside this container and can only be ended there"
-        if process.pid in ours:
+        if process.pid in pids:
             subject = "this is tui-trainer itself" if process.pid == os.getpid() else "it is part of tui-trainer"
             has_run = self._bench.run_is_ours_and_alive
             return f"{subject}: {f'{stop_key} on the Train screen saves and stops the run; ' * has_run}{quit_key} quits"

@@ -48,12 +48,12 @@ def offer_start(bench: Workbench) -> None:
     from tui_trainer.launching.open_run import name_prefix, start_problems
 
     bench.start_wanted = False
-    loaded, plan = bench.document.loaded, bench.plan
-    problems = bench.plan_problems if plan is None else start_problems(loaded) if loaded else ()
+    config, plan = bench.document.loaded, bench.plan
+    problems = bench.plan_problems if plan is None else start_problems(config) if config else ()
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.config.output.name or (name_prefix(loaded) if loaded else plan.recipe))}?"
+    title = f"Start {one_line(plan.config.output.name or (name_prefix(config) if config else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))
@@ -150,17 +150,17 @@ def start(bench: Workbench) -> None:
 
     if _is_refused_now(bench):
         return
-    loaded = bench.document.loaded if bench.document else None
-    if loaded is None:
+    loaded_config = bench.document.loaded if bench.document else None
+    if loaded_config is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
     # The data is resolved again, because files may have been added since the plan was made.
-    loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
+    loaded_config, plan = replace(loaded_config, data=ResolvedData()), None if bench.is_planning else bench.plan
     # Train shows what the start waits for, instead of an earlier run.
     bench.show_run(None)
     bench.go(TRAIN_PAGE)
     _open(
-        bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
+        bench, "starting ...", partial(open_new, loaded_config, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),
     )  # fmt: skip
 

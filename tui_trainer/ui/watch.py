@@ -129,7 +129,7 @@ class WatchedRun:
             self.news.append((f"the run failed: {event.message}", "error"))
         elif isinstance(event, events.RunFinished):
             message, loss = f"the run {ending_words(self.state)}", event.eval_loss
-            # If the weights of an earlier step are kept, the words already contain a score.
+            # If the weights of an earlier step are kept, the message already contains a score.
             message += f", held-out loss {loss:.4f}" if loss is not None and kept_step(self.state) is None else ""
             self.news.append((message, "information"))
         elif text := lines.event_line(event, self.state):

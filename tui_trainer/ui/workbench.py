@@ -528,7 +528,7 @@ class Workbench:
         document.set_fitted(*result)
         self._noted_revision = document.revision
         self._tell_what_followed()
-        loaded = result[0]
+        loaded_config = result[0]
         if document.own_problems:
             self._planned(document.own_problems)
             self._checked([])
@@ -538,7 +538,7 @@ class Workbench:
             from tui_trainer.launching.prepare import estimated_plan
 
             try:
-                return estimated_plan(loaded, gpu=gpu)
+                return estimated_plan(loaded_config, gpu=gpu)
             except InputError as error:
                 return error.problems
 
@@ -594,15 +594,15 @@ class Workbench:
         self.app.draw()
 
     def _check(self, document: ConfigDocument) -> None:
-        loaded, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
-        if loaded is None:
+        loaded_config, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
+        if loaded_config is None:
             return
 
         def check() -> list[Finding]:
             from tui_trainer.advice.checklist import run_checks
             from tui_trainer.advice.gather import gather
 
-            return run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
+            return run_checks(gather(loaded_config, hardware=hardware, plan=plan, gpu=gpu))
 
         self._work_out("checks", check, self._checked)
 

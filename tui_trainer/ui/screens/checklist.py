@@ -236,14 +236,14 @@ class ChecklistPage(ListPage):
     def action_apply_all(self) -> None:
         if (document := self.bench.document) is None or document.loaded is None:
             return
-        loaded, revision = document.loaded, document.revision
+        loaded_config, revision = document.loaded, document.revision
         self.bench.tell("finding the fixes that go together ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
             from tui_trainer.advice.checklist import apply_fixes
             from tui_trainer.advice.gather import gather
 
-            return revision, apply_fixes(loaded, gather)[1]
+            return revision, apply_fixes(loaded_config, gather)[1]
 
         self.bench.background.do("fixes", work, self._apply_all)
 

@@ -347,7 +347,7 @@ class ConfigPage(ListPage):
     def action_download(self) -> None:
         """Download a data set if the cursor is on a data setting, otherwise a model."""
         is_data = self.key in ("data.path", "data.eval_path")
-        loaded, name = self.model.document.loaded, ""
-        if loaded:
-            name = loaded.config.data.path if is_data else loaded.config.model.model_name_or_path
+        loaded_config, name = self.model.document.loaded, ""
+        if loaded_config:
+            name = loaded_config.config.data.path if is_data else loaded_config.config.model.model_name_or_path
         download(self.bench, "data set" if is_data else "model", name if is_hub_name(name) else "")

@@ -131,13 +131,13 @@ class Machine:
         lines: list[Line] = []
         for gpu, name in zip(gpus, names, strict=True):
             is_used = chosen_gpu is not None and gpu.index == chosen_gpu.index
-            start: Line = [(f"{self.glyphs.pointer if is_used else ' '} ", "accent")]
-            start.append((f"{gpu.index:>{index_digits}} {pad(name, name_width)}", "bold" if is_used else "text"))
+            line: Line = [(f"{self.glyphs.pointer if is_used else ' '} ", "accent")]
+            line.append((f"{gpu.index:>{index_digits}} {pad(name, name_width)}", "bold" if is_used else "text"))
             if problem := gpu.problem or ("" if gpu.visible else "hidden by CUDA_VISIBLE_DEVICES"):
-                lines += self.hanging([*start, ("  ", "text")], one_line(problem), "bad" if gpu.problem else "dim")
+                lines += self.hanging([*line, ("  ", "text")], one_line(problem), "bad" if gpu.problem else "dim")
             else:
                 gauge = gauges.get(gpu.index, Gpu(index=gpu.index, memory_bytes=gpu.memory_bytes))
-                lines.append([*start, *_columns(gauge, self.glyphs, room_cells)])
+                lines.append([*line, *_columns(gauge, self.glyphs, room_cells)])
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
@@ -213,13 +213,13 @@ class Machine:
         room_width = max((len(describe.room_words(folder)) for folder in folders), default=0) + 2
         lines: list[Line] = []
         for folder in folders:
-            start: Line = [(pad(folder.label, label_width), "dim")]
-            start.append((pad(describe.room_words(folder), room_width), "bad" if folder.writable is False else "text"))
+            line: Line = [(pad(folder.label, label_width), "dim")]
+            line.append((pad(describe.room_words(folder), room_width), "bad" if folder.writable is False else "text"))
             path = describe.place_path(folder)
-            if width_of(start) + cell_len(path) <= self.width:
-                lines.append([*start, (path, "dim")])
+            if width_of(line) + cell_len(path) <= self.width:
+                lines.append([*line, (path, "dim")])
             else:
-                lines += [start, *self.hanging([(" " * label_width, "text")], path, "dim")]
+                lines += [line, *self.hanging([(" " * label_width, "text")], path, "dim")]
         disks = self.gauges.disk_rates[: None if self.wide else 1] if self.gauges and not self.hardware.gpus else ()
         for disk in disks:
             rate_text = f"reads {format_bytes(round(disk.read))}/s, writes {format_bytes(round(disk.write))}/s"
@@ -450,8 +450,8 @@ class HardwarePage(ListPage):
 
     def _look_at_runs_folder(self) -> None:
         """Read the free space of the folder for runs if the folder has changed, and show it."""
-        loaded = self.bench.document.loaded if self.bench.document else None
-        path = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
+        loaded_config = self.bench.document.loaded if self.bench.document else None
+        path = from_the_root(loaded_config.config.output.runs_dir) if loaded_config else self._runs_folder
 
         def update(runs: Place) -> None:
             folders = tuple(runs if folder.label == runs.label else folder for folder in self.bench.hardware.places)

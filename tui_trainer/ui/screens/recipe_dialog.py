@@ -120,8 +120,8 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def _task_of(self, recipe: Profile) -> str:
         """Return the task that a run with this recipe would have; until that is computed, the task in the recipe."""
-        loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
-        task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
+        loaded_config = (self._fits or {}).get(recipe.name, (None, ""))[0]
+        task = loaded_config.config.task.type if loaded_config else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
 
     def on_choice(self) -> None:
