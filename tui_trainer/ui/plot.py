@@ -69,18 +69,18 @@ def domain_steps(last_step: int, total_steps: int) -> int:
     return total_steps if last_step <= total_steps < steps else steps
 
 
-def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
+def window(domain_steps: int, last_step: int, halvings: int, around: int | None) -> Bounds:
     """Return the steps to show: all, or after `halvings` a shorter range with `around` or with the newest step.
 
     A shorter range starts at a multiple of half its length: it jumps now and then instead of sliding at each step.
     """
-    length = domain / 2**halvings
+    length = domain_steps / 2**halvings
     if not halvings:
-        return Bounds(0, domain)
+        return Bounds(0, domain_steps)
     half_length = length / 2
-    centre_step = last_step if around is None else around
-    first_step = max(math.floor(centre_step / half_length) - (around is None), 0) * half_length
-    if around is not None and first_step > 0 and centre_step - first_step < half_length / 2:
+    target_step = last_step if around is None else around
+    first_step = max(math.floor(target_step / half_length) - (around is None), 0) * half_length
+    if around is not None and first_step > 0 and target_step - first_step < half_length / 2:
         first_step -= half_length / 2
     return Bounds(first_step, first_step + length)
 

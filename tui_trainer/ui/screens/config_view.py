@@ -74,8 +74,8 @@ class MemoryUse:
     @classmethod
     def of(cls, parts: Iterable[tuple[str, int]], budget: MemoryBudget) -> "MemoryUse":
         kind_bytes = dict.fromkeys(KINDS, 0)
-        for name, part_bytes in parts:
-            kind_bytes[_KIND_OF.get(name, REST)] += part_bytes
+        for part_name, part_bytes in parts:
+            kind_bytes[_KIND_OF.get(part_name, REST)] += part_bytes
         total_bytes, free_bytes = budget.total_bytes, budget.free_bytes
         others = OTHERS, 0 if total_bytes is None or free_bytes is None else max(total_bytes - free_bytes, 0)
         return cls((others, *((kind, size_bytes) for kind, size_bytes in kind_bytes.items() if size_bytes)), budget)
