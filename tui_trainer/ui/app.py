@@ -146,17 +146,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             from tui_trainer.runs.lock import owner
             from tui_trainer.runs.registry import newest_runs
 
-            newest = newest_runs()
-            return bool(newest), [folder for folder in newest if owner(folder.lock) is not None]
+            recent_runs = newest_runs()
+            return bool(recent_runs), [folder for folder in recent_runs if owner(folder.lock) is not None]
 
         def offer(answer: "tuple[bool, list[RunFolder]]") -> None:
-            has_runs, living = answer
+            has_runs, living_runs = answer
             self.bench.has_no_runs = not has_runs
             self.draw()
-            if living:
+            if living_runs:
                 from tui_trainer.ui.starting import offer_to_watch
 
-                self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
+                self.bench.ask_when_free(partial(offer_to_watch, self.bench, living_runs))
 
         self.bench.background.do("runs", read, offer)
 
@@ -455,31 +455,31 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(JumpDialog(spots_on(self.screen)))
 
     def action_palette(self) -> None:
-        words = "Search actions, settings, runs, recipes, guides and themes"
-        dialog = palette.Palette(words, palette.all_commands(self))
+        placeholder = "Search actions, settings, runs, recipes, guides and themes"
+        dialog = palette.Palette(placeholder, palette.all_commands(self))
         palette.add_runs(self, dialog)
         self.open(dialog)
 
     def action_interrupt(self) -> None:
-        if selected := self.screen.get_selected_text():
-            self.copy_to_clipboard(selected)
+        if selected_text := self.screen.get_selected_text():
+            self.copy_to_clipboard(selected_text)
             self.bench.tell("copied, if your terminal lets programs copy (OSC 52)", "good")
             return
-        ends = f"{self.key_of('app.quit')} quits; if a run is active, you are asked first"
-        self.bench.tell(f"Ctrl+C stops nothing here: {ends}", "warn")
+        quit_hint = f"{self.key_of('app.quit')} quits; if a run is active, you are asked first"
+        self.bench.tell(f"Ctrl+C stops nothing here: {quit_hint}", "warn")
 
     def action_command(self) -> None:
         self.open(palette.Palette("Copy a command", palette.command_lines(self)))
 
     def action_theme(self) -> None:
-        back = partial(setattr, self, "theme", self.theme)
-        self.open(palette.Palette("Choose a theme", palette.theme_commands(self, shows=True), back))
+        restore_theme = partial(setattr, self, "theme", self.theme)
+        self.open(palette.Palette("Choose a theme", palette.theme_commands(self, shows=True), restore_theme))
 
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
-        on = "bell on: it rings if a run ends while another window has the focus"
-        self.bench.tell(on if self.preferences.bell else "bell off")
+        on_message = "bell on: it rings if a run ends while another window has the focus"
+        self.bench.tell(on_message if self.preferences.bell else "bell off")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
@@ -488,18 +488,18 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         role: Role
         try:
             path = Path(self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd())))
-            words, role = f"screen saved to ./{path.name}", "good"
+            message, role = f"screen saved to ./{path.name}", "good"
         except OSError as error:
-            words, role = f"could not save the screen: {system_reason(error)}", "bad"
-        self.bench.tell(words, role)
+            message, role = f"could not save the screen: {system_reason(error)}", "bad"
+        self.bench.tell(message, role)
         if self.dialog:
             # The dialog may hide the notice.
-            self.notify(words, markup=False)
+            self.notify(message, markup=False)
 
     def action_mouse(self) -> None:
         key, has_mouse = self.key_of("app.mouse"), self.terminal is not None and self.terminal.switch_mouse()
-        words = "clicks work here" if has_mouse else "the mouse selects text of the terminal"
-        self.bench.tell(f"{words}: {key} {'leaves the mouse to the terminal' if has_mouse else 'takes it back'}")
+        effect = "clicks work here" if has_mouse else "the mouse selects text of the terminal"
+        self.bench.tell(f"{effect}: {key} {'leaves the mouse to the terminal' if has_mouse else 'takes it back'}")
 
     def action_suspend(self) -> None:
         note = "tui-trainer is suspended: `fg` resumes it"

@@ -72,20 +72,20 @@ class Background:
 
     @property
     def _names(self) -> set[str]:
-        return {*self._busy_with.values(), *(name for waiting in self._waiting.values() for name in waiting)}
+        return {*self._busy_with.values(), *(name for lane_work in self._waiting.values() for name in lane_work)}
 
     def _work_on(self, lane: str) -> None:
-        waiting = self._waiting[lane]
+        waiting_work = self._waiting[lane]
         while True:
             with self._changed:
-                while not waiting:
+                while not waiting_work:
                     self._changed.wait()
-                name, (work, answer) = waiting.popitem(last=False)
+                name, (work, answer) = waiting_work.popitem(last=False)
                 self._busy_with[lane] = name
-                number = self._newest[name]
+                request_number = self._newest[name]
             callback: Callable[[], None] | None = None
             try:
-                callback = partial(self._answer, name, number, answer, work())
+                callback = partial(self._answer, name, request_number, answer, work())
             except GivenUp:
                 pass
             except Exception as error:  # reported in the event loop

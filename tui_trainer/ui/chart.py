@@ -65,14 +65,14 @@ class _Picture:
 
     def _evaluations(self) -> list[tuple[int, float]]:
         """Return `(step, value)` for each evaluation that measured the metric."""
-        marked = ((done.step, self.metric.marked(done)) for done in self.state.evals)
-        return [(step, value) for step, value in marked if value is not None]
+        step_values = ((event.step, self.metric.marked(event)) for event in self.state.evals)
+        return [(step, value) for step, value in step_values if value is not None]
 
     def _evals(self) -> list[tuple[int, float]]:
         """Return `(step, value)` for each evaluation in the window. On a logarithmic axis, values are logarithms."""
         low, high = self.shown.low, self.shown.high
-        finite = [(step, value) for step, value in self._evaluations() if low <= step <= high and math.isfinite(value)]
-        return [(step, math.log10(value)) for step, value in finite if value > 0] if self.view.log else finite
+        points = [(step, value) for step, value in self._evaluations() if low <= step <= high and math.isfinite(value)]
+        return [(step, math.log10(value)) for step, value in points if value > 0] if self.view.log else points
 
     def wanted_bounds(self) -> Bounds | None:
         """Return the range that the y axis should show: the curve, and evaluations near it. None without values."""
@@ -81,24 +81,24 @@ class _Picture:
         if core is None:
             return Bounds(min(values), max(values)) if values else None
         reach = core.span / 2 or math.inf
-        near = [value for value in values if core.low - reach <= value <= core.high + reach]
-        return Bounds(min(core.low, *near), max(core.high, *near)) if near else core
+        near_values = [value for value in values if core.low - reach <= value <= core.high + reach]
+        return Bounds(min(core.low, *near_values), max(core.high, *near_values)) if near_values else core
 
     def plot(self, bounds: Bounds, width: int, height: int) -> list[Line]:
-        view, glyphs, inline = self.view, self.glyphs, height + 1 < _LABELS_FROM
-        raster = Raster(width - GUTTER, height - (0 if view.compact else 1 if inline else 2), glyphs)
+        view, glyphs, is_inline = self.view, self.glyphs, height + 1 < _LABELS_FROM
+        raster = Raster(width - GUTTER, height - (0 if view.compact else 1 if is_inline else 2), glyphs)
         bad_columns = self._paint_curves(raster, bounds)
         self._mark_evaluations(raster, bounds)
         if not view.compact:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
                 raster.cross(plot.column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
-        body = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
+        rows = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
-            return body
-        axis = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
-                      inline=inline)  # fmt: skip
-        return [*body, *axis]
+            return rows
+        axis_lines = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
+                                 inline=is_inline)  # fmt: skip
+        return [*rows, *axis_lines]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
         """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
@@ -120,9 +120,9 @@ class _Picture:
 
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
         """Draw the marks of evaluations, at most one in each few columns, because more would hide the curve."""
-        glyphs, per_step = self.glyphs, raster.width / self.shown.span / _MARK_EVERY
-        newest = {int((step - self.shown.low) * per_step): (step, value) for step, value in self._evals()}
-        for step, value in newest.values():
+        glyphs, marks_per_step = self.glyphs, raster.width / self.shown.span / _MARK_EVERY
+        newest_points = {int((step - self.shown.low) * marks_per_step): (step, value) for step, value in self._evals()}
+        for step, value in newest_points.values():
             sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
             column, row = plot.column_of(step, self.shown, raster.width), plot.row_of(value, bounds, raster.height)
             raster.mark(column, row, sign, "chart_eval")
@@ -132,13 +132,13 @@ class _Picture:
 
         A name is left out if its value is out of range, if its cells are taken, or if a lower baseline has the row.
         """
-        drawn, line = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
+        used_rows, leader = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
         for name, loss in sorted(self.metric.to_beat(self.state).items(), key=itemgetter(1)):
             value = math.log10(loss) if self.view.log and loss > 0 else loss
             row = plot.row_of(value, bounds, raster.height)
-            if bounds.low <= value <= bounds.high and row not in drawn:
-                drawn.add(row)
-                raster.label(row, f"{line} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
+            if bounds.low <= value <= bounds.high and row not in used_rows:
+                used_rows.add(row)
+                raster.label(row, f"{leader} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
         """Return the title line: the newest value, the values at the crosshair, a warning about NaN, or the legend."""
@@ -149,25 +149,25 @@ class _Picture:
         if view.cross_step is not None:
             return title_rule(self._reading(view.cross_step), width, glyphs)
         note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
-        if (bad := series.last_bad()) is not None:
-            kind = "NaN" if math.isnan(series.values[bad]) else "infinite"
-            return title_rule([(f"{view.metric} is {kind} at step {series.steps[bad]}", "bad")], width, glyphs, note)
-        marks = self._legend(bounds)
-        while len(marks) > 1 and width_of(marks) > width - 6:
-            marks.pop()
-        return title_rule(marks, width, glyphs, note)
+        if (index := series.last_bad()) is not None:
+            kind = "NaN" if math.isnan(series.values[index]) else "infinite"
+            return title_rule([(f"{view.metric} is {kind} at step {series.steps[index]}", "bad")], width, glyphs, note)
+        legend = self._legend(bounds)
+        while len(legend) > 1 and width_of(legend) > width - 6:
+            legend.pop()
+        return title_rule(legend, width, glyphs, note)
 
     def _reading(self, step: int) -> Line:
         """Return the values at the crosshair: `step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`."""
         index = self.series.nearest(step) or 0
-        value, mean = float(self.series.values[index]), float(self.series.smoothed[index])
-        shown = self.metric.show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
-        line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {shown}", "text")]
-        if self.series.smoothing and math.isfinite(mean):
-            line.append((f"  smoothed {self.metric.show(mean)}", "chart_smooth"))
+        value, smoothed = float(self.series.values[index]), float(self.series.smoothed[index])
+        value_text = self.metric.show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+        line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {value_text}", "text")]
+        if self.series.smoothing and math.isfinite(smoothed):
+            line.append((f"  smoothed {self.metric.show(smoothed)}", "chart_smooth"))
         if marks := self._marks:
-            _, nearest, value = min((abs(done - step), done, value) for done, value in marks)
-            line.append((f"  {self.glyphs.eval_mark} {self.metric.show(value)} at step {nearest}", "chart_eval"))
+            _, nearest_step, value = min((abs(eval_step - step), eval_step, value) for eval_step, value in marks)
+            line.append((f"  {self.glyphs.eval_mark} {self.metric.show(value)} at step {nearest_step}", "chart_eval"))
         return line
 
     @property
@@ -184,10 +184,10 @@ class _Picture:
         if self._marks:
             line.append((f"  {glyphs.eval_mark} held out", "chart_eval"))
         if bounds is not None:
-            linear = Bounds(10.0**bounds.low, 10.0**bounds.high) if self.view.log else bounds
-            below, above = self.series.outside(self.shown, linear)
-            line += [(f"  {glyphs.above} {above} above", "chart_raw")] if above else []
-            line += [(f"  {glyphs.below} {below} below", "chart_raw")] if below else []
+            value_bounds = Bounds(10.0**bounds.low, 10.0**bounds.high) if self.view.log else bounds
+            below_count, above_count = self.series.outside(self.shown, value_bounds)
+            line += [(f"  {glyphs.above} {above_count} above", "chart_raw")] if above_count else []
+            line += [(f"  {glyphs.below} {below_count} below", "chart_raw")] if below_count else []
         return line
 
 
@@ -234,32 +234,32 @@ class LossChart(Pane):
             view = replace(view, cross_step=series.nearest_step(view.cross_step))
         # The x axis follows the run's steps even for rare evaluations, so that charts side by side have the same axis.
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
-        domain = plot.domain_steps(last_step, state.total_steps)
-        self._shown = plot.window(domain, last_step, view.halvings, view.cross_step)
+        domain_steps = plot.domain_steps(last_step, state.total_steps)
+        self._shown = plot.window(domain_steps, last_step, view.halvings, view.cross_step)
         self._across = width - GUTTER
         picture = _Picture(state, view, metric, series, self._shown, glyphs)
-        if (wanted := picture.wanted_bounds()) is not None:
-            self._bounds = plot.stable_bounds(self._bounds, wanted.low, wanted.high)
+        if (curve_bounds := picture.wanted_bounds()) is not None:
+            self._bounds = plot.stable_bounds(self._bounds, curve_bounds.low, curve_bounds.high)
             return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
         lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
-        text = "no finite values to draw" if len(series.steps) else "no steps yet"
-        lines[height // 2] = fit([(text.center(width), "dim")], width, glyphs.ellipsis)
+        message = "no finite values to draw" if len(series.steps) else "no steps yet"
+        lines[height // 2] = fit([(message.center(width), "dim")], width, glyphs.ellipsis)
         return lines
 
     def _take(self, points: Points, view: ChartView, is_noisy: bool) -> Series:
-        before, self._drawn_view = self._drawn_view, view
-        if self._series is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
+        old_view, self._drawn_view = self._drawn_view, view
+        if self._series is None or (old_view.metric, old_view.smoothing) != (view.metric, view.smoothing):
             self._series = Series(view.smoothing if is_noisy else 0.0)
-        is_other = (before.metric, before.log, before.halvings) != (view.metric, view.log, view.halvings)
-        if self._series.take(*points) or is_other:
+        is_different = (old_view.metric, old_view.log, old_view.halvings) != (view.metric, view.log, view.halvings)
+        if self._series.take(*points) or is_different:
             self._bounds = None
         return self._series
 
     def watch_view(self) -> None:
         self.redraw()
-        if (other := self.beside) is not None:
+        if (chart := self.beside) is not None:
             now = self.view
-            other.view = replace(other.view, smoothing=now.smoothing, halvings=now.halvings, cross_step=now.cross_step)
+            chart.view = replace(chart.view, smoothing=now.smoothing, halvings=now.halvings, cross_step=now.cross_step)
 
     def show_metric(self, name: str) -> None:
         if name != self.view.metric:
@@ -293,8 +293,8 @@ class LossChart(Pane):
         index = len(steps) - 1
         if self.view.cross_step is not None:
             index = self._series.nearest(self.view.cross_step) or 0
-            moved = self._series.nearest(int(steps[index]) + columns * self._column_steps) or 0
-            index = min(max(moved if moved != index else index + (1 if columns > 0 else -1), 0), len(steps) - 1)
+            nearest = self._series.nearest(int(steps[index]) + columns * self._column_steps) or 0
+            index = min(max(nearest if nearest != index else index + (1 if columns > 0 else -1), 0), len(steps) - 1)
         self.view = replace(self.view, cross_step=int(steps[index]))
 
     @property

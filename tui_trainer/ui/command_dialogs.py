@@ -32,18 +32,18 @@ def rows_as_text(texts: Sequence[str], width: int) -> list[Line]:
 
 def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
     """Return the newest output lines. While the command runs, the last line is left out, as `now_line` shows it."""
-    earlier = process.lines[:-1] if process.alive else process.lines
-    return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
+    lines = process.lines[:-1] if process.alive else process.lines
+    return [line for text in lines[-_SHOWN:] for line in paragraph(text, width)]
 
 
 def now_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
     """Return a line with the present work of the command, its progress and the elapsed time."""
-    done, total, unit = process.progress
+    amount_done, total, unit = process.progress
     if total and not process.is_cancelled:
-        return progress_line(process.part, done, total, unit, width, glyphs)
-    far = f" {done:,.0f} {one_line(unit)}" if done else ""
-    now: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
-    return beside(now, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
+        return progress_line(process.part, amount_done, total, unit, width, glyphs)
+    amount_text = f" {amount_done:,.0f} {one_line(unit)}" if amount_done else ""
+    work: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{amount_text} ...", "accent")]
+    return beside(work, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
 
 
 def clock_state(process: JsonProcess | None) -> object:
@@ -85,9 +85,9 @@ class CommandDialog(Dialog):
         process = self.command.process
         if process is not None and process.alive:
             return (("c", "cancel"), ("escape", "close, keep running"))
-        apply = (("a", self._apply[0]),) if process is not None and process.patch else ()
-        words = "confirm" if self._offer is not None else "again" if process else "begin"
-        return (*apply, ("enter", words), ("escape", "close"))
+        apply_key = (("a", self._apply[0]),) if process is not None and process.patch else ()
+        enter_label = "confirm" if self._offer is not None else "again" if process else "begin"
+        return (*apply_key, ("enter", enter_label), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
         process = self.command.process
@@ -103,12 +103,12 @@ class CommandDialog(Dialog):
         return self._result(process, width, self.glyphs)
 
     def _warnings(self, width: int) -> list[Line]:
-        words = [_SLOWS] * (self.bench.run_is_alive and not self.command.measures)
-        others = [tool for tool in self.bench.tools.values() if tool.alive and tool is not self.command]
-        words += [f"{one_line(tool.what)} is also running" for tool in others if not tool.measures]
+        warnings = [_SLOWS] * (self.bench.run_is_alive and not self.command.measures)
+        other_tools = [tool for tool in self.bench.tools.values() if tool.alive and tool is not self.command]
+        warnings += [f"{one_line(tool.what)} is also running" for tool in other_tools if not tool.measures]
         if other := self.bench.measurement_beside(self.command):
-            words.append(f"{one_line(other.what)} is running: starting this now would distort its results")
-        return [line for text in words for line in paragraph(text, width, "warn")]
+            warnings.append(f"{one_line(other.what)} is running: starting this now would distort its results")
+        return [line for text in warnings for line in paragraph(text, width, "warn")]
 
     def press(self, key: str, character: str | None) -> bool:
         process = self.command.process
@@ -143,19 +143,19 @@ def open_tool(
 ) -> None:  # fmt: skip
     """Open the dialog of a tool. A tool that was opened before is shown again rather than restarted."""
 
-    def result(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
+    def draw_result(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
         lines = rows_as_text(show(process.result or {}, width), width)
         return [*lines, *(line for text in process.lines for line in paragraph(text, width, "dim"))]
 
-    before = bench.tools.get(tool.what)
-    if before is None or not before.alive:
+    earlier_tool = bench.tools.get(tool.what)
+    if earlier_tool is None or not earlier_tool.alive:
         bench.tools[tool.what] = tool
     tool = bench.tools[tool.what]
     # A command that asks first can start at once, because it changes nothing until the user confirms.
     if tool.process is None and not about and (reason := tool.start()):
         bench.tell(reason, "warn")
         return
-    bench.app.open_next(CommandDialog(bench, tool, heading, result, about=about))
+    bench.app.open_next(CommandDialog(bench, tool, heading, draw_result, about=about))
 
 
 def menu(heading: str, answers: Sequence[Answer]) -> ChoiceDialog:

@@ -31,8 +31,8 @@ _SHOWN_LINES: Final = 40
 
 def _gpu_option(bench: Workbench) -> list[str]:
     """Return the `--gpu` option for a command. While a run is training, the command uses the CPU."""
-    chosen = "none" if bench.run_is_alive else bench.chosen_gpu
-    return [] if chosen is None else ["--gpu", str(chosen)]
+    gpu_choice = "none" if bench.run_is_alive else bench.chosen_gpu
+    return [] if gpu_choice is None else ["--gpu", str(gpu_choice)]
 
 
 def _cpu_words(bench: Workbench) -> list[str]:
@@ -42,38 +42,38 @@ def _cpu_words(bench: Workbench) -> list[str]:
 def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     from tui_trainer.lines.evaluation import evaluation_lines
 
-    name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
+    name, rows_text = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
     arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_gpu_option(bench)]
-    words = f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one."
-    tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"evaluated {name}")
-    open_tool(bench, tool, f"Evaluate {name}", [words, *_cpu_words(bench)], evaluation_lines)
+    about = f"Computes the loss and scores of {name} on {rows_text}, and those of the base model if there is one."
+    tool = Tool(bench, f"evaluating {name} on {rows_text}", arguments, done=lambda _: f"evaluated {name}")
+    open_tool(bench, tool, f"Evaluate {name}", [about, *_cpu_words(bench)], evaluation_lines)
 
 
 def _out_for(folder: RunFolder, data: str) -> Path:
     """Return a path for predictions that does not exist yet: beside the data file, or in the working directory."""
     source = at_home(data).absolute()
     parent = source.parent if source.exists() else Path.cwd()
-    words = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
-    stem = f"{words}.{folder.name[:_NAME]}"
+    base_name = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
+    stem = f"{base_name}.{folder.name[:_NAME]}"
     names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in count(1))
     return next(path for name in names if not (path := parent / name).exists())
 
 
 def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
-    name, out = one_line(folder.name, _NAME), _out_for(folder, data)
+    name, path = one_line(folder.name, _NAME), _out_for(folder, data)
 
-    def words(result: Mapping[str, Any], width: int = 0) -> list[str]:
-        before = f", {result['rows_before']:,} of them in an earlier call" if result["rows_before"] else ""
-        rate = format_rate(result["rows_per_second"], "rows")
-        rows = f"{quantity(result['rows'], 'row')}{before}, {format_seconds(result['seconds'])}, {rate}"
-        return [rows, str(result["out"])]
+    def show(result: Mapping[str, Any], width: int = 0) -> list[str]:
+        earlier_note = f", {result['rows_before']:,} of them in an earlier call" if result["rows_before"] else ""
+        rate_text = format_rate(result["rows_per_second"], "rows")
+        summary = f"{quantity(result['rows'], 'row')}{earlier_note}, {format_seconds(result['seconds'])}, {rate_text}"
+        return [summary, str(result["out"])]
 
-    arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_gpu_option(bench)]
-    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", *_cpu_words(bench)]
+    arguments = ["predict", str(folder.root), "--data", data, "--out", str(path), *_gpu_option(bench)]
+    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(path))}", *_cpu_words(bench)]
     about.append("If you cancel, starting the same prediction again continues where it stopped.")
     title = f"predictions for {one_line(data, 60)}"
-    tool = Tool(bench, title, arguments, done=lambda result: ": ".join(words(result)[::-1]))
-    open_tool(bench, tool, f"Predict with {name}", about, words)
+    tool = Tool(bench, title, arguments, done=lambda result: ": ".join(show(result)[::-1]))
+    open_tool(bench, tool, f"Predict with {name}", about, show)
 
 
 def bench_run(bench: Workbench, folder: RunFolder) -> None:
@@ -82,16 +82,16 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
 
         return [*speed_lines(result, width), *notes(result["variants"])]
 
-    name = one_line(folder.name, _NAME)
+    run_name = one_line(folder.name, _NAME)
     about = [
-        f"Measures how fast {name} answers: one by one, in batches, with beams, quantized, compiled, exported.",
+        f"Measures how fast {run_name} answers: one by one, in batches, with beams, quantized, compiled, exported.",
         "Each variant runs in a fresh process on held-out rows. This takes minutes.",
     ]
     tool = Tool(
-        bench, f"bench {name}", ["bench", "run", str(folder.root), *_gpu_option(bench)], measures=True,
-        done=lambda _: f"measured the speed of {name}",
+        bench, f"bench {run_name}", ["bench", "run", str(folder.root), *_gpu_option(bench)], measures=True,
+        done=lambda _: f"measured the speed of {run_name}",
     )  # fmt: skip
-    open_tool(bench, tool, f"Speed of {name}", about, show)
+    open_tool(bench, tool, f"Speed of {run_name}", about, show)
 
 
 def report(bench: Workbench, folder: RunFolder) -> None:
@@ -133,25 +133,25 @@ def _agreed_tool(bench: Workbench, what: str, heading: str, arguments: Sequence[
 
 
 def publish(bench: Workbench, folder: RunFolder) -> None:
-    run = one_line(folder.name, _NAME)
+    label = one_line(folder.name, _NAME)
 
     def use(name: str) -> None:
-        arguments, done = ["publish", str(folder.root), "--to", name], f"{run} is published as {one_line(name, 80)}"
-        _agreed_tool(bench, f"publishing to {one_line(name, 60)}", f"Publish {run}", arguments, done)
+        arguments, done = ["publish", str(folder.root), "--to", name], f"{label} is published as {one_line(name, 80)}"
+        _agreed_tool(bench, f"publishing to {one_line(name, 60)}", f"Publish {label}", arguments, done)
 
-    words = "You first see what would be uploaded. A new repository is private."
-    _ask_name(bench, "Publish to the hub as", words, "OWNER/NAME", use)
+    hint = "You first see what would be uploaded. A new repository is private."
+    _ask_name(bench, "Publish to the hub as", hint, "OWNER/NAME", use)
 
 
 def download(bench: Workbench, kind: str, name: str = "") -> None:
     """Ask for the name of a model or a data set (`kind`), show its size, and download it if the user confirms."""
 
     def use(name: str) -> None:
-        arguments, shown = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
-        _agreed_tool(bench, f"downloading {shown}", f"Download the {kind} {shown}", arguments, f"downloaded {shown}")
+        arguments, label = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
+        _agreed_tool(bench, f"downloading {label}", f"Download the {kind} {label}", arguments, f"downloaded {label}")
 
-    words = "A name on the hub, such as owner/name. Its size is shown before the download."
-    _ask_name(bench, f"Download a {kind}", words, "OWNER/NAME", use, name)
+    hint = "A name on the hub, such as owner/name. Its size is shown before the download."
+    _ask_name(bench, f"Download a {kind}", hint, "OWNER/NAME", use, name)
 
 
 def offer_download(bench: Workbench) -> None:
@@ -161,16 +161,16 @@ def offer_download(bench: Workbench) -> None:
 
 
 def install(bench: Workbench, names: Sequence[str]) -> None:
-    words = one_line(" ".join(names), 60)
-    done = f"installed {words}: restart tui-trainer to use it"
-    _agreed_tool(bench, f"installing {words}", f"Install {words}", ["install", *names], done)
+    names_text = one_line(" ".join(names), 60)
+    message = f"installed {names_text}: restart tui-trainer to use it"
+    _agreed_tool(bench, f"installing {names_text}", f"Install {names_text}", ["install", *names], message)
 
 
 def offer_install(bench: Workbench) -> None:
     from tui_trainer.downloading.environment import extras
 
-    words = f"Enter an extra ({', '.join(extras())}) or the name of a library."
-    _ask_name(bench, "Install", words, "the name of an extra or a library", lambda text: install(bench, text.split()))
+    hint = f"Enter an extra ({', '.join(extras())}) or the name of a library."
+    _ask_name(bench, "Install", hint, "the name of an extra or a library", lambda text: install(bench, text.split()))
 
 
 def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
@@ -230,13 +230,13 @@ class ImportedDialog(Dialog):
 
             try:
                 imported = import_file(self._path, without=without)
-                refused = list(dict.fromkeys(left.key for left in imported.left_out if left.why in REFUSALS))
+                refused_keys = list(dict.fromkeys(entry.key for entry in imported.left_out if entry.why in REFUSALS))
             except ConfigError as error:
                 return None, [], error.problems
             try:
                 imported.refuse_other_runs()
             except ConfigError as error:
-                return imported, refused, error.problems
+                return imported, refused_keys, error.problems
             return imported, [], ()
 
         def show_result(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
@@ -247,9 +247,9 @@ class ImportedDialog(Dialog):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        take = (("enter", "import into Config"),) if self._imported and not self._problems else ()
-        rest = (("w", "ignore these keys"),) if self._refused else ()
-        return (*take, *rest, ("up down", "scroll"), ("escape", "back"))
+        import_key = (("enter", "import into Config"),) if self._imported and not self._problems else ()
+        ignore_key = (("w", "ignore these keys"),) if self._refused else ()
+        return (*import_key, *ignore_key, ("up down", "scroll"), ("escape", "back"))
 
     def lines(self, width: int) -> list[Line]:
         if self._imported is None and not self._problems:
@@ -277,15 +277,15 @@ class ImportedDialog(Dialog):
         except ConfigError as error:
             bench.tell(one_line(str(error.problems[0])), "bad")
             return
-        left = f", {len(imported.left_out)} keys ignored" if imported.left_out else ""
+        note = f", {len(imported.left_out)} keys ignored" if imported.left_out else ""
         asks = f"; {imported.asks[0]}" if imported.asks else ""
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{left}; {undo} to undo{asks}", "good")
+        bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{note}; {undo} to undo{asks}", "good")
 
 
 def _configs_here() -> list[Choice]:
-    kinds = (".yaml", ".yml", ".json")
-    paths = sorted(path for path in Path().iterdir() if path.suffix.lower() in kinds and path.is_file())
+    suffixes = (".yaml", ".yml", ".json")
+    paths = sorted(path for path in Path().iterdir() if path.suffix.lower() in suffixes and path.is_file())
     return [Choice(value=str(path), note=format_bytes(path.stat().st_size)) for path in paths]
 
 
@@ -293,8 +293,8 @@ class ConfigFileDialog(ChoiceOfPath):
     heading = "Import a config from another tool"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You first see the result."
-        super().__init__(bench, "data.path", words, _configs_here)
+        hint = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You first see the result."
+        super().__init__(bench, "data.path", hint, _configs_here)
 
     def look(self, value: str) -> object:
         try:

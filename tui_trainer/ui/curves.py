@@ -57,46 +57,46 @@ class Series:
         """Replace the points. Return True if earlier points have changed, False if points were only added."""
         smoothed_count = len(self.steps)
         # Values are compared by their bits, because NaN does not equal NaN.
-        same_values = np.array_equal(values[:smoothed_count].view(np.int64), self.values.view(np.int64))
-        same = same_values and np.array_equal(steps[:smoothed_count], self.steps)
-        if not same:
+        has_same_values = np.array_equal(values[:smoothed_count].view(np.int64), self.values.view(np.int64))
+        is_same = has_same_values and np.array_equal(steps[:smoothed_count], self.steps)
+        if not is_same:
             smoothed_count, self._mean, self._weight = 0, 0.0, 0.0
         self.smoothed = np.concatenate([self.smoothed[:smoothed_count], self._smooth(values[smoothed_count:])])
         self.steps, self.values = steps, values
-        return not same
+        return not is_same
 
     def _smooth(self, values: Floats) -> Floats:
         """Return the moving average, bias-corrected as in Adam (arXiv:1412.6980); NaN where a value is not finite."""
         if not self.smoothing:
             return np.where(np.isfinite(values), values, np.nan)
         beta, mean, weight = self.smoothing, self._mean, self._weight
-        smoothed = []
-        for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True):
-            if finite:
+        means = []
+        for value, is_finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True):
+            if is_finite:
                 mean, weight = beta * mean + (1 - beta) * value, beta * weight + (1 - beta)
-            smoothed.append(mean / weight if finite else np.nan)
+            means.append(mean / weight if is_finite else np.nan)
         self._mean, self._weight = mean, weight
-        return np.array(smoothed, dtype=np.float64)
+        return np.array(means, dtype=np.float64)
 
     def columns(self, window: Bounds, dots: int) -> Columns:
         """Reduce the points in the window to `dots` columns of equal length. Gaps between points are interpolated."""
         begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
         end += end < len(self.steps) and self.steps[end] == window.high
-        position = (self.steps[begin:end] - window.low) * (dots / window.span)
-        column = np.minimum(position.astype(np.int64), dots - 1)
-        starts = np.flatnonzero(np.diff(column, prepend=-1))
+        positions = (self.steps[begin:end] - window.low) * (dots / window.span)
+        point_columns = np.minimum(positions.astype(np.int64), dots - 1)
+        starts = np.flatnonzero(np.diff(point_columns, prepend=-1))
         values, smoothed = self.values[begin:end], self.smoothed[begin:end]
-        finite = np.isfinite(values)
-        plain = np.where(finite, values, np.nan)
-        filled = column[starts]
-        low, high, last = np.full((3, dots), np.nan)
-        bad = np.zeros(dots, bool)
+        is_finite = np.isfinite(values)
+        plain = np.where(is_finite, values, np.nan)
+        filled_columns = point_columns[starts]
+        low, high, last_means = np.full((3, dots), np.nan)
+        is_bad = np.zeros(dots, bool)
         if len(starts):
-            low[filled], high[filled] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
-            last[filled] = smoothed[np.append(starts[1:], len(column)) - 1]
-            bad[column[~finite]] = True
-            _join(filled, low, high, last)
-        return Columns(low, high, last, bad)
+            low[filled_columns], high[filled_columns] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
+            last_means[filled_columns] = smoothed[np.append(starts[1:], len(point_columns)) - 1]
+            is_bad[point_columns[~is_finite]] = True
+            _join(filled_columns, low, high, last_means)
+        return Columns(low, high, last_means, is_bad)
 
     def core(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
         """Return the range of the values in the window (`log`: of their logarithms). If `robust`, ignore outliers."""
@@ -105,12 +105,12 @@ class Series:
         if not len(values):
             return None
         low, high = float(values.min()), float(values.max())
-        thinned = values[:: -(-len(values) // _QUANTILE_POINTS)]
-        bottom, top = np.percentile(thinned, [_TAIL_SHARE, 100 - _TAIL_SHARE]).tolist()
-        margin = (top - bottom) * _MARGIN
+        sample = values[:: -(-len(values) // _QUANTILE_POINTS)]
+        low_quantile, high_quantile = np.percentile(sample, [_TAIL_SHARE, 100 - _TAIL_SHARE]).tolist()
+        margin = (high_quantile - low_quantile) * _MARGIN
         if not robust or not margin:
             return Bounds(low, high)
-        return Bounds(max(low, bottom - margin), min(high, top + margin))
+        return Bounds(max(low, low_quantile - margin), min(high, high_quantile + margin))
 
     def nearest(self, step: float) -> int | None:
         """Return the index of the point nearest to the step; None without points."""
@@ -131,16 +131,16 @@ class Series:
         return values[np.isfinite(values)]
 
     def last_bad(self) -> int | None:
-        bad = np.flatnonzero(~np.isfinite(self.values))
-        return int(bad[-1]) if len(bad) else None
+        bad_indices = np.flatnonzero(~np.isfinite(self.values))
+        return int(bad_indices[-1]) if len(bad_indices) else None
 
 
 def _join(filled: Whole, *rows: Floats) -> None:
     """Interpolate the empty columns between `filled` columns in each row, except next to a NaN."""
-    between = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
-    if len(between):
+    empty_columns = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
+    if len(empty_columns):
         for row in rows:
-            row[between] = np.interp(between, filled, row[filled])
+            row[empty_columns] = np.interp(empty_columns, filled, row[filled])
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +190,10 @@ def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
     """Return a function for `Metric.points` that divides two columns of the state; NaN where the divisor is 0."""
 
     def values_of(state: RunState) -> Floats:
-        values, by = _copied(getattr(state, name)), _copied(getattr(state, divisor))
-        length = min(len(values), len(by))
-        values, by = values[:length], by[:length]
-        quotients: Floats = np.divide(values, by, out=np.full(length, np.nan), where=by > 0)
+        values, divisors = _copied(getattr(state, name)), _copied(getattr(state, divisor))
+        length = min(len(values), len(divisors))
+        values, divisors = values[:length], divisors[:length]
+        quotients: Floats = np.divide(values, divisors, out=np.full(length, np.nan), where=divisors > 0)
         return quotients
 
     return _of_steps(values_of)
@@ -238,7 +238,7 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
     metrics = dict(METRICS)
     if state.evals:
         metrics[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
-    for name in dict.fromkeys(name for done in state.evals for name in done.scores):
+    for name in dict.fromkeys(name for event in state.evals for name in event.scores):
         metrics[f"{name}, held out"] = _held_out(_score(name))
     metrics |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
@@ -263,7 +263,7 @@ def _score(name: str) -> Metric:
 
 def _held_out(metric: Metric) -> Metric:
     """Return the metric with its values in evaluations as points."""
-    points = _measured(lambda state: ((done.step, metric.marked(done)) for done in state.evals))
+    points = _measured(lambda state: ((event.step, metric.marked(event)) for event in state.evals))
     return replace(metric, points=points, is_noisy=False)
 
 

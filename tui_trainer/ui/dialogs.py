@@ -60,14 +60,14 @@ def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
 
 def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
     """Return `(first cell, hint)` for each hint that fits."""
-    placed = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
-    begin, end = 0, placed[0][0] if placed else width
+    placed_hints = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
+    next_cell, limit_cell = 0, placed_hints[0][0] if placed_hints else width
     for hint in hints:
-        cells = width_of(hint.line(glyphs))
-        if not hint.at_end and begin + cells <= end:
-            placed.append((begin, hint))
-            begin += cells
-    return placed
+        hint_cells = width_of(hint.line(glyphs))
+        if not hint.at_end and next_cell + hint_cells <= limit_cell:
+            placed_hints.append((next_cell, hint))
+            next_cell += hint_cells
+    return placed_hints
 
 
 class KeyLine(Pane):
@@ -86,23 +86,23 @@ class KeyLine(Pane):
     def spots(self) -> Iterator[tuple[int, int]]:
         width = self.size.width
         for y, row in enumerate(self.rows(width)):
-            yield from ((begin, y) for begin, _ in _placed(row, width, self.glyphs))
+            yield from ((first_cell, y) for first_cell, _ in _placed(row, width, self.glyphs))
 
     def on_click(self, event: Click) -> None:
         width = self.size.width
         for row in self.rows(width)[event.y : event.y + 1]:
-            for begin, hint in _placed(row, width, self.glyphs):
-                if begin <= event.x < begin + width_of(hint.line(self.glyphs)):
-                    self.app.simulate_key(hint.key_at(event.x - begin, self.glyphs))
+            for first_cell, hint in _placed(row, width, self.glyphs):
+                if first_cell <= event.x < first_cell + width_of(hint.line(self.glyphs)):
+                    self.app.simulate_key(hint.key_at(event.x - first_cell, self.glyphs))
 
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful actions, best rank first, and `? help` at the end of the line."""
-    shown = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
-    del shown[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
-    hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in shown]
-    helps = [action for action in actions if action.id == "app.help" and action.keys]
-    return [*hints, *(KeyHint(action.keys[0], "help", at_end=True) for action in helps)]
+    footer = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
+    del footer[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
+    hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in footer]
+    help_actions = [action for action in actions if action.id == "app.help" and action.keys]
+    return [*hints, *(KeyHint(action.keys[0], "help", at_end=True) for action in help_actions)]
 
 
 def lines_of(rows: Sequence[Row]) -> list[Line]:
@@ -163,9 +163,9 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         return True
 
     def on_resize(self, event: Resize) -> None:
-        for inside in self.query("#inside"):
+        for content in self.query("#inside"):
             keys = self.query_one(DialogKeys).rows(event.size.width - _FRAME_CELLS)
-            inside.styles.max_height = event.size.height - _FRAME_LINES - len(keys)
+            content.styles.max_height = event.size.height - _FRAME_LINES - len(keys)
 
     def close(self) -> None:
         self.is_closed = True
@@ -173,11 +173,11 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
             self.dismiss()
 
     def scrolls(self, key: str) -> bool:
-        for inside in self.query(VerticalScroll):
-            page, whole = inside.size.height, inside.virtual_size.height
-            steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
+        for content in self.query(VerticalScroll):
+            page_rows, total = content.size.height, content.virtual_size.height
+            steps = {"up": -1, "down": 1, "pageup": -page_rows, "pagedown": page_rows, "home": -total, "end": total}
             if lines := steps.get(VI_KEYS.get(key, key)):
-                inside.scroll_relative(y=lines, animate=False)
+                content.scroll_relative(y=lines, animate=False)
                 return True
         return False
 
@@ -194,15 +194,15 @@ class DialogKeys(KeyLine):
     def rows(self, width: int) -> list[Sequence[KeyHint]]:
         rows: list[list[KeyHint]] = [[]]
         for hint in self.hints(width):
-            if rows[-1] and sum(width_of(placed.line(self.glyphs)) for placed in [*rows[-1], hint]) > width:
+            if rows[-1] and sum(width_of(item.line(self.glyphs)) for item in [*rows[-1], hint]) > width:
                 rows.append([])
             rows[-1].append(hint)
         return list(rows)
 
     def get_content_width(self, container: object, viewport: object) -> int:
         # The frame has a blank on each side of the heading.
-        heading = cell_len(one_line(self._dialog.heading)) + 2
-        return max(sum(width_of(hint.line(self.glyphs)) for hint in self.hints(0)), heading)
+        heading_cells = cell_len(one_line(self._dialog.heading)) + 2
+        return max(sum(width_of(hint.line(self.glyphs)) for hint in self.hints(0)), heading_cells)
 
 
 class ChoiceDialog(Dialog):
@@ -215,8 +215,8 @@ class ChoiceDialog(Dialog):
         self, heading: str, rows: Sequence[Row] | Callable[[int], list[Line]], answers: Sequence[Answer]
     ) -> None:
         super().__init__()
-        back = "escape" if any(key == "enter" for key, _, _ in answers) else "enter escape"
-        self.heading, self._rows, self._answers = heading, rows, [*answers, (back, "back", lambda: None)]
+        back_keys = "escape" if any(key == "enter" for key, _, _ in answers) else "enter escape"
+        self.heading, self._rows, self._answers = heading, rows, [*answers, (back_keys, "back", lambda: None)]
         self.keys = [(key, label) for key, label, _ in self._answers]
 
     def lines(self, width: int) -> list[Line]:

@@ -49,9 +49,9 @@ class PatientDriver(LinuxDriver):
         self._readable, self._writable = os.pipe()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._input_ended = Event()
-        for number in (signal.SIGTSTP, signal.SIGCONT):
+        for signal_number in (signal.SIGTSTP, signal.SIGCONT):
             # Before the screens are shown and after they are closed, the kernel must handle these signals.
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal_number, signal.SIG_DFL)
 
     def write(self, data: str) -> None:
         # Textual asserts in `write` that its application mode was started.
@@ -151,12 +151,12 @@ class PatientDriver(LinuxDriver):
         """Copy the terminal's input to the pipe, with U+FFFD for bytes that are not UTF-8."""
         if not select.select([], [self._writable], [], 0)[1]:
             return  # the input thread has not read a long paste yet
-        received = b""
+        data = b""
         with suppress(OSError):
-            received = os.read(self._tty, _INPUT_BYTES)
-        if not received:  # the terminal is closed
+            data = os.read(self._tty, _INPUT_BYTES)
+        if not data:  # the terminal is closed
             asyncio.get_running_loop().remove_reader(self._tty)
-        os.write(self._writable, self._decode(_OLD_MOUSE.sub(b"", received)).encode())
+        os.write(self._writable, self._decode(_OLD_MOUSE.sub(b"", data)).encode())
 
     def run_input_thread(self) -> None:
         """Read keys from the pipe until the application ends. An exception of Textual's parser only goes to the log."""

@@ -88,9 +88,9 @@ class ExportDialog(Dialog):
                 continue
             for choice in answer:
                 forms.setdefault(choice.name, {})[folder] = choice
-        chosen = _choice(self._list.chosen).name if self._list.chosen else self._process.name if self._process else ""
-        fits = [name == chosen if chosen else bool(_possible(form)) for name, form in forms.items()]
-        self._list.show(list(forms.values()), fits.index(True) if True in fits else 0)
+        current = _choice(self._list.chosen).name if self._list.chosen else self._process.name if self._process else ""
+        is_initial = [name == current if current else bool(_possible(form)) for name, form in forms.items()]
+        self._list.show(list(forms.values()), is_initial.index(True) if True in is_initial else 0)
         if self.is_attached:
             self._list.styles.height = max(len(forms), 1)
             self.redraw()
@@ -118,23 +118,23 @@ class ExportDialog(Dialog):
         return (*[("enter", "export")] * bool(_possible(form)), ("up down", "choose"), ("escape", "close"))
 
     def _row(self, form: Form, width: int) -> Line:
-        usual: Role = "text" if _possible(form) else "dim"
+        role: Role = "text" if _possible(form) else "dim"
         choice = _choice(form)
-        line: Line = [(f" {pad(choice.name, _NAME_CELLS)}", usual), (choice.title, usual)]
+        line: Line = [(f" {pad(choice.name, _NAME_CELLS)}", role), (choice.title, role)]
         return beside(line, [self._state(form)], width)
 
     def _state(self, form: Form) -> Span:
-        process, choice, possible = self._process, _choice(form), _possible(form)
-        size = f"~{format_bytes(sum(form[folder].size_bytes for folder in possible))}"
+        process, choice, folders = self._process, _choice(form), _possible(form)
+        size_text = f"~{format_bytes(sum(form[folder].size_bytes for folder in folders))}"
         if self._has_several:
-            return (f"{len(possible)} of {len(self._folders)} runs{f', {size}' if possible else ''}", "dim")
+            return (f"{len(folders)} of {len(self._folders)} runs{f', {size_text}' if folders else ''}", "dim")
         if process is not None and process.name == choice.name and not process.is_good:
             if process.alive:
                 return "exporting", "accent"
             return "cancelled" if process.is_cancelled else "failed", "bad"
         if choice.is_there:
             return f"exported, {format_bytes(choice.size_bytes)}", "good"
-        return (size if possible else "not possible", "dim")
+        return (size_text if folders else "not possible", "dim")
 
     def lines(self, width: int) -> list[Line]:
         form, process = self._list.chosen, self._process
@@ -149,28 +149,28 @@ class ExportDialog(Dialog):
             return progress_lines(process, width, self.glyphs)
         if choice.refusal:
             return paragraph(choice.refusal, width, "warn")
-        words = [
+        texts = [
             f"Writes about {format_bytes(choice.size_bytes)} to export/{choice.name} in the run's folder.",
             f"Needs {format_bytes(choice.needed_bytes)} of disk meanwhile; {format_bytes(choice.free_bytes)} free.",
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if choice.expected_seconds:
-            words.append(f"Takes about {round_seconds(choice.expected_seconds)}, as earlier exports on this machine.")
+            texts.append(f"Takes about {round_seconds(choice.expected_seconds)}, as earlier exports on this machine.")
         if choice.is_there:
-            words.append("Replaces the existing export.")
-        lines = [line for text in words for line in paragraph(text, width)]
+            texts.append("Replaces the existing export.")
+        lines = [line for text in texts for line in paragraph(text, width)]
         if self._bench.run_is_alive:
             lines += paragraph("A run is training: the export slows it down and uses memory.", width, "warn")
-        if other := self._bench.exports.alive:
-            text = f"{one_line(other.run.name)} is being exported to {other.name}: wait until it is done"
+        if export := self._bench.exports.alive:
+            text = f"{one_line(export.run.name)} is being exported to {export.name}: wait until it is done"
             lines += paragraph(text, width, "warn")
         return lines
 
     def _about_several(self, form: Form, width: int) -> list[Line]:
         lines = paragraph("Exports run in the background, one by one. Each is compared with its trained model.", width)
-        refused = {folder: why.removeprefix(f"{one_line(folder.name)}: ") for folder, why in self._without.items()}
-        refused |= {folder: choice.refusal for folder, choice in form.items() if choice.refusal}
-        for folder, why in refused.items():
+        reasons = {folder: why.removeprefix(f"{one_line(folder.name)}: ") for folder, why in self._without.items()}
+        reasons |= {folder: choice.refusal for folder, choice in form.items() if choice.refusal}
+        for folder, why in reasons.items():
             lines += paragraph(f"{one_line(folder.name)} is skipped: {why}", width, "warn")
         return lines
 
@@ -204,7 +204,7 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
     if process.alive:
         return [now_line(process, width, glyphs)]
     role: Role = "text" if process.result else "bad"
-    lines = [line for words in process.words for line in paragraph(words, width, role)]
+    lines = [line for text in process.words for line in paragraph(text, width, role)]
     if not process.result:
         return lines
     verdict: Span = (f"{glyphs.good} matches the trained model", "good")

@@ -43,14 +43,14 @@ class HelpDialog(Dialog):
     def __init__(self, keymap: Keymap, place: Place, section: GuideSection | None = None) -> None:
         super().__init__()
         self._keymap, self._place, self._chosen = keymap, place, 0
-        on_page, everywhere = keymap.of(place), keymap.of("app")
-        ranked = [action for action in on_page + everywhere if action.footer]
-        first = sorted(ranked, key=lambda action: action.footer)[:_MOST_USED]
-        moves = [action for action in on_page if action.name in _MOVES]
+        page_actions, app_actions = keymap.of(place), keymap.of("app")
+        ranked_actions = [action for action in page_actions + app_actions if action.footer]
+        top_actions = sorted(ranked_actions, key=lambda action: action.footer)[:_MOST_USED]
+        move_actions = [action for action in page_actions if action.name in _MOVES]
         self._groups = {
-            f"{TITLES[place]}: most used": first,
-            f"{TITLES[place]}: more": [action for action in on_page if action not in first + moves],
-            TITLES["app"]: [action for action in everywhere if action not in first], "Move": moves,
+            f"{TITLES[place]}: most used": top_actions,
+            f"{TITLES[place]}: more": [action for action in page_actions if action not in top_actions + move_actions],
+            TITLES["app"]: [action for action in app_actions if action not in top_actions], "Move": move_actions,
         }  # fmt: skip
         self._entries = [action for actions in self._groups.values() for action in actions]
         self.section = section or page_of(place)
@@ -68,8 +68,8 @@ class HelpDialog(Dialog):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        choose = (("enter", "do it"), ("up down", "choose")) if self._has_keys else (("up down", "scroll"),)
-        return (*choose, ("left right", "page"), ("/", "all guides"), ("escape", "close"))
+        action_keys = (("enter", "do it"), ("up down", "choose")) if self._has_keys else (("up down", "scroll"),)
+        return (*action_keys, ("left right", "page"), ("/", "all guides"), ("escape", "close"))
 
     def inside(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
@@ -83,8 +83,8 @@ class HelpDialog(Dialog):
         self.section, self._actions.display = section, section == page_of(self._place)
         self.query_one("#box").border_title = self.heading.replace("[", r"\[")
         self.query_one("#inside").scroll_home(animate=False, immediate=True)
-        about = guides()[section.guide]
-        await self._guide.update(f"*{about}*\n\n{section.text}" if section.title else section.text)
+        guide_title = guides()[section.guide]
+        await self._guide.update(f"*{guide_title}*\n\n{section.text}" if section.title else section.text)
         self.redraw()
 
     def press(self, key: str, character: str | None) -> bool:
@@ -104,19 +104,19 @@ class HelpDialog(Dialog):
         if not self._has_keys:
             return []
         inside = self.query_one("#inside")
-        visible = range(round(inside.scroll_y), round(inside.scroll_y) + inside.size.height)
-        return [row for row in self._rows_of(self._entries[self._chosen]) if row in visible]
+        visible_rows = range(round(inside.scroll_y), round(inside.scroll_y) + inside.size.height)
+        return [row for row in self._rows_of(self._entries[self._chosen]) if row in visible_rows]
 
     def _rows_of(self, action: Action) -> list[int]:
-        return [row for row, (other, _) in enumerate(self._rows(self._actions.size.width)) if other is action]
+        return [row for row, (row_action, _) in enumerate(self._rows(self._actions.size.width)) if row_action is action]
 
     def scrolls(self, key: str) -> bool:
         """Choose the next or previous action while the chosen one is visible, otherwise scroll."""
-        chosen = self._chosen + {"up": -1, "down": 1}.get(VI_KEYS.get(key, key), len(self._entries))
-        if not (0 <= chosen < len(self._entries) and self._chosen_rows):
+        index = self._chosen + {"up": -1, "down": 1}.get(VI_KEYS.get(key, key), len(self._entries))
+        if not (0 <= index < len(self._entries) and self._chosen_rows):
             return super().scrolls(key)
-        self._chosen = chosen
-        rows = self._rows_of(self._entries[chosen])
+        self._chosen = index
+        rows = self._rows_of(self._entries[index])
         self.query_one("#inside").scroll_to_region(Region(0, rows[0], 1, len(rows)), animate=False, immediate=True)
         self.redraw()
         return True
@@ -131,8 +131,8 @@ class HelpDialog(Dialog):
         name = guide.removesuffix(".md") or self.section.guide
         if name in guides():
             pages = sections(name)
-            wanted = [page for page in pages if page.title.lower().replace(" ", "-").startswith(anchor or " ")]
-            self.call_next(self.show, (wanted or pages)[0])
+            matches = [page for page in pages if page.title.lower().replace(" ", "-").startswith(anchor or " ")]
+            self.call_next(self.show, (matches or pages)[0])
 
     def on_click(self, event: Click) -> None:
         if self.get_widget_at(*event.screen_offset)[0] is self._actions:
@@ -147,9 +147,9 @@ class HelpDialog(Dialog):
             for action in actions:
                 keys = " ".join(key_sign(key, ascii_only=self.glyphs.ascii) for key in action.keys)
                 start: Line = [(pad(f"  {keys}", _KEYS_WIDTH), "key")]
-                text = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
+                help_lines = paragraph(action.help, max(width - _KEYS_WIDTH, 20))
                 is_chosen = action is self._entries[self._chosen]
-                lines = hanging(start, text)
+                lines = hanging(start, help_lines)
                 rows += [(action, cursor_line(fit(line, width)) if is_chosen else line) for line in lines]
             rows.append((None, []))
         return rows

@@ -55,8 +55,8 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
 
 
 def _click(widget: Widget, x: int, y: int) -> None:
-    inside = x - widget.region.x, y - widget.region.y
-    click = Click(widget, *inside, 0, 0, 1, False, False, False, x, y, widget.screen.get_style_at(x, y))
+    offset = x - widget.region.x, y - widget.region.y
+    click = Click(widget, *offset, 0, 0, 1, False, False, False, x, y, widget.screen.get_style_at(x, y))
     # If the click also reached the application, the screen on top would handle it again.
     widget.post_message(click.stop())
 
@@ -91,12 +91,12 @@ class JumpDialog(Dialog):
 
     def take_key(self, event: Key) -> bool:
         self._typed += event.character or ""
-        left = [sign for sign in self.spots if event.is_printable and sign.startswith(self._typed)]
+        signs = [sign for sign in self.spots if event.is_printable and sign.startswith(self._typed)]
         for label in self.query(Static):
-            label.display = label.content in left
-        if not left or left == [self._typed]:
+            label.display = label.content in signs
+        if not signs or signs == [self._typed]:
             self.close()
-        if left == [self._typed]:
+        if signs == [self._typed]:
             self._press_below(self.spots[self._typed])
         return True
 

@@ -233,8 +233,8 @@ def key_sign(key: str, *, ascii_only: bool = False) -> str:
 
 def key_of_sign(sign: str) -> str:
     """Return the key that is shown as `sign`. Empty for a palette name, which replaces the sign of a missing key."""
-    named = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, shown in signs.items() if shown == sign), "")
-    return named or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
+    name = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, other_sign in signs.items() if other_sign == sign), "")
+    return name or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
 
 
 _LIMIT_BYTES = 100_000
@@ -280,37 +280,37 @@ class KeysInOrder(App[None], inherit_bindings=False):
 class Keymap:
     """Actions with the user's keys. `problems` says which entries of the user's file could not be used, and why."""
 
-    def __init__(self, own: dict[str, tuple[str, ...]] | None = None, problems: list[str] | None = None) -> None:
+    def __init__(self, own_keys: dict[str, tuple[str, ...]] | None = None, problems: list[str] | None = None) -> None:
         self.problems = list(problems or [])
         self._by_key: dict[tuple[Place, str], Action] = {}
-        own = own or {}
+        own_keys = own_keys or {}
         keys: dict[str, tuple[str, ...]] = {}
         # The user's keys are assigned first, so that they replace default keys.
-        for action in sorted(ACTIONS, key=lambda action: action.id not in own):
+        for action in sorted(ACTIONS, key=lambda action: action.id not in own_keys):
             # Textual's names are `ctrl+x` for `Ctrl+X`, and `space` for a blank.
-            wanted = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
-                                   for key in own.get(action.id, action.keys))  # fmt: skip
-            keys[action.id] = tuple(key for key in wanted if self._assign(key, action))
-            if wanted and not keys[action.id]:
+            key_names = dict.fromkeys("space" if key == " " else key if len(key) == 1 else key.strip().lower()
+                                      for key in own_keys.get(action.id, action.keys))  # fmt: skip
+            keys[action.id] = tuple(key for key in key_names if self._assign(key, action))
+            if key_names and not keys[action.id]:
                 self.problems.append(f"{action.id} has no key left; use it from the command palette")
         self.actions = [replace(action, keys=keys[action.id]) for action in ACTIONS]
-        self.changed = [now for now, before in zip(self.actions, ACTIONS, strict=True) if now.keys != before.keys]
+        self.changed = [entry for entry, preset in zip(self.actions, ACTIONS, strict=True) if entry.keys != preset.keys]
 
     def _assign(self, key: str, action: Action) -> bool:
         """Assign a key to an action. If that is not possible, note a problem and return False."""
         places = PLACES if action.place == "app" else ("app", action.place)
-        taken = next((self._by_key[place, key] for place in places if (place, key) in self._by_key), None)
-        if taken is None and not (refusal := _refusal(key)):
+        other_action = next((self._by_key[place, key] for place in places if (place, key) in self._by_key), None)
+        if other_action is None and not (refusal := _refusal(key)):
             self._by_key[action.place, key] = action
             return True
-        why = f"the key {key} is already used by {taken.id}" if taken else refusal
-        self.problems.append(f"{one_line(why, 80)}: {action.id} cannot use it")
+        reason = f"the key {key} is already used by {other_action.id}" if other_action else refusal
+        self.problems.append(f"{one_line(reason, 80)}: {action.id} cannot use it")
         return False
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:
         """Return the action of a key on a page; None if the key has none. The page's own actions take precedence."""
-        names = [(where, name) for where in (place, "app") for name in (character, key) if name]
-        return next((self._by_key[name] for name in names if name in self._by_key), None)
+        candidates = [(scope, name) for scope in (place, "app") for name in (character, key) if name]
+        return next((self._by_key[name] for name in candidates if name in self._by_key), None)
 
     def key_of(self, action_id: str, *, ascii_only: bool = False) -> str:
         """Return the sign of an action's key, for messages. An action without a key is named as in the palette."""
@@ -323,8 +323,8 @@ class Keymap:
 
 def _refusal(key: str) -> str:
     """Return why no action can have this key; empty if the key can be used."""
-    if why := FAILING_KEYS.get(key):
-        return f"{key} {why} in terminals"
+    if reason := FAILING_KEYS.get(key):
+        return f"{key} {reason} in terminals"
     if key in _NAMED_KEYS or (len(key) == 1 and key.isprintable()):
         return ""
     return f"{key} is not a key; write the character itself or a name such as ctrl+x, f5, pageup"
@@ -333,8 +333,8 @@ def _refusal(key: str) -> str:
 def keys_file() -> Path:
     """Return the path of `keys.toml`: in `TUI_TRAINER_HOME` if it exists there, else in the user's settings folder."""
     home = os.environ.get("TUI_TRAINER_HOME")
-    if home and (own := at_home(home) / "keys.toml").is_file():
-        return own
+    if home and (own_file := at_home(home) / "keys.toml").is_file():
+        return own_file
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tui-trainer" / "keys.toml"
 
 
@@ -348,20 +348,20 @@ def load_keymap() -> Keymap:
         values = tomllib.loads(raw.decode())
     except (OSError, RuntimeError, ValueError, RecursionError) as error:
         return Keymap(problems=[f"could not read keys.toml: {one_line(str(error), 120)}"])
-    own: dict[str, tuple[str, ...]] = {}
+    own_keys: dict[str, tuple[str, ...]] = {}
     problems = []
     action_ids = {action.id for action in ACTIONS}
     for name, keys in dotted_keys(values).items():
-        listed = [keys] if isinstance(keys, str) else keys
+        names = [keys] if isinstance(keys, str) else keys
         if name not in action_ids:
-            near = get_close_matches(name, action_ids, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            problems.append(f"keys.toml: unknown action {one_line(name, 40)}{meant}")
-        elif not isinstance(listed, list) or not listed or not all(isinstance(key, str) and key for key in listed):
+            close_names = get_close_matches(name, action_ids, n=1)
+            suggestion = f"; did you mean {close_names[0]}?" if close_names else ""
+            problems.append(f"keys.toml: unknown action {one_line(name, 40)}{suggestion}")
+        elif not isinstance(names, list) or not names or not all(isinstance(key, str) and key for key in names):
             problems.append(f"keys.toml: {name} must be a key or a list of keys")
         else:
-            own[name] = tuple(listed)
-    return Keymap(own, problems)
+            own_keys[name] = tuple(names)
+    return Keymap(own_keys, problems)
 
 
 # Commands in messages of other rooms, and the actions that do the same. A command that is meant for another terminal
@@ -398,8 +398,8 @@ def _key_words(action_id: str, command: re.Match[str]) -> str:
     key, place = shown.key_of(action_id), cast("Place", action_id.partition(".")[0])
     if verb := command["what"]:
         return f"press {key} to {verb}"
-    where = f" ({action_id.rpartition('_')[2].removeprefix('app.')})" if place == "app" else f" on {TITLES[place]}"
-    return f"{'press ' if command['run'] else ''}{key}{where}"
+    place_note = f" ({action_id.rpartition('_')[2].removeprefix('app.')})" if place == "app" else f" on {TITLES[place]}"
+    return f"{'press ' if command['run'] else ''}{key}{place_note}"
 
 
 def textual_key(key: str) -> str:

@@ -92,13 +92,13 @@ def run_screens(
             app.crash = app.crash or traceback.format_exc()
         if bench.leaving is None and not app.crash:
             app.crash = "Textual stopped without an error message"
-        for number in (signal.SIGTTOU, signal.SIGTTIN):
+        for signal_number in (signal.SIGTTOU, signal.SIGTTIN):
             # With `stty tostop`, the first output of a background run would stop it.
-            signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal_number, signal.SIG_IGN)
         gc.enable()
         with patient("stdout"):
-            code = _afterwards(app, bench, signals, logs)
-    return code
+            exit_code = _afterwards(app, bench, signals, logs)
+    return exit_code
 
 
 class Signals:
@@ -162,10 +162,10 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
         return run.exit_code
     if app.crash:
         return EXIT_FAILED
-    if (watched := bench.run) is not None:
+    if (watched_run := bench.run) is not None:
         from tui_trainer.lines.plan_and_events import left_line
 
-        tell(left_line(watched.state, watched.folder.name, is_active=watched.takes_requests))
+        tell(left_line(watched_run.state, watched_run.folder.name, is_active=watched_run.takes_requests))
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.received else EXIT_DONE
 
 
@@ -205,19 +205,19 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
     """Wait until the run has ended, and print how. `wants_stop` stops the run first; `has_lines` prints its journal."""
     from tui_trainer.lines.journal_printer import Follower
 
-    is_asked, printing = False, None
+    is_asked, follower = False, None
     if has_lines:
         tell(f"{run.folder.name} continues: you may close this terminal; Ctrl+C saves and stops the run")
-        printing = Follower(run.folder)
-        printing.start()
+        follower = Follower(run.folder)
+        follower.start()
     while run.alive:
         if (wants_stop or signals.ask_for_stop) and not is_asked:
             is_asked = True
             run.ask("stop")
             tell(f"saving and stopping {run.folder.name}; press Ctrl+C twice to quit at once")
         run.wait(_WAIT_SECONDS)
-    if printing is not None:
-        printing.end(lambda: signals.ask_for_stop)
+    if follower is not None:
+        follower.end(lambda: signals.ask_for_stop)
     _tell_end(run, has_lines=has_lines)
 
 
@@ -238,10 +238,10 @@ def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
 
 def _tell_crash(report: str, logs: Path) -> None:
     path = logs / f"crash-{os.getpid()}.txt"
-    where = f"a crash report is in {path}"
+    report_note = f"a crash report is in {path}"
     try:
         path.write_text(report, encoding="utf-8", errors="replace")
     except OSError:
-        where = "the crash report could not be written"
-    last = report.strip().rpartition("\n")[2]
-    tell(f"the screens failed: {last}; {where}")
+        report_note = "the crash report could not be written"
+    last_line = report.strip().rpartition("\n")[2]
+    tell(f"the screens failed: {last_line}; {report_note}")

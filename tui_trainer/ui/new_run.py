@@ -85,10 +85,10 @@ class ChoiceOfPath(SearchDialog[Choice]):
     def narrow(self) -> None:
         """List the matching choices, the best first. If the text has not changed, the chosen row stays chosen."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
-        moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
+        row = self.list.chosen if text == self._narrowed_by and self.list.place else None
         rows = matching(text, local_choices.each_path_once([*(self._all or ()), *(paths if of_text == text else ())]))
         self._narrowed_by = text
-        self.list.show(rows, rows.index(moved) if moved in rows else 0)
+        self.list.show(rows, rows.index(row) if row in rows else 0)
 
     def _look_again(self) -> None:
         self.narrow()
@@ -99,10 +99,10 @@ class ChoiceOfPath(SearchDialog[Choice]):
     @property
     def _is_looking(self) -> bool:
         """Whether choices for the text are still being looked up. A complete path does not wait for slow disks."""
-        text, (of_text, paths) = self.field.value.strip(), self._completed
+        text, (searched_text, paths) = self.field.value.strip(), self._completed
         if self._all is None and not any(path.value in (text, f"{text}/") for path in paths):
             return True
-        return bool(text) and of_text != text
+        return bool(text) and searched_text != text
 
     @property
     def value(self) -> str:
@@ -122,8 +122,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
     def about(self, width: int, height: int) -> list[Line]:
         value = self.value
         lines = self.facts(value, self._known.get(value), width, height) if value else []
-        below = len(self.list.rows) - self.list.seen_places.stop
-        note = f"{below} more below" if below > 0 else ""
+        rows_below = len(self.list.rows) - self.list.seen_places.stop
+        note = f"{rows_below} more below" if rows_below > 0 else ""
         return [title_rule(one_line(value, width), width, self.glyphs, note), *lines]
 
     def on_line_list_scrolled(self) -> None:
@@ -133,8 +133,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
         value, text = self.value, self.field.value.strip()
         if value and value not in self._known:
 
-            def show_facts(known: object) -> None:
-                self._known[value] = known
+            def show_facts(facts: object) -> None:
+                self._known[value] = facts
                 self.redraw()
 
             self._bench.background.do(_PREVIEW, lambda: self.look(value), show_facts, _PREVIEW)
@@ -202,8 +202,8 @@ class ModelDialog(ChoiceOfPath):
     heading = "New run, 2 of 2: the model"
 
     def __init__(self, bench: Workbench, data: str) -> None:
-        words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
-        super().__init__(bench, MODEL_KEY, words, local_choices.models_here)
+        hint = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
+        super().__init__(bench, MODEL_KEY, hint, local_choices.models_here)
         self._data = data
         self._columns: dict[str, str] = {}
         """Columns that the user has chosen, by setting, such as `data.text_column`."""
@@ -240,13 +240,13 @@ class ModelDialog(ChoiceOfPath):
         lines = [line for problem in result.problems for line in paragraph(one_line(str(problem)), width, "bad")]
         if (loaded := result.loaded) is None:
             return lines
-        why = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
+        note = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
-        unused = [name for name in result.first.columns if name not in loaded.columns.values()]
-        if value == FROM_SCRATCH and columns and unused:
-            words = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
-            columns.append(f"unused columns: {', '.join(unused)}; {words}")
-        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(result.plan) if result.plan else ())]
+        unused_columns = [name for name in result.first.columns if name not in loaded.columns.values()]
+        if value == FROM_SCRATCH and columns and unused_columns:
+            hint = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
+            columns.append(f"unused columns: {', '.join(unused_columns)}; {hint}")
+        rows = [f"task {loaded.config.task.type}: {note}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]
 
@@ -255,23 +255,23 @@ class ModelDialog(ChoiceOfPath):
         if document is None:
             bench.tell("the config is still loading", "dim")
             return
-        gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
-        model = {MODEL_KEY: model_of(value)} if model_of(value) else {}
-        values = gone | {DATA_KEY: self._data} | self._columns | model
+        reset_values = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
+        model_patch = {MODEL_KEY: model_of(value)} if model_of(value) else {}
+        values = reset_values | {DATA_KEY: self._data} | self._columns | model_patch
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return
-        undo, start = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
+        undo_key, start_key = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
         if bench.run_is_ours_and_alive:
             bench.go(CONFIG_PAGE)
-            words = f"the next run is on Config: {start} starts it after the active run"
-            bench.note_change(f"{words}; {undo} restores the old settings", "good")
+            message = f"the next run is on Config: {start_key} starts it after the active run"
+            bench.note_change(f"{message}; {undo_key} restores the old settings", "good")
             return
         # Planning takes seconds, and Train shows its progress.
         bench.show_run(None)
         bench.go(TRAIN_PAGE)
         bench.start_wanted = True
-        bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
+        bench.note_change(f"planning the new run ...; {undo_key} on Config restores the old settings", "dim")
         if not bench.is_planning:
             bench.app.perform_action("app.start")
 
@@ -300,8 +300,8 @@ class ColumnsDialog(Dialog):
 
     def _row(self, role: str, _: int) -> Line:
         column = self._columns[role]
-        words = f" {COLUMN_ROLES[role]:<12} {one_line(column, _NAME_CELLS) or 'none'}"
-        return [(words, "text" if column == self._found[role] else "bold")]
+        text = f" {COLUMN_ROLES[role]:<12} {one_line(column, _NAME_CELLS) or 'none'}"
+        return [(text, "text" if column == self._found[role] else "bold")]
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         if message.opens:
@@ -317,11 +317,11 @@ class ColumnsDialog(Dialog):
         if key in ("left", "right", "h", "l", "space"):
             self._turn(-1 if key in ("left", "h") else 1)
         elif key == "enter":
-            named = {role: column for role, column in self._columns.items() if column != self._found[role]}
-            if SECOND_TEXT_KEY in named:
+            named_columns = {role: column for role, column in self._columns.items() if column != self._found[role]}
+            if SECOND_TEXT_KEY in named_columns:
                 # With only the second text named, both text columns would be detected again.
-                named[TEXT] = self._columns[TEXT]
-            self._take({role: column or all_settings()[role].default for role, column in named.items()})
+                named_columns[TEXT] = self._columns[TEXT]
+            self._take({role: column or all_settings()[role].default for role, column in named_columns.items()})
             return False
         self._list.takes_key(VI_KEYS.get(key, key))
         return True
@@ -333,20 +333,20 @@ def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> li
     names = [one_line(first.columns[index]) for index in indices]
     cells = [[row[index] for index in indices] for row in first.rows]
     widths = column_widths(names, cells, width)
-    heads: Line = [(" ".join(map(pad, names, widths)), "title")]
+    heading: Line = [(" ".join(map(pad, names, widths)), "title")]
     rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in cells]
-    return [heads, *rows]
+    return [heading, *rows]
 
 
 def column_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
     """Return the width of each column that fits, in cells, with one cell between columns. Wide columns shrink first."""
-    wanted = [max(1, *map(cell_len, [name, *(row[index] for row in rows)])) for index, name in enumerate(columns)]
-    while sum(wanted) + len(wanted) - 1 > width and max(wanted) > _WIDEST_COLUMN:
-        wanted[wanted.index(max(wanted))] = max(max(wanted) - (sum(wanted) + len(wanted) - 1 - width), _WIDEST_COLUMN)
-    while wanted and sum(wanted) + len(wanted) - 1 > width:
-        spare = sum(wanted[:-1]) + len(wanted) - 1
-        if width - spare >= min(wanted[-1], 6):
-            wanted[-1] = width - spare
+    widths = [max(1, *map(cell_len, [name, *(row[index] for row in rows)])) for index, name in enumerate(columns)]
+    while sum(widths) + len(widths) - 1 > width and max(widths) > _WIDEST_COLUMN:
+        widths[widths.index(max(widths))] = max(max(widths) - (sum(widths) + len(widths) - 1 - width), _WIDEST_COLUMN)
+    while widths and sum(widths) + len(widths) - 1 > width:
+        used_cells = sum(widths[:-1]) + len(widths) - 1
+        if width - used_cells >= min(widths[-1], 6):
+            widths[-1] = width - used_cells
         else:
-            wanted.pop()
-    return wanted
+            widths.pop()
+    return widths

@@ -41,16 +41,16 @@ def commands_file() -> Path:
 def command_line(text: object, folder: RunFolder) -> list[str]:
     """Return the words of a user's command for this run. Raise ValueError if the command is not valid."""
     values = {"path": str(folder.root.absolute()), "name": folder.name}
-    words = shlex.split(text) if isinstance(text, str) else []
-    if not words:
+    arguments = shlex.split(text) if isinstance(text, str) else []
+    if not arguments:
         raise ValueError("a command must be a text in quotes, and not empty")
-    for word in words:
-        names = _PLACEHOLDER.findall(word)
-        if unknown := [name for name in names if name not in values]:
-            raise ValueError(f"unknown placeholder {{{unknown[0]}}}; use {{path}} or {{name}}")
-        if names and word != f"{{{names[0]}}}" and Path(words[0]).name in _SHELLS:
+    for argument in arguments:
+        placeholders = _PLACEHOLDER.findall(argument)
+        if unknown_names := [name for name in placeholders if name not in values]:
+            raise ValueError(f"unknown placeholder {{{unknown_names[0]}}}; use {{path}} or {{name}}")
+        if placeholders and argument != f"{{{placeholders[0]}}}" and Path(arguments[0]).name in _SHELLS:
             raise ValueError("""in a shell, {path} must be a word of its own: sh -c 'ls "$1"' sh {path}""")
-    return [_PLACEHOLDER.sub(lambda placeholder: values[placeholder[1]], word) for word in words]
+    return [_PLACEHOLDER.sub(lambda placeholder: values[placeholder[1]], argument) for argument in arguments]
 
 
 def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
@@ -73,13 +73,13 @@ def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
 def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None:
     """Show the exact command line. Enter runs it."""
     try:
-        words = command_line(text, folder)
+        arguments = command_line(text, folder)
     except ValueError as error:
         bench.tell(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
         return
     title = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
-    about = [one_line(shlex.join(words)), f"Enter runs this without a shell, in {one_line(str(Path.cwd()))}."]
-    open_tool(bench, _OwnCommand(bench, title, words, done=lambda _: f"{title}: done"), title, about)
+    lines = [one_line(shlex.join(arguments)), f"Enter runs this without a shell, in {one_line(str(Path.cwd()))}."]
+    open_tool(bench, _OwnCommand(bench, title, arguments, done=lambda _: f"{title}: done"), title, lines)
 
 
 class _OwnCommand(Tool):

@@ -67,14 +67,14 @@ class OwnProcess(Generic[P]):
             return BESIDE_A_RUN
         self._page = self._bench.current
         try:
-            started = make()
+            result = make()
         except OSError as error:
             return f"could not start a process: {system_reason(error)}"
-        if isinstance(started, str):
-            return started
+        if isinstance(result, str):
+            return result
         if self.process is not None:
             self.process.stop_reading()
-        self.process = started
+        self.process = result
         return ""
 
     def poll(self) -> bool:
@@ -85,10 +85,10 @@ class OwnProcess(Generic[P]):
         if is_in_the_way and process.alive and not process.is_cancelled:
             process.cancel()
             self._tell_end(f"{self.what} was stopped: {BESIDE_A_RUN}", "warn")
-        ended = process.poll()
-        if ended and not is_in_the_way and (verdict := self._verdict(process)):
+        has_ended = process.poll()
+        if has_ended and not is_in_the_way and (verdict := self._verdict(process)):
             self._tell_end(*verdict)
-        return ended
+        return has_ended
 
     def _verdict(self, process: P) -> tuple[str, Role] | None:
         raise NotImplementedError
@@ -132,28 +132,28 @@ class Exports(OwnProcess["ExportProcess"]):
             self.process.stop_reading()
 
     def is_of(self, root: Path) -> bool:
-        alive = [self.alive.run] if self.alive else []
-        return any(folder.root == root for folder in [*alive, *(folder for folder, _ in self.waiting)])
+        active_folders = [self.alive.run] if self.alive else []
+        return any(folder.root == root for folder in [*active_folders, *(folder for folder, _ in self.waiting)])
 
     @property
     def words(self) -> str:
         """Progress of a batch, such as `exporting 2 of 4: chat to gguf, 40%`; empty for a single export or none."""
         if (export := self.alive) is None or self._several < 2:
             return ""
-        done, total, _ = export.progress
-        share, number = f"{100 * done / total:.0f}%" if total else export.part, self._several - len(self.waiting)
-        return f"exporting {number} of {self._several}: {export.run.name} to {export.name}, {share}"
+        amount, total, _ = export.progress
+        share, position = f"{100 * amount / total:.0f}%" if total else export.part, self._several - len(self.waiting)
+        return f"exporting {position} of {self._several}: {export.run.name} to {export.name}, {share}"
 
     def poll(self) -> bool:
-        ended = super().poll()
-        if ended:
+        has_ended = super().poll()
+        if has_ended:
             self._begin_next()
-        if ended and self._several > 1 and not self.alive:
-            failed = len(self._failures)
-            words = "; ".join([f"{self._several - failed} of {self._several} runs exported", *self._failures])
-            self._tell_end(words, "bad" if failed else "good")
+        if has_ended and self._several > 1 and not self.alive:
+            failed_count = len(self._failures)
+            message = "; ".join([f"{self._several - failed_count} of {self._several} runs exported", *self._failures])
+            self._tell_end(message, "bad" if failed_count else "good")
             self._several, self._failures = 0, []
-        return ended
+        return has_ended
 
     def _verdict(self, process: ExportProcess) -> tuple[str, Role] | None:
         subject = f"{process.run.name} to {process.name}"
@@ -185,14 +185,14 @@ class Measurement(OwnProcess[C]):
         return self._begin(make)
 
     def poll(self) -> bool:
-        if ended := super().poll():
+        if has_ended := super().poll():
             # The plan and the checks use the measurements.
             self._bench.config_changed()
-        return ended
+        return has_ended
 
     def _verdict(self, process: C) -> tuple[str, Role]:
-        words, is_good = process.verdict
-        return words, "good" if is_good else "bad"
+        message, is_good = process.verdict
+        return message, "good" if is_good else "bad"
 
 
 class Gains(Measurement["GainProcess"]):
@@ -207,12 +207,12 @@ class Gains(Measurement["GainProcess"]):
         return "stopping ..." if process.is_cancelled else f"measuring: {process.part}"
 
     def poll(self) -> bool:
-        ended, process = super().poll(), self.process
+        has_ended, process = super().poll(), self.process
         if process is not None and process.check != self._shown_check:
             self._shown_check = process.check
-            if not ended:
+            if not has_ended:
                 self._bench.config_changed()
-        return ended
+        return has_ended
 
     def _verdict(self, process: GainProcess) -> tuple[str, Role]:
         if process.is_cancelled:
@@ -256,6 +256,6 @@ class Tool(OwnProcess["JsonProcess"]):
     def _verdict(self, process: JsonProcess) -> tuple[str, Role] | None:
         if self.asks is not None:
             return None
-        words = self._done(process.result) if process.result else ""
+        message = self._done(process.result) if process.result else ""
         role: Role = "good" if process.result else "text" if process.is_cancelled else "bad"
-        return words or f"{self.what}: {process.reason}", role
+        return message or f"{self.what}: {process.reason}", role

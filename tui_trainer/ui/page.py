@@ -63,25 +63,25 @@ class TopLine(Pane):
         bench, hardware = self._bench, self._bench.hardware
         tabs = enumerate(_tabs(bench, width))
         right: Line = [(_tab_text(page, *tab), "cursor" if page == bench.current else "dim") for page, tab in tabs]
-        room = width - width_of(right) - 1
+        left_cells = width - width_of(right) - 1
         title = "view" if bench.is_view else PROGRAM
-        left: Line = [(title, "title")] if len(title) <= room else []
-        parts = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
-        for part in filter(None, parts if width >= _NARROW else reversed(parts)):
-            if width_of(left) + 2 + cell_len(part) <= room:
+        left: Line = [(title, "title")] if len(title) <= left_cells else []
+        descriptions = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
+        for part in filter(None, descriptions if width >= _NARROW else reversed(descriptions)):
+            if width_of(left) + 2 + cell_len(part) <= left_cells:
                 left.append((f"  {part}", "dim"))
         return [beside(left, right, width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
         """Yield the position of each tab's first cell, from the last tab to the first."""
-        begin = self.size.width
-        for page, tab in reversed(list(enumerate(_tabs(self._bench, begin)))):
-            begin -= cell_len(_tab_text(page, *tab))
-            yield begin, 0
+        first_cell = self.size.width
+        for page, tab in reversed(list(enumerate(_tabs(self._bench, first_cell)))):
+            first_cell -= cell_len(_tab_text(page, *tab))
+            yield first_cell, 0
 
     def on_click(self, event: Click) -> None:
-        behind = [begin for begin, _ in self.spots() if begin > event.x]
-        page = len(PLACES[1:]) - 1 - len(behind)
+        later_tabs = [first_cell for first_cell, _ in self.spots() if first_cell > event.x]
+        page = len(PLACES[1:]) - 1 - len(later_tabs)
         if page >= 0:
             self._bench.go(page)
             self._bench.app.draw()
@@ -92,16 +92,16 @@ def _tab_text(index: int, title: str, state: str) -> str:
 
 
 def _tabs(bench: Workbench, width: int) -> list[Tab]:
-    unsaved = bench.glyphs.changed if bench.has_unsaved_edits else ""
-    run = ("interrupted" if bench.run.is_interrupted else _run_mark(bench.run.state)) if bench.run else ""
+    unsaved_mark = bench.glyphs.changed if bench.has_unsaved_edits else ""
+    run_text = ("interrupted" if bench.run.is_interrupted else _run_mark(bench.run.state)) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
-        run = f"{run} {curve}"
-    short = width < _NARROWEST
-    titles, marks = [_SHORT[place] if short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
+        run_text = f"{run_text} {curve}"
+    is_short = width < _NARROWEST
+    titles, checks_text = [_SHORT[place] if is_short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
     if width < _NARROW:
         # There is room only for the most severe state.
-        marks = " ".join(marks.split()[:2])
-    states = ["", unsaved, marks, run, ""]
+        checks_text = " ".join(checks_text.split()[:2])
+    states = ["", unsaved_mark, checks_text, run_text, ""]
     for page in bench.unseen:
         states[page] = f"{bench.glyphs.changed} {states[page]}".rstrip()
     return list(zip(titles, states, strict=True))
@@ -109,14 +109,14 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
     """Return a sparkline of the mean losses of equal parts of the run. The steps of a part never change."""
-    parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
+    losses: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
     # For a long run, a sample of the steps of each part is enough.
-    count = len(state.loss_sums)
-    for index in range(0, count, max(count // _CURVE_SAMPLES, 1)):
+    step_count = len(state.loss_sums)
+    for index in range(0, step_count, max(step_count // _CURVE_SAMPLES, 1)):
         part = (state.steps[index] - 1) * _CURVE_PARTS // max(state.total_steps, state.steps[-1])
         if math.isfinite(loss := state.loss_at(index)):
-            parts[part].append(loss)
-    means = [sum(part) / len(part) if part else math.nan for part in parts]
+            losses[part].append(loss)
+    means = [sum(part) / len(part) if part else math.nan for part in losses]
     return sparkline(means, _CURVE_PARTS, glyphs) if any(map(math.isfinite, means)) else ""
 
 
@@ -124,22 +124,22 @@ def _run_mark(state: "RunState") -> str:
     if state.status not in ("training", "paused") or not state.total_steps:
         return state.status
     # The share is rounded down, so that 100% means done.
-    share = f"{100 * state.step // state.total_steps}%"
-    return share if state.status == "training" else f"{share} paused"
+    percent = f"{100 * state.step // state.total_steps}%"
+    return percent if state.status == "training" else f"{percent} paused"
 
 
 def machine_summary(hardware: Hardware, width: int) -> str:
     """Return the longest description of the machine that fits, as `1x H200 140 GiB` or `CPU, 2 cores, 24 GiB`."""
-    cores = quantity(hardware.usable_cores, "core")
-    memory = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes is not None else ""
-    forms = [f"CPU, {cores}{memory}", f"CPU, {cores}", "CPU"]
+    cores_text = quantity(hardware.usable_cores, "core")
+    memory_text = f", {hardware.memory_bytes / GIB:.0f} GiB" if hardware.memory_bytes is not None else ""
+    descriptions = [f"CPU, {cores_text}{memory_text}", f"CPU, {cores_text}", "CPU"]
     if hardware.gpus:
         names = [describe.short_name(gpu) for gpu in hardware.gpus]
         sizes = ["" if gpu.memory_bytes is None else f" {gpu.memory_bytes / GIB:.0f} GiB" for gpu in hardware.gpus]
-        kinds = Counter(map("".join, zip(names, sizes, strict=True))), Counter(names)
-        forms = [" + ".join(f"{count}x {name}" for name, count in kind.items()) for kind in kinds]
-        forms += [quantity(len(hardware.gpus), "GPU")]
-    return next((form for form in forms if cell_len(form) <= width), "")
+        gpu_counts = Counter(map("".join, zip(names, sizes, strict=True))), Counter(names)
+        descriptions = [" + ".join(f"{count}x {name}" for name, count in gpu_count.items()) for gpu_count in gpu_counts]
+        descriptions += [quantity(len(hardware.gpus), "GPU")]
+    return next((form for form in descriptions if cell_len(form) <= width), "")
 
 
 def bindings(place: Place) -> list[BindingType]:
@@ -164,7 +164,7 @@ class Page(Screen[None], inherit_bindings=False):
         super().__init__()
         # Textual would add these classes when it knows the size, and style the whole page a second time.
         for length, points in zip(self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True):
-            self.add_class(*[name for least, name in points or () if length >= least][-1:], update=False)
+            self.add_class(*[name for min_length, name in points or () if length >= min_length][-1:], update=False)
         self.bench = bench
         self._styled_for = ""
         self.when_complete: Callable[[], object] = lambda: None
@@ -334,11 +334,11 @@ class KeyHints(KeyLine):
         page = self._page
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
-        offered = page.bench.app.offered_actions
+        actions = page.bench.app.offered_actions
         if page.bench.run_is_alive:
             # These actions stay possible, but are rarely the next step.
-            offered = [action for action in offered if action.id not in ("app.start", "app.new")]
-        return footer_hints(offered, page.label_of, width)
+            actions = [action for action in actions if action.id not in ("app.start", "app.new")]
+        return footer_hints(actions, page.label_of, width)
 
 
 class TooSmall(ModalScreen[None], inherit_bindings=False):
@@ -350,9 +350,9 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         yield Pane(self._lines)
 
     def _lines(self, *_: int) -> list[Line]:
-        size, training = self.app.size, ["training continues"] * self._bench.run_is_alive
-        below: list[Line] = [[(text, "dim")] for text in (f"this is {size.width}x{size.height}", *training)]
-        return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *below]
+        size, training_note = self.app.size, ["training continues"] * self._bench.run_is_alive
+        more_lines: list[Line] = [[(text, "dim")] for text in (f"this is {size.width}x{size.height}", *training_note)]
+        return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *more_lines]
 
     def redraw(self) -> None:
         # This may be called before the pane is mounted, so `query_one` would fail.
@@ -362,6 +362,6 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
     def take_key(self, event: Key) -> bool:
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             # There is no room for a question. Nothing is lost, because an active run continues.
-            alive = self._bench.run_is_ours_and_alive
-            self._bench.app.leave(ExitReason.TRAINING_ON if alive else ExitReason.QUIT)
+            is_training = self._bench.run_is_ours_and_alive
+            self._bench.app.leave(ExitReason.TRAINING_ON if is_training else ExitReason.QUIT)
         return True

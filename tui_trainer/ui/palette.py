@@ -109,21 +109,21 @@ class Palette(SearchDialog[Hit]):
             self.choose(self.list.place)
 
     def row(self, row: Hit, width: int) -> Line:
-        command, letters = row
-        usual: Role = "dim" if command.refusal else "text"
-        name: Line = [(letter, "accent" if index in letters else usual) for index, letter in enumerate(command.name)]
+        command, positions = row
+        role: Role = "dim" if command.refusal else "text"
+        name: Line = [(letter, "accent" if index in positions else role) for index, letter in enumerate(command.name)]
         gap = " " * max(min(_NAME_CELLS, (width + 1) // 2) - cell_len(command.name), 2)
-        about: Line = [(gap, "text"), (command.refusal or command.help, "dim")]
-        line: Line = [(f"{self._mark_of(command)} ", "text"), *name, *about]
-        room = width - cell_len(command.note) - 2
-        return beside(fit(line, room, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
+        help_spans: Line = [(gap, "text"), (command.refusal or command.help, "dim")]
+        line: Line = [(f"{self._mark_of(command)} ", "text"), *name, *help_spans]
+        left_cells = width - cell_len(command.note) - 2
+        return beside(fit(line, left_cells, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
 
     def _mark_of(self, command: Command) -> str:
         return ""
 
     def about(self, width: int, _: int) -> list[Line]:
-        now = f" Not possible now: {self.chosen.refusal}." if self.chosen and self.chosen.refusal else ""
-        return paragraph(self.chosen.help + now, width) if self.chosen else []
+        note = f" Not possible now: {self.chosen.refusal}." if self.chosen and self.chosen.refusal else ""
+        return paragraph(self.chosen.help + note, width) if self.chosen else []
 
     def on_choice(self) -> None:
         if self.chosen and self.chosen.show:
@@ -140,8 +140,8 @@ class Palette(SearchDialog[Hit]):
     def close(self) -> None:
         super().close()
         if self._back is not None:
-            back, self._back = self._back, None
-            back()
+            callback, self._back = self._back, None
+            callback()
 
 
 class MarkingPalette(Palette):
@@ -161,8 +161,8 @@ class MarkingPalette(Palette):
 
     def about(self, width: int, _: int) -> list[Line]:
         # The help of a curve is its newest value, which its row already shows.
-        words = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
-        return paragraph(words, width, "dim")
+        hint = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
+        return paragraph(hint, width, "dim")
 
     def _mark_of(self, command: Command) -> str:
         return self.glyphs.changed if command.name in self._marked else " "
@@ -203,12 +203,12 @@ class MarkingPalette(Palette):
 
 def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
     """Return the palette's entry for an action. For an action of another page, the entry first opens that page."""
-    keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
+    key_signs = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
     do = partial(app.call_next, app.perform_action, action.id)
     if action.place not in ("app", app.page.place):
         do = partial(app.do_on_page, action.place, partial(app.perform_action, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
-    return Command(name, action.help, do, keys or "no key", elsewhere=refusal is not None, refusal=refusal or "")
+    return Command(name, action.help, do, key_signs or "no key", elsewhere=refusal is not None, refusal=refusal or "")
 
 
 def actions_here(app: Any) -> list[Command]:
@@ -218,9 +218,9 @@ def actions_here(app: Any) -> list[Command]:
 
 def all_commands(app: Any) -> list[Command]:
     """Return all entries: actions of this page and of others, settings, recipes, sections of guides, and themes."""
-    others = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
-    others += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
-    actions = [_command(app, action, refusal) for action, refusal in others if action.name not in _MOVES]
+    entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
+    entries += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
+    actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
     themes = [replace(theme, name=f"Theme: {theme.name}", elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, elsewhere=True) for section in guide_commands(app)]
     return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]
@@ -228,12 +228,12 @@ def all_commands(app: Any) -> list[Command]:
 
 def _more_here(app: Any) -> list[Command]:
     """Return entries for the items of the menu `more`, if this page shows a run."""
-    more = next((action for action in app.offered_actions if action.id in ("runs.more", "train.more")), None)
-    if more is None:
+    menu = next((action for action in app.offered_actions if action.id in ("runs.more", "train.more")), None)
+    if menu is None:
         return []
-    about = f"For the {'selected ' * (more.place == 'runs')}run."
+    note = f"For the {'selected ' * (menu.place == 'runs')}run."
     return [
-        Command(f"{TITLES[more.place]}: {label}", about, partial(app.call_next, do), " ".join([*more.keys[:1], key]))
+        Command(f"{TITLES[menu.place]}: {label}", note, partial(app.call_next, do), " ".join([*menu.keys[:1], key]))
         for key, label, do in app.page.more_answers()
     ]
 
@@ -261,11 +261,11 @@ def guide_commands(app: Any) -> list[Command]:
     for name, title in guides().items():
         for section in sections(name):
             subject = title.partition(":")[0]
-            shown = f"{subject}: {section.title}" if section.title else subject
+            heading = f"{subject}: {section.title}" if section.title else subject
             # The first section has no title, and gets the description of the guide.
             paragraphs = (" ".join(part.split()) for part in section.text.split("\n\n") if part[:1].isalpha())
-            about = next(paragraphs, title) if section.title else title
-            commands.append(Command(f"Guide: {shown}", about, partial(app.read_guide, section), text=section.text))
+            intro = next(paragraphs, title) if section.title else title
+            commands.append(Command(f"Guide: {heading}", intro, partial(app.read_guide, section), text=section.text))
     return commands
 
 
@@ -273,10 +273,10 @@ def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
     """Return an entry for each theme, the terminal's own colours first. With `shows`, a chosen theme is previewed."""
     commands = []
     for name, theme in sorted(app.available_themes.items(), key=lambda pair: (not pair[1].ansi, pair[0])):
-        take = partial(setattr, app, "theme", name)
-        about = "the terminal's own colours" if theme.ansi else "dark" if theme.dark else "light"
+        apply = partial(setattr, app, "theme", name)
+        help_text = "the terminal's own colours" if theme.ansi else "dark" if theme.dark else "light"
         note = "now" if name == app.theme else ""
-        commands.append(Command(name, about, take, note, show=take if shows else None))
+        commands.append(Command(name, help_text, apply, note, show=apply if shows else None))
     return commands
 
 
@@ -285,15 +285,15 @@ def command_lines(app: Any) -> list[Command]:
     from tui_trainer.measure.config_process import config_options
 
     bench, page, lines = app.bench, app.page, dict[str, str]()
-    if app.dialog and (words := app.dialog.command_words):
-        lines[words[0]] = shlex.join(words)
-    loaded = bench.document and bench.document.loaded
+    if app.dialog and (arguments := app.dialog.command_words):
+        lines[arguments[0]] = shlex.join(arguments)
+    loaded_config = bench.document and bench.document.loaded
     for line in (_COMMANDS.get(action.id, "") for action in ([] if lines else app.offered_actions)):
         if "{run}" in line:
             folder = page.folder if page.place == "runs" else bench.run.folder
             lines[line.replace(" {run}", "")] = line.format(run=shlex.quote(str(folder.root)))
-        elif line and (loaded or "{" not in line):
-            settings = shlex.join(config_options(loaded, bench.chosen_gpu)) if loaded else ""
+        elif line and (loaded_config or "{" not in line):
+            settings = shlex.join(config_options(loaded_config, bench.chosen_gpu)) if loaded_config else ""
             lines[line.replace(" {settings}", "")] = line.format(settings=settings)
     return [Command(name, f"tui-trainer {one_line(line)}", partial(_copy, app, line)) for name, line in lines.items()]
 

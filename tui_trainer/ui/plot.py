@@ -54,8 +54,8 @@ class Tick:
 
 def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
     """Return the range of the axis for values from `low` to `high`. `present` stays while they fill most of it."""
-    fits = present is not None and present.low <= low and high <= present.high
-    if present is not None and fits and high - low >= _KEPT_FILL * present.span:
+    is_inside = present is not None and present.low <= low and high <= present.high
+    if present is not None and is_inside and high - low >= _KEPT_FILL * present.span:
         return present
     # A range as small as the rounding error of its ends cannot be divided into rows.
     padding = (high - low) * _PADDING if high - low > 1e-12 * max(abs(low), abs(high)) else abs(low) * 0.1 or 1.0
@@ -69,31 +69,31 @@ def domain_steps(last_step: int, total_steps: int) -> int:
     return total_steps if last_step <= total_steps < steps else steps
 
 
-def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
+def window(domain_steps: int, last_step: int, halvings: int, around: int | None) -> Bounds:
     """Return the steps to show: all, or after `halvings` a shorter range with `around` or with the newest step.
 
     A shorter range starts at a multiple of half its length: it jumps now and then instead of sliding at each step.
     """
-    length = domain / 2**halvings
+    length = domain_steps / 2**halvings
     if not halvings:
-        return Bounds(0, domain)
-    half = length / 2
-    wanted = last_step if around is None else around
-    begin = max(math.floor(wanted / half) - (around is None), 0) * half
-    if around is not None and begin > 0 and wanted - begin < half / 2:
-        begin -= half / 2
-    return Bounds(begin, begin + length)
+        return Bounds(0, domain_steps)
+    half_length = length / 2
+    target_step = last_step if around is None else around
+    first_step = max(math.floor(target_step / half_length) - (around is None), 0) * half_length
+    if around is not None and first_step > 0 and target_step - first_step < half_length / 2:
+        first_step -= half_length / 2
+    return Bounds(first_step, first_step + length)
 
 
 def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
     """Return at most `max_ticks` round values within the bounds, from low to high."""
     for parts in range(max_ticks + 1, 0, -1):
-        least = bounds.span / parts
-        base = 10.0 ** math.floor(math.log10(least))
-        step = next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
-        first = math.ceil(bounds.low / step - _NEARLY)
-        last = math.floor(bounds.high / step + _NEARLY)
-        values = [number * step for number in range(first, last + 1)]
+        min_step = bounds.span / parts
+        base = 10.0 ** math.floor(math.log10(min_step))
+        step = next(factor * base for factor in (1, 2, 5, 10) if min_step <= factor * base * (1 + _NEARLY))
+        first_multiple = math.ceil(bounds.low / step - _NEARLY)
+        last_multiple = math.floor(bounds.high / step + _NEARLY)
+        values = [number * step for number in range(first_multiple, last_multiple + 1)]
         if len(values) <= max_ticks:
             return [Tick(value, label) for value, label in zip(values, labels(values, step), strict=True)]
     return []
@@ -102,7 +102,7 @@ def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
 def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
     """Return at most `max_ticks` ticks at 1, 2 and 5 times powers of ten, at powers of ten, or at round values."""
 
-    def short(value: float) -> str:
+    def label_of(value: float) -> str:
         return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
 
     low, high = 10.0**bounds.low, 10.0**bounds.high
@@ -110,23 +110,23 @@ def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
     for factors in ((1, 2, 5), (1,)):
         values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
         if 2 <= len(values) <= max_ticks:
-            return [Tick(math.log10(value), short(value)) for value in values]
+            return [Tick(math.log10(value), label_of(value)) for value in values]
     if high / low > 100:
-        every = math.ceil(len(powers) / max_ticks)
-        return [Tick(power, short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
+        stride = math.ceil(len(powers) / max_ticks)
+        return [Tick(power, label_of(10.0**power)) for power in powers[::stride] if bounds.low <= power <= bounds.high]
     return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), max_ticks) if tick.at > 0]
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
     """Return values as texts of at most 7 characters, with one unit and enough digits for values `step` apart."""
-    largest = max(map(abs, values), default=0.0)
-    if largest and (largest < 1e-2 or largest >= 1e12):
+    largest_value = max(map(abs, values), default=0.0)
+    if largest_value and (largest_value < 1e-2 or largest_value >= 1e12):
         digits = 1 if all(len(f"{value:.1e}") <= LABEL_CELLS for value in values) else 0
         return [f"{value:.{digits}e}" if value else "0" for value in values]
     units = (("G", 1e9), ("M", 1e6), ("k", 1e3))
-    unit, size = next((pair for pair in units if largest >= 10 * pair[1]), ("", 1.0))
-    decimals = min(max(0, -math.floor(math.log10(step / size) + _NEARLY)), 5)
-    return [f"{value / size:.{decimals}f}{unit}" for value in values]
+    unit, unit_size = next((pair for pair in units if largest_value >= 10 * pair[1]), ("", 1.0))
+    decimals = min(max(0, -math.floor(math.log10(step / unit_size) + _NEARLY)), 5)
+    return [f"{value / unit_size:.{decimals}f}{unit}" for value in values]
 
 
 def row_of(value: float, bounds: Bounds, rows: int) -> int:
@@ -142,25 +142,25 @@ def column_of(step: float, window: Bounds, columns: int) -> int:
 def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> dict[int, str]:
     """Return the y labels by row: round values at even distances if possible, or only the values at both ends."""
     options: list[tuple[bool, dict[int, str]]] = []
-    for count in range(max_ticks, 1, -1):
-        marks = (log_ticks if log else ticks)(bounds, count)
-        tick_rows = [row_of(tick.at, bounds, rows) for tick in marks]
-        gaps = [low - high for low, high in pairwise(tick_rows)]
-        if gaps and min(gaps) > 1:
+    for tick_count in range(max_ticks, 1, -1):
+        axis_ticks = (log_ticks if log else ticks)(bounds, tick_count)
+        tick_rows = [row_of(tick.at, bounds, rows) for tick in axis_ticks]
+        row_gaps = [low - high for low, high in pairwise(tick_rows)]
+        if row_gaps and min(row_gaps) > 1:
             # On a tall chart, a difference of one row is not visible.
-            is_uneven = max(gaps) - min(gaps) > min(gaps) // 3
-            options.append((is_uneven, {row: tick.label for row, tick in zip(tick_rows, marks, strict=True)}))
+            is_uneven = max(row_gaps) - min(row_gaps) > min(row_gaps) // 3
+            options.append((is_uneven, {row: tick.label for row, tick in zip(tick_rows, axis_ticks, strict=True)}))
     if options:
         return min(options, key=itemgetter(0))[1]
-    ends = [10.0**end if log else end for end in (bounds.high, bounds.low)]
-    return dict(zip((0, rows - 1), labels(ends, (ends[0] - ends[1]) / 10), strict=True))
+    end_values = [10.0**end if log else end for end in (bounds.high, bounds.low)]
+    return dict(zip((0, rows - 1), labels(end_values, (end_values[0] - end_values[1]) / 10), strict=True))
 
 
 def with_y_axis(plot: Sequence[Line], bounds: Bounds, max_ticks: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
     """Return the rows of a plot, each after its part of the y axis: a label or blanks, and the axis line."""
-    names = _labelled_rows(bounds, len(plot), max_ticks, log=log)
-    signs = [glyphs.tick_left if row in names else glyphs.vertical for row in range(len(plot))]
-    return [[(names.get(row, "").rjust(LABEL_CELLS), "dim"), (signs[row], "rule"), *plot[row]]
+    row_labels = _labelled_rows(bounds, len(plot), max_ticks, log=log)
+    signs = [glyphs.tick_left if row in row_labels else glyphs.vertical for row in range(len(plot))]
+    return [[(row_labels.get(row, "").rjust(LABEL_CELLS), "dim"), (signs[row], "rule"), *plot[row]]
             for row in range(len(plot))]  # fmt: skip
 
 
@@ -172,36 +172,36 @@ def x_axis(
 
     `bad_columns` get red marks. The unit is at the right end; without `keeps_unit`, a label there replaces the unit.
     """
-    marks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
-    labelled = {column_of(tick.at, window, columns): tick.label for tick in marks}
-    words = _placed(labelled, bad_columns if inline else (), columns, unit, keeps_unit)
-    axis: list[Span] = [(glyphs.tick_down if column in labelled else glyphs.rule, "rule") for column in range(columns)]
+    axis_ticks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
+    label_of = {column_of(tick.at, window, columns): tick.label for tick in axis_ticks}
+    label_line = _placed(label_of, bad_columns if inline else (), columns, unit, keeps_unit)
+    axis: list[Span] = [(glyphs.tick_down if column in label_of else glyphs.rule, "rule") for column in range(columns)]
     if inline:
-        axis = [(word, "dim") if word != " " else (glyphs.rule, "rule") for word in words]
+        axis = [(sign, "dim") if sign != " " else (glyphs.rule, "rule") for sign in label_line]
     for column in bad_columns:
         axis[column] = (glyphs.bad[0], "bad")
     line: Line = [(" " * LABEL_CELLS, "text"), (glyphs.corner, "rule"), *_merged(axis)]
-    return [line] if inline else [line, [(" " * GUTTER, "text"), (words, "dim")]]
+    return [line] if inline else [line, [(" " * GUTTER, "text"), (label_line, "dim")]]
 
 
 def _merged(cells: Iterable[Span]) -> Line:
     """Return a line of the cells, in which neighbouring cells of the same role are one span."""
-    return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
+    return [("".join(sign for sign, _ in run), role) for role, run in groupby(cells, key=itemgetter(1))]
 
 
-def _placed(labelled: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+def _placed(label_of: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
     """Return a line with the labels around their columns. A label that overlaps others or `kept_free` is left out."""
-    row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
-    for column, label in labelled.items():
+    cells, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
+    for column, label in label_of.items():
         begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
         behind = begin + len(label)
-        if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= bad < behind for bad in kept_free):
-            row[begin:behind] = label
-    beginning = columns - len(unit)
-    is_free = "".join(row[beginning - 2 :]).isspace() and not any(bad >= beginning - 1 for bad in kept_free)
+        if "".join(cells[max(begin - 1, 0) : behind]).isspace() and not any(begin <= bad < behind for bad in kept_free):
+            cells[begin:behind] = label
+    unit_column = columns - len(unit)
+    is_free = "".join(cells[unit_column - 2 :]).isspace() and not any(bad >= unit_column - 1 for bad in kept_free)
     if keeps_unit or is_free:
-        row[beginning:] = unit
-    return "".join(row)
+        cells[unit_column:] = unit
+    return "".join(cells)
 
 
 class Raster:
@@ -229,25 +229,25 @@ class Raster:
         """Draw the dots of `mask`, which has the shape dot rows x dot columns. Cells without a dot do not change."""
         cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
-        table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
-        painted = bits > 0
-        self._signs[painted] = table[bits[painted]]
-        self._roles[painted] = role
+        dot_signs = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
+        has_dot = bits > 0
+        self._signs[has_dot] = dot_signs[bits[has_dot]]
+        self._roles[has_dot] = role
 
     def mark(self, column: int, row: int, sign: str, role: Role) -> None:
         self._signs[row, column], self._roles[row, column] = sign, role
 
     def cross(self, column: int, sign: str) -> None:
         """Draw a vertical line through a column of cells. Only empty cells get the sign of the line."""
-        empty = self._signs[:, column] == " "
-        self._signs[empty, column] = sign
+        is_empty = self._signs[:, column] == " "
+        self._signs[is_empty, column] = sign
         self._roles[:, column] = "chart_cross"
 
     def label(self, row: int, text: str, role: Role) -> None:
         """Write a text at the right end of a row, if the cells there are empty."""
-        begin = self.width - len(text)
-        if begin >= 0 and (self._signs[row, max(begin - 1, 0) :] == " ").all():
-            self._signs[row, begin:], self._roles[row, begin:] = list(text), role
+        first_column = self.width - len(text)
+        if first_column >= 0 and (self._signs[row, max(first_column - 1, 0) :] == " ").all():
+            self._signs[row, first_column:], self._roles[row, first_column:] = list(text), role
 
     def lines(self) -> list[Line]:
         rows = zip(self._signs.tolist(), self._roles.tolist(), strict=True)

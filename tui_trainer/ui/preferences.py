@@ -24,8 +24,8 @@ class Preferences:
     @classmethod
     def load(cls) -> "Preferences":
         """Return the saved preferences. A preference that is missing or invalid gets its default."""
-        saved, plain = read_fields(preferences_file()), asdict(cls())
-        return cls(**{name: saved[name] for name, value in plain.items() if type(saved.get(name)) is type(value)})
+        fields, defaults = read_fields(preferences_file()), asdict(cls())
+        return cls(**{name: fields[name] for name, value in defaults.items() if type(fields.get(name)) is type(value)})
 
     def curves_of(self, task: str) -> list[str]:
         names = self.curves.get(task)

@@ -54,24 +54,24 @@ def in_order(processes: Iterable[ProcessUse], name: str) -> list[ProcessUse]:
 
 def _card_words(use: ProcessUse) -> str:
     """Return the memory that a process uses on each GPU, such as `0: 12.0 GiB`."""
-    sizes = sorted(use.card_bytes.items())
-    return " ".join(f"{index}: {'--' if size is None else format_bytes(size)}" for index, size in sizes)
+    card_sizes = sorted(use.card_bytes.items())
+    return " ".join(f"{index}: {'--' if size is None else format_bytes(size)}" for index, size in card_sizes)
 
 
 def since_words(started_at: float, now: float) -> str:
     """Return a start time as `14:05` if it is today, `27 Nov` if it is in this year, else `2025-11-27`."""
-    began, today = datetime.fromtimestamp(started_at), datetime.fromtimestamp(now)
-    if began.date() == today.date():
-        return f"{began:%H:%M}"
-    return f"{began:%d %b}" if began.year == today.year else f"{began:%Y-%m-%d}"
+    start, today = datetime.fromtimestamp(started_at), datetime.fromtimestamp(now)
+    if start.date() == today.date():
+        return f"{start:%H:%M}"
+    return f"{start:%d %b}" if start.year == today.year else f"{start:%Y-%m-%d}"
 
 
 def cells(use: ProcessUse, now: float) -> dict[str, str]:
     """Return the texts of a process by column. They are safe to show."""
     is_outside = use.started_at is None
-    program, _, rest = use.command.partition(" ")
+    program, _, arguments = use.command.partition(" ")
     # The path of the program is cut here. It is shown for the chosen process.
-    command = f"{program.rpartition('/')[2]} {rest}" if program.startswith("/") else use.command
+    command = f"{program.rpartition('/')[2]} {arguments}" if program.startswith("/") else use.command
     return {
         "user": one_line(use.user or "?", 10),
         "pid": str(use.pid),
@@ -99,9 +99,9 @@ class ProcessTable(ChoiceList[ProcessUse]):
         self._arrange(look.processes)
 
     def _arrange(self, processes: Sequence[ProcessUse]) -> None:
-        chosen, rows = self.chosen, in_order(processes, self.sorted_by)
+        process, rows = self.chosen, in_order(processes, self.sorted_by)
         keys = [use.key for use in rows]
-        self.show(rows, keys.index(chosen.key) if chosen and chosen.key in keys else self.place)
+        self.show(rows, keys.index(process.key) if process and process.key in keys else self.place)
 
     def _heading(self, name: str) -> str:
         # Each heading reserves room for the sort mark, so that columns keep their width.
@@ -177,11 +177,11 @@ class ProcessesDialog(Dialog):
     def _notes(self, width: int) -> list[Line]:
         if self._look is None:
             return [[("checking ...", "dim")]]
-        chosen, lines = self.table.chosen, list[Line]()
+        process, lines = self.table.chosen, list[Line]()
         message, role = self._message
-        if chosen is not None and chosen.command:
+        if process is not None and process.command:
             # The row may show only the beginning of the command.
-            lines = paragraph(one_line(chosen.command, 2 * width), width, "dim")
+            lines = paragraph(one_line(process.command, 2 * width), width, "dim")
         lines += paragraph(message, width, role) if message else []
         return [*lines, *(line for note in self._look.notes for line in paragraph(one_line(note), width, "warn"))]
 
@@ -197,21 +197,21 @@ class ProcessesDialog(Dialog):
             return True
         if character == "s":
             self.table.sort_by_next()
-        elif character == "k" and (chosen := self.table.chosen):
-            work = partial(run_of, chosen.pid)
-            self._bench.background.do("run of a process", work, partial(self._ask, chosen), PROCESSES)
+        elif character == "k" and (process := self.table.chosen):
+            work = partial(run_of, process.pid)
+            self._bench.background.do("run of a process", work, partial(self._ask, process), PROCESSES)
         return True
 
     def _refusal(self, process: ProcessUse) -> str:
         """Return why a process cannot be ended from this dialog; empty if it can be ended."""
-        stop, leave = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
-        ours = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
+        stop_key, quit_key = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
+        pids = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
         if process.started_at is None:
             return "it runs outside this container and can only be ended there"
-        if process.pid in ours:
+        if process.pid in pids:
             subject = "this is tui-trainer itself" if process.pid == os.getpid() else "it is part of tui-trainer"
             has_run = self._bench.run_is_ours_and_alive
-            return f"{subject}: {f'{stop} on the Train screen saves and stops the run; ' * has_run}{leave} quits"
+            return f"{subject}: {f'{stop_key} on the Train screen saves and stops the run; ' * has_run}{quit_key} quits"
         if not process.is_own:
             return f"it belongs to {one_line(process.user or 'another user', 40)}: only that user or root can end it"
         return ""
@@ -223,20 +223,20 @@ class ProcessesDialog(Dialog):
             self._bench.app.ask("Cannot end this process", [reason], [])
             return
         rows: list[Row] = [one_line(process.command, 300) or "a process without a command"]
-        words = [f"process {process.pid} of {one_line(process.user or '?', 40)}"]
-        words += [f"running for {format_seconds(time() - process.started_at)}"] if process.started_at else []
-        words += [f"memory {format_bytes(process.memory_bytes)}"] * bool(process.memory_bytes)
-        words += [f"on GPU {card}" for card in [_card_words(process)] if card]
-        rows.append((", ".join(words), "dim"))
+        facts = [f"process {process.pid} of {one_line(process.user or '?', 40)}"]
+        facts += [f"running for {format_seconds(time() - process.started_at)}"] if process.started_at else []
+        facts += [f"memory {format_bytes(process.memory_bytes)}"] * bool(process.memory_bytes)
+        facts += [f"on GPU {card}" for card in [_card_words(process)] if card]
+        rows.append((", ".join(facts), "dim"))
         if run is not None:
-            stop = self._bench.app.key_of("runs.stop")
-            whose = f"This is the run {one_line(run.name, 60)}: {stop} on the Runs screen saves and stops it."
-            rows.append((whose, "warn"))
+            stop_key = self._bench.app.key_of("runs.stop")
+            run_note = f"This is the run {one_line(run.name, 60)}: {stop_key} on the Runs screen saves and stops it."
+            rows.append((run_note, "warn"))
         answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, process, run, signal.SIGTERM))]
         asked_at = self._end_requests.get(process.key)
         if asked_at is not None and monotonic() - asked_at >= PATIENCE_SECONDS:
-            ago = format_seconds(monotonic() - asked_at)
-            rows.append((f"The process was asked to end {ago} ago, but is still running.", "warn"))
+            elapsed = format_seconds(monotonic() - asked_at)
+            rows.append((f"The process was asked to end {elapsed} ago, but is still running.", "warn"))
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, process, run, signal.SIGKILL)))
         self._bench.app.ask("Still running" if again else "End this process?", rows, answers)
 

@@ -65,14 +65,14 @@ class DoctorDialog(Dialog):
         return rows[:-1]
 
     def _finding_lines(self, finding: FoundCause, width: int) -> list[Line]:
-        diagnosis, only = finding.found, self.glyphs.only
+        diagnosis, safe_text = finding.found, self.glyphs.only
         role: Role = "bad" if diagnosis.is_fault else "warn" if finding.matters else "text"
         lines: list[Line] = [[(finding.symptom.title, role), (f"  {finding.cost_words}", "bold")]]
-        texts = [("", only(diagnosis.cause)), ("", only(diagnosis.evidence))]
-        texts += [("set", settings_words(diagnosis.fix or {})), ("do", only(diagnosis.advice))]
+        texts = [("", safe_text(diagnosis.cause)), ("", safe_text(diagnosis.evidence))]
+        texts += [("set", settings_words(diagnosis.fix or {})), ("do", safe_text(diagnosis.advice))]
         for label, text in [*texts, ("why", finding.symptom.why)]:
-            kind: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
-            lines += labelled(label, text, _LABEL, width, kind) if text else []
+            text_role: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
+            lines += labelled(label, text, _LABEL, width, text_role) if text else []
         return lines
 
     def press(self, key: str, character: str | None) -> bool:
@@ -101,11 +101,11 @@ class TryDialog(FieldDialog):
         if self._chats:
             # The prompts of the run's samples contain tokens of the chat template, so none is proposed.
             self._text = ""
-        newest = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
-        self._newest = f"latest checkpoint: {newest}, training continues; " if bench.run.alive else ""
+        checkpoint_text = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
+        self._newest = f"latest checkpoint: {checkpoint_text}, training continues; " if bench.run.alive else ""
         self._has_base = state.plan is not None and bool(state.plan.base_model)
-        does = "continue the text" if task.continues else "ask the model"
-        self.keys = (("enter", does), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))
+        enter_label = "continue the text" if task.continues else "ask the model"
+        self.keys = (("enter", enter_label), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False
         self._process: ModelProcess | None = None
         self._peak_bytes = state.last_step.peak_memory_bytes if state.last_step else 0
@@ -133,20 +133,20 @@ class TryDialog(FieldDialog):
 
     def _show_place(self, place: Place) -> None:
         if not self._is_writing and not self._output and not self._transcript:
-            more = "; /help lists commands, /system TEXT sets the system prompt" if self._chats else ""
-            self._status = f"{self._newest}{place.words}{more}"
+            commands_note = "; /help lists commands, /system TEXT sets the system prompt" if self._chats else ""
+            self._status = f"{self._newest}{place.words}{commands_note}"
             self.redraw()
 
     def lines(self, width: int) -> list[Line]:
-        shown = visible("".join(self._transcript) or self._output).replace("\t", "    ")
-        return [[(row, "text")] for line in shown.split("\n") for row in rows_of(line, width) or [""]]
+        text = visible("".join(self._transcript) or self._output).replace("\t", "    ")
+        return [[(row, "text")] for line in text.split("\n") for row in rows_of(line, width) or [""]]
 
     def take_key(self, event: Key) -> bool:
         is_scroll = event.key in ("up", "down", "pageup", "pagedown")
         if event.key == "tab" and self._has_base:
             self._with_base = not self._with_base
-            both = "asks the base model, then the trained model"
-            self._status = both if self._with_base else "asks the trained model only"
+            both_message = "asks the base model, then the trained model"
+            self._status = both_message if self._with_base else "asks the trained model only"
             self.redraw()
             return True
         return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
@@ -213,15 +213,15 @@ class TryDialog(FieldDialog):
         from tui_trainer.runs.lock import in_use
 
         names = [*["base"] * self._with_base, "tuned"]
-        is_there = self._process is not None and all(name in self._writers for name in names)
-        if self._process is None or (self._process.place.card_uuid and not is_there):
+        is_loaded = self._process is not None and all(name in self._writers for name in names)
+        if self._process is None or (self._process.place.card_uuid and not is_loaded):
             # End the old process first, because its GPU memory would count as used.
             self._end_process()
             self._process, self._writers = ModelProcess(self._find_place(len(names))), {}
         with in_use(self._folder, "trying the model"):
-            tuned = self._writers.get("tuned") or ChildWriter(self._process, self._folder)
-            base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
-        writers = {**base, "tuned": tuned}
+            tuned_writer = self._writers.get("tuned") or ChildWriter(self._process, self._folder)
+            base_writers = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
+        writers = {**base_writers, "tuned": tuned_writer}
         if writers.keys() != self._writers.keys():
             # Other models start a new conversation.
             self._writers, self._conversation = writers, None
@@ -273,9 +273,9 @@ def offer_try(bench: Workbench) -> None:
         samples = run.state.samples
         # The proposed prompt is the end of the last sample's prompt: whole words of its last line with several words.
         lines = [line.strip() for line in samples[-1].prompt.split("\n") if len(line.split()) > 1] if samples else []
-        last = one_line(lines[-1]) if lines else ""
-        words = last[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(last) > _PROMPT_CHARACTERS else last
+        text = one_line(lines[-1]) if lines else ""
+        prompt = text[-_PROMPT_CHARACTERS:].partition(" ")[2] if len(text) > _PROMPT_CHARACTERS else text
         try:
-            bench.app.open(TryDialog(bench, run.folder, words))
+            bench.app.open(TryDialog(bench, run.folder, prompt))
         except InputError as error:  # this program does not know the run's task
             bench.tell(str(error), "bad")

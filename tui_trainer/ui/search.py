@@ -39,13 +39,13 @@ def match(query: str, name: str, text: str = "") -> Match | None:
     words of the description. Among equals, a name equal to the query is best, then one with its words in a row.
     """
     words = _words(query) or query.lower().split()
-    tail = name.rpartition(": ")[2]
-    phrases = [tail, tail.rpartition(".")[2], *SYNONYMS.get(tail, "").split(", ")]
-    names = ", ".join([name, *phrases[2:]]).lower()
-    hits = [hit for word in words if (hit := _find(re.escape(word), names, text.lower()))]
+    last_part = name.rpartition(": ")[2]
+    phrases = [last_part, last_part.rpartition(".")[2], *SYNONYMS.get(last_part, "").split(", ")]
+    searched_names = ", ".join([name, *phrases[2:]]).lower()
+    hits = [hit for word in words if (hit := _find(re.escape(word), searched_names, text.lower()))]
     if len(hits) < len(words):
         return None
-    is_apart = not re.search(r"[\W_]+".join(map(re.escape, words)), names)
+    is_apart = not re.search(r"[\W_]+".join(map(re.escape, words)), searched_names)
     places = tuple(index for _, span in hits for index in range(*span) if index < len(name))
     rank = max((rank for rank, _ in hits), default=0)
     return Match((rank, words not in map(_words, phrases), is_apart), places)
@@ -57,7 +57,7 @@ def _words(text: str) -> list[str]:
 
 def _find(word: str, names: str, text: str) -> tuple[int, tuple[int, int]] | None:
     """Return the rank of a word, and where it starts and ends in the names; None if it is not found."""
-    whole, begin = rf"(?<![^\W_]){word}(?![^\W_])", rf"(?<![^\W_]){word}"
-    ways = ((whole, names), (begin, names), (word, names), (whole, text), (begin, text))
-    hits = ((rank, re.search(pattern, where)) for rank, (pattern, where) in enumerate(ways))
+    whole_word, word_start = rf"(?<![^\W_]){word}(?![^\W_])", rf"(?<![^\W_]){word}"
+    patterns = ((whole_word, names), (word_start, names), (word, names), (whole_word, text), (word_start, text))
+    hits = ((rank, re.search(pattern, searched_text)) for rank, (pattern, searched_text) in enumerate(patterns))
     return next(((rank, hit.span() if rank < IN_TEXT else (0, 0)) for rank, hit in hits if hit), None)

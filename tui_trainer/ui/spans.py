@@ -77,15 +77,15 @@ def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
     if share is None:
         return "--".ljust(width)[:width]
     steps = len(glyphs.eighths) - 1
-    full, part = divmod(round(min(max(share, 0.0), 1.0) * width * steps), steps)
-    drawn = glyphs.eighths[-1] * full + glyphs.eighths[part].strip()
-    return drawn + glyphs.bar_empty * (width - len(drawn))
+    full_cells, part_steps = divmod(round(min(max(share, 0.0), 1.0) * width * steps), steps)
+    text = glyphs.eighths[-1] * full_cells + glyphs.eighths[part_steps].strip()
+    return text + glyphs.bar_empty * (width - len(text))
 
 
 def progress_line(activity: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
     """Return the progress of work as `████····  reading, 3 of 10 rows`, safe to show."""
-    show = format_bytes if unit == "bytes" else "{:,.0f}".format
-    amount = f"{show(done)} of {show(total)}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
+    format_amount = format_bytes if unit == "bytes" else "{:,.0f}".format
+    amount = f"{format_amount(done)} of {format_amount(total)}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
     return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(activity)}, {amount}", "text")], width)
 
 
@@ -98,21 +98,21 @@ def sparkline(
     """
     # Groups are counted from the first value, so that full groups do not change when values are added.
     size = max(math.ceil(len(values) / max(width, 1)), 1)
-    means = [_mean(values[begin : begin + size]) for begin in range(0, len(values) if width > 0 else 0, size)]
-    finite = [mean for mean in means if mean is not None]
-    bottom = min(finite, default=0.0) if low is None else low
-    top = max(finite, default=1.0) if high is None else high
-    last = len(glyphs.levels) - 1
+    means = [_mean(values[start : start + size]) for start in range(0, len(values) if width > 0 else 0, size)]
+    finite_means = [mean for mean in means if mean is not None]
+    bottom = min(finite_means, default=0.0) if low is None else low
+    top = max(finite_means, default=1.0) if high is None else high
+    last_level = len(glyphs.levels) - 1
     signs = ""
     for mean in means:
         share = 0.5 if mean is None or top <= bottom else (mean - bottom) / (top - bottom)
-        signs += " " if mean is None else glyphs.levels[min(max(round(share * last), 0), last)]
+        signs += " " if mean is None else glyphs.levels[min(max(round(share * last_level), 0), last_level)]
     return signs.rjust(width)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None
+    finite_values = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(finite_values) / len(finite_values) if finite_values else None
 
 
 def width_of(line: Line) -> int:
@@ -121,18 +121,18 @@ def width_of(line: Line) -> int:
 
 def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
     """Return the line with exactly `width` cells: padded with blanks, or cut with an ellipsis at its end."""
-    missing = width - width_of(line)
-    if missing >= 0:
-        return [*line, (" " * missing, "text")] if missing else line
-    left, cut = max(width - cell_len(ellipsis), 0), []
+    missing_cells = width - width_of(line)
+    if missing_cells >= 0:
+        return [*line, (" " * missing_cells, "text")] if missing_cells else line
+    cells_left, cut_spans = max(width - cell_len(ellipsis), 0), []
     role: Role = "text"
     for text, role in line:
-        if cell_len(text) > left:
-            cut.append((set_cell_size(text, left), role))
+        if cell_len(text) > cells_left:
+            cut_spans.append((set_cell_size(text, cells_left), role))
             break
-        cut.append((text, role))
-        left -= cell_len(text)
-    return [*cut, (set_cell_size(ellipsis, min(width, cell_len(ellipsis))), role)]
+        cut_spans.append((text, role))
+        cells_left -= cell_len(text)
+    return [*cut_spans, (set_cell_size(ellipsis, min(width, cell_len(ellipsis))), role)]
 
 
 def cursor_line(line: Line) -> Line:
@@ -147,24 +147,24 @@ def pad(text: str, width: int) -> str:
 
 def beside(left: Line, right: Line, width: int) -> Line:
     """Return a line with `left` at its start and `right` at its end. If both do not fit, `left` is cut."""
-    room = width - width_of(right)
+    left_cells = width - width_of(right)
     has_blank = any(text.endswith(" ") for text, _ in left[-1:]) or any(text.startswith(" ") for text, _ in right[:1])
-    if room > 1 and width_of(left) > room - (not has_blank):
-        return [*fit(left, room - 1), (" ", "text"), *right]
-    return [*fit(left, room), *right] if room > 0 else fit(right, width)
+    if left_cells > 1 and width_of(left) > left_cells - (not has_blank):
+        return [*fit(left, left_cells - 1), (" ", "text"), *right]
+    return [*fit(left, left_cells), *right] if left_cells > 0 else fit(right, width)
 
 
 def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line = "") -> Line:
     """Return a rule of `width` cells with a title at the left and, if there is room, a note at the right."""
     if not title:
         return [(glyphs.rule * width, "rule")]
-    begin: Line = [(f"{glyphs.rule * 2} ", "rule"), *([(title, "title")] if isinstance(title, str) else title)]
-    begin.append((" ", "rule"))
-    end: Line = [(" ", "rule"), *([(note, "dim")] if isinstance(note, str) else note), (f" {glyphs.rule * 2}", "rule")]
-    between = width - width_of(begin) - width_of(end)
-    if not note or between < 0:
-        end, between = [], width - width_of(begin)
-    return fit([*begin, (glyphs.rule * max(between, 0), "rule"), *end], width, glyphs.ellipsis)
+    head: Line = [(f"{glyphs.rule * 2} ", "rule"), *([(title, "title")] if isinstance(title, str) else title)]
+    head.append((" ", "rule"))
+    tail: Line = [(" ", "rule"), *([(note, "dim")] if isinstance(note, str) else note), (f" {glyphs.rule * 2}", "rule")]
+    rule_cells = width - width_of(head) - width_of(tail)
+    if not note or rule_cells < 0:
+        tail, rule_cells = [], width - width_of(head)
+    return fit([*head, (glyphs.rule * max(rule_cells, 0), "rule"), *tail], width, glyphs.ellipsis)
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -182,14 +182,14 @@ def wrapped(text: str, width: int) -> list[str]:
             lines.append(word[:end])
             word = word[end:]
         # A line has room for at least one wide character.
-        *whole, line = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
-        lines += whole
+        *full_lines, line = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
+        lines += full_lines
     return [*lines, line] if line or not lines else lines
 
 
-def rows_of(text: str, width: int, **how: Any) -> list[str]:
+def rows_of(text: str, width: int, **options: Any) -> list[str]:
     """Return the text as lines of at most `width` cells. Blanks in it are kept, unless it has wide characters."""
-    rows = textwrap.wrap(text, max(width, _NARROWEST), break_on_hyphens=False, **how)
+    rows = textwrap.wrap(text, max(width, _NARROWEST), break_on_hyphens=False, **options)
     return rows if all(cell_len(row) <= width for row in rows) else wrapped(text, width)
 
 
@@ -209,10 +209,10 @@ def labelled(label: str, text: str, cells: int, width: int, role: Role = "text")
 
 def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -> list[Line]:
     """Return lines such as `training.seed  1 -> 2` for changes, which are (setting, old value, new value)."""
-    cells = max((cell_len(key) for key, _, _ in changes), default=0) + 2
-    rows = ((key, one_line(f"{old} {glyphs.arrow} {new}"), min(cells, max(cell_len(key) + 2, width // 2)))
+    max_cells = max((cell_len(key) for key, _, _ in changes), default=0) + 2
+    rows = ((key, one_line(f"{old} {glyphs.arrow} {new}"), min(max_cells, max(cell_len(key) + 2, width // 2)))
             for key, old, new in changes)  # fmt: skip
-    return [line for key, words, room in rows for line in labelled(key, words, room, width)]
+    return [line for key, change, label_cells in rows for line in labelled(key, change, label_cells, width)]
 
 
 def folded(line: Line, width: int) -> list[Line]:

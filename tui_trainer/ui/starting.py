@@ -48,12 +48,12 @@ def offer_start(bench: Workbench) -> None:
     from tui_trainer.launching.open_run import name_prefix, start_problems
 
     bench.start_wanted = False
-    loaded, plan = bench.document.loaded, bench.plan
-    problems = bench.plan_problems if plan is None else start_problems(loaded) if loaded else ()
+    config, plan = bench.document.loaded, bench.plan
+    problems = bench.plan_problems if plan is None else start_problems(config) if config else ()
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.config.output.name or (name_prefix(loaded) if loaded else plan.recipe))}?"
+    title = f"Start {one_line(plan.config.output.name or (name_prefix(config) if config else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))
@@ -65,19 +65,19 @@ def offer_start(bench: Workbench) -> None:
 def _is_refused_now(bench: Workbench) -> bool:
     """Return whether no run can start now because one is active, starting or being detached, and report this."""
     reason = bench.active_run_words if bench.run_is_ours_and_alive else ""
-    for work, words in ((OPENING, "a run is being started"), (DETACHING, "a run is being detached")):
-        reason = reason or words * bench.background.is_busy(work)
+    for lane, message in ((OPENING, "a run is being started"), (DETACHING, "a run is being detached")):
+        reason = reason or message * bench.background.is_busy(lane)
     if reason:
         bench.tell(reason, "warn")
     return bool(reason)
 
 
 def offer_lines(plan: "Plan") -> list[str]:
-    takes = figures(plan)
+    plan_figures = figures(plan)
     return [
-        f"{one_line(plan.recipe or plan.config.task.type)}: {takes['steps']} steps "
+        f"{one_line(plan.recipe or plan.config.task.type)}: {plan_figures['steps']} steps "
         f"of {batch_words(plan)} from {one_line(plan.config.data.path)}",
-        f"{takes['time']}, {takes['memory']} of memory, {takes['disk']} of disk",
+        f"{plan_figures['time']}, {plan_figures['memory']} of memory, {plan_figures['disk']} of disk",
         ", ".join(text for _, text in _model_rows(plan)),
     ]
 
@@ -87,25 +87,25 @@ def _model_rows(plan: "Plan") -> list[tuple[str, str]]:
     model, tuning = plan.config.model, plan.config.tuning
     if not model.model_name_or_path or model.init == "scratch":
         return [("model", tuning_words(plan))]
-    how = f"{TUNING_METHODS[tuning.method].label} r {tuning.r}: " if tuning.has_adapter else ""
-    return [("model", one_line(Path(model.model_name_or_path).name)), ("trains", f"{how}{tuning_words(plan)}")]
+    method_text = f"{TUNING_METHODS[tuning.method].label} r {tuning.r}: " if tuning.has_adapter else ""
+    return [("model", one_line(Path(model.model_name_or_path).name)), ("trains", f"{method_text}{tuning_words(plan)}")]
 
 
 def _device_words(plan: "Plan") -> str:
     if plan.device == "cuda":
-        count = f"{plan.processes.value} x " if plan.processes.value > 1 else ""
-        return f"{count}{one_line(plan.device_name)} in {plan.precision.value}"
+        prefix = f"{plan.processes.value} x " if plan.processes.value > 1 else ""
+        return f"{prefix}{one_line(plan.device_name)} in {plan.precision.value}"
     return f"CPU, {threads_words(plan)}, in {plan.precision.value}"
 
 
 def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
-    takes = figures(plan)
+    plan_figures = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
-        ("steps", f"{takes['steps']}, each with {batch_words(plan)}"),
-        ("time", takes["time"]),
-        ("memory", f"{takes['memory']} of {format_bytes(free_bytes)} free"),
-        ("disk", f"{takes['disk']} in {one_line(plan.config.output.runs_dir)}"),
+        ("steps", f"{plan_figures['steps']}, each with {batch_words(plan)}"),
+        ("time", plan_figures["time"]),
+        ("memory", f"{plan_figures['memory']} of {format_bytes(free_bytes)} free"),
+        ("disk", f"{plan_figures['disk']} in {one_line(plan.config.output.runs_dir)}"),
         ("data", one_line(plan.config.data.path)),
         ("task", plan.config.task.type),
         *_model_rows(plan),
@@ -115,33 +115,33 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if plan.busy_words:
         lines[2:2] = labelled("", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     if bench.run is not None and bench.run_is_alive:
-        words = f"{one_line(bench.run.folder.name)} is training: both would be slower"
-        lines.append([(pad("other run", _LABEL), "dim"), (words, "warn")])
+        message = f"{one_line(bench.run.folder.name)} is training: both would be slower"
+        lines.append([(pad("other run", _LABEL), "dim"), (message, "warn")])
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
     if bench.has_unsaved_edits:
-        words = "unsaved changes: the run stores them in its config.toml"
-        lines.append([(pad("settings", _LABEL), "dim"), (words, "text")])
+        message = "unsaved changes: the run stores them in its config.toml"
+        lines.append([(pad("settings", _LABEL), "dim"), (message, "text")])
     return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
     """Show why a run cannot start. Keys open the first wrong setting, or apply the suggested values."""
 
-    def use() -> None:
-        if bench.apply(patch, words):
+    def apply_values() -> None:
+        if bench.apply(patch, values_text):
             offer_start(bench)
 
     rows = [row for problem in problems for row in ("", *wrapped(one_line(str(problem)), _PROBLEM_CELLS))]
     # A problem with a data file names no setting. The problems of the config may still name one.
-    located = [*problems, *(bench.document.problems if bench.document else ())]
-    keys = [problem.key for problem in located if problem.key in all_settings()]
+    all_problems = [*problems, *(bench.document.problems if bench.document else ())]
+    keys = [problem.key for problem in all_problems if problem.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
     patch = {problem.key: problem.suggested for problem in problems if problem.suggested is not None}
-    words = one_line(settings_words(patch), _PROBLEM_CELLS)
+    values_text = one_line(settings_words(patch), _PROBLEM_CELLS)
     if patch:
-        answers.insert(0, ("u", f"use {words}", use))
+        answers.insert(0, ("u", f"use {values_text}", apply_values))
     bench.app.ask(title, rows[1:] or ["the plan is not ready yet"], answers)
 
 
@@ -150,17 +150,17 @@ def start(bench: Workbench) -> None:
 
     if _is_refused_now(bench):
         return
-    loaded = bench.document.loaded if bench.document else None
-    if loaded is None:
+    loaded_config = bench.document.loaded if bench.document else None
+    if loaded_config is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
     # The data is resolved again, because files may have been added since the plan was made.
-    loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
+    loaded_config, plan = replace(loaded_config, data=ResolvedData()), None if bench.is_planning else bench.plan
     # Train shows what the start waits for, instead of an earlier run.
     bench.show_run(None)
     bench.go(TRAIN_PAGE)
     _open(
-        bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
+        bench, "starting ...", partial(open_new, loaded_config, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),
     )  # fmt: skip
 
@@ -170,26 +170,26 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
 
     def work() -> OpenRun | InputError:
         try:
-            opened = open_run()
+            result = open_run()
         except InputError as error:
             bench.opened = error
             return error
         if bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED):
-            opened.lock.release()
-            if opened.is_new:
-                opened.folder.discard()
+            result.lock.release()
+            if result.is_new:
+                result.folder.discard()
             raise GivenUp
-        bench.opened = opened
-        return opened
+        bench.opened = result
+        return result
 
-    def start_or_refuse(opened: OpenRun | InputError) -> None:
+    def start_or_refuse(result: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
         # The page changes, but a dialog would stay on the old page.
         wants_to_leave = bench.app.close_question(LEAVE)
-        if isinstance(opened, InputError):
-            refused(opened)
+        if isinstance(result, InputError):
+            refused(result)
         else:
-            execute_run(bench, opened)
+            execute_run(bench, result)
             if wants_to_leave:
                 offer_quit(bench)
         bench.app.draw()
@@ -205,12 +205,12 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
     if folder is None or _is_refused_now(bench):
         return
     gpu = bench.chosen_gpu
-    how = ", exactly as if it had never stopped"
+    note = ", exactly as if it had never stopped"
     if gpu is not None:
         device = "the CPU" if gpu == "none" else f"GPU {gpu}"
-        how = f", on {device}; the result is bit-identical if the run used {device} before"
+        note = f", on {device}; the result is bit-identical if the run used {device} before"
     answers = [("enter", "resume", lambda: _resume(bench, folder))]
-    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"The run resumes from the latest checkpoint{how}."], answers)
+    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"The run resumes from the latest checkpoint{note}."], answers)
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
@@ -223,8 +223,8 @@ def _resume(bench: Workbench, folder: RunFolder) -> None:
         )  # fmt: skip
 
 
-def execute_run(bench: Workbench, opened: "OpenRun") -> None:
-    bench.own_run = run = CurrentRun(opened)
+def execute_run(bench: Workbench, open_run: "OpenRun") -> None:
+    bench.own_run = run = CurrentRun(open_run)
     bench.show_on_train(run)
     run.start()
     if not run.is_remembered:
@@ -268,9 +268,9 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
-        words = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
-        words += "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows it."
-        rows.append((words, "dim"))
+        hint = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
+        hint += "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows it."
+        rows.append((hint, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
             ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
@@ -284,11 +284,11 @@ def offer_quit(bench: Workbench) -> None:
         ]
     elif export := bench.exports.alive:
         rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
-        if waiting := len(bench.exports.waiting):
-            rows.append((f"{quantity(waiting, 'more run')} in the queue will not be exported.", "warn"))
+        if waiting_count := len(bench.exports.waiting):
+            rows.append((f"{quantity(waiting_count, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
-    elif running := [tool for tool in bench.tools.values() if tool.alive]:
-        rows = [f"{one_line(tool.what)} is running and will end when you quit." for tool in running]
+    elif running_tools := [tool for tool in bench.tools.values() if tool.alive]:
+        rows = [f"{one_line(tool.what)} is running and will end when you quit." for tool in running_tools]
         answers = [("q", "quit", bench.app.leave)]
     elif bench.has_unsaved_edits:
         rows = ["You have changed settings that are not saved."]
@@ -300,15 +300,15 @@ def offer_quit(bench: Workbench) -> None:
     bench.app.ask(LEAVE, rows, answers)
 
 
-def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
+def offer_to_watch(bench: Workbench, living_runs: list[RunFolder]) -> None:
     if bench.run is not None or bench.is_attaching:
         return
-    newest = living[-1]
-    rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
-    if others := len(living) - 1:
+    newest_run = living_runs[-1]
+    rows: list[Row] = [[(one_line(newest_run.name), "bold"), (" is training on this machine.", "text")]]
+    if other_count := len(living_runs) - 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append((f"{quantity(others, 'other active run')}: press {key} for the list of runs", "dim"))
-    bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
+        rows.append((f"{quantity(other_count, 'other active run')}: press {key} for the list of runs", "dim"))
+    bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest_run))])
 
 
 def offer_detach(bench: Workbench) -> None:
@@ -342,18 +342,18 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
             bench.detached = error
         return bench.detached
 
-    def watch_or_resume(detached: int | RunError | InputError | None) -> None:
-        if isinstance(detached, int):
+    def watch_or_resume(result: int | RunError | InputError | None) -> None:
+        if isinstance(result, int):
             bench.own_run = bench.detached = None
-            words = f"{folder.name} continues in process {detached}: you can quit this program"
-            bench.attach_to(folder, go=False, words=words)
+            message = f"{folder.name} continues in process {result}: you can quit this program"
+            bench.attach_to(folder, go=False, words=message)
             if then_leave:
                 bench.app.leave()
-        elif detached is None:
+        elif result is None:
             bench.tell(f"{folder.name} ended before it was detached", "warn")
         else:
             bench.detached = None
-            bench.tell(f"could not detach the run, so it continues here: {detached}", "bad")
+            bench.tell(f"could not detach the run, so it continues here: {result}", "bad")
             _resume(bench, folder)
         bench.app.draw()
 
@@ -387,8 +387,8 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
             text = read_plain_file(folder.config, _CONFIG_LIMIT_BYTES).decode("utf-8")
         except (OSError, ValueError) as error:
             return error
-        old = settings_of(folder) if patch else {}
-        return text, [Change(key=key, old=old.get(key), new=new) for key, new in (patch or {}).items()]
+        old_values = settings_of(folder) if patch else {}
+        return text, [Change(key=key, old=old_values.get(key), new=new) for key, new in (patch or {}).items()]
 
     def ask(result: tuple[str, list[Change]] | Exception) -> None:
         if isinstance(result, Exception) or not result[1]:
@@ -408,10 +408,10 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
             bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()
             return
-        remedied = f" with {bench.patch_words(patch)}" if patch else ""
+        change_note = f" with {bench.patch_words(patch)}" if patch else ""
         bench.go(1)
-        start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
-        words = f"loaded the settings of {folder.name}{remedied}; {start} starts a new run, {undo} to undo"
-        bench.note_change(words, "good")
+        start_key, undo_key = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
+        message = f"loaded the settings of {folder.name}{change_note}; {start_key} starts a new run, {undo_key} to undo"
+        bench.note_change(message, "good")
 
     bench.background.do("settings of a run", read, ask, f"settings of {folder.root}")

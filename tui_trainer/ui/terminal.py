@@ -40,8 +40,8 @@ class PatientWriter(PatientStream):
 
     def _drop(self, text: str) -> None:
         # Old frames are useless once the terminal reads again, so only the newest mode switches are kept.
-        short = [piece for piece in (*self._pending, text) if len(piece) <= _ALWAYS_KEPT_CHARACTERS]
-        self._pending = deque(short[-_SWITCHES_KEPT:])
+        kept_pieces = [piece for piece in (*self._pending, text) if len(piece) <= _ALWAYS_KEPT_CHARACTERS]
+        self._pending = deque(kept_pieces[-_SWITCHES_KEPT:])
         self._pending_characters = sum(map(len, self._pending))
         self._lost = True
 
@@ -68,13 +68,13 @@ class PatientWriter(PatientStream):
 def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
     """Raise InputError if standard input or error is no terminal, or if the terminal cannot position the cursor."""
     hint = f"to run without screens: tui-trainer {command} --no-ui".replace("  ", " ")
-    for number, name in ((0, "standard input"), (2, "standard error")):
-        if not os.isatty(number):
+    for fd, name in ((0, "standard input"), (2, "standard error")):
+        if not os.isatty(fd):
             raise InputError(f"{name} is not a terminal, so the screens cannot be shown", hint=hint)
     term = environment.get("TERM", "")
     if term in ("", "dumb", "unknown"):
-        shown = f"TERM is {term!r}" if term else "TERM is not set"
-        raise InputError(f"{shown}: this terminal cannot position the cursor", hint=hint)
+        problem = f"TERM is {term!r}" if term else "TERM is not set"
+        raise InputError(f"{problem}: this terminal cannot position the cursor", hint=hint)
 
 
 def speaks_unicode(environment: Mapping[str, str]) -> bool:
@@ -150,8 +150,8 @@ class TerminalGuard:
             os.close(self.terminal.fileno())
         with suppress(OSError, ValueError):
             self.log.flush()
-        for number, saved_fd in zip((1, 2), self._saved_fds, strict=True):
-            os.dup2(saved_fd, number)
+        for fd, saved_fd in zip((1, 2), self._saved_fds, strict=True):
+            os.dup2(saved_fd, fd)
             os.close(saved_fd)
         sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc, assignment]
         with suppress(OSError):
@@ -177,12 +177,12 @@ class TerminalGuard:
 
     def _delete_old_logs(self) -> None:
         """Delete logs whose process has ended, except for the newest few."""
-        ended: list[tuple[float, Path]] = []
+        ended_logs: list[tuple[float, Path]] = []
         for path in self._logs.glob("screen-*.log"):
-            number = path.stem.removeprefix("screen-")
+            pid = path.stem.removeprefix("screen-")
             with suppress(OSError):
-                if not (number.isdecimal() and Path(f"/proc/{number}").exists()):
-                    ended.append((path.stat().st_mtime, path))
-        for _, path in sorted(ended)[:-_LOGS_KEPT]:
+                if not (pid.isdecimal() and Path(f"/proc/{pid}").exists()):
+                    ended_logs.append((path.stat().st_mtime, path))
+        for _, path in sorted(ended_logs)[:-_LOGS_KEPT]:
             with suppress(OSError):
                 path.unlink()

@@ -41,8 +41,8 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
 @cache
 def styles_for(color_system: str | None, *, no_color: bool) -> dict[str, Style]:
     """Return the style of each role. `color_system` is Rich's: `truecolor`, `256`, `standard`, `windows` or None."""
-    colours = 2 if no_color or color_system is None else 1 if color_system in ("standard", "windows") else 0
-    return {role: Style.parse(looks[colours]) for role, looks in _LOOKS.items()}
+    look_index = 2 if no_color or color_system is None else 1 if color_system in ("standard", "windows") else 0
+    return {role: Style.parse(looks[look_index]) for role, looks in _LOOKS.items()}
 
 
 _THEMED: Final[dict[str, dict[str, Style]]] = {}
@@ -55,10 +55,10 @@ def role_styles(app: App[Any]) -> dict[str, Style]:
         return styles_for(app.console.color_system, no_color=app.no_color)
     if app.theme not in _THEMED:
         # While a theme is being set, `theme_variables` still has the values of the old theme.
-        colours = app.get_css_variables()
+        variables = app.get_css_variables()
         _THEMED[app.theme] = {
-            role: Style.parse(" ".join(colours.get(word, word) for word in themed.split()))
-            for role, (*_, themed) in _LOOKS.items()
+            role: Style.parse(" ".join(variables.get(word, word) for word in style_names.split()))
+            for role, (*_, style_names) in _LOOKS.items()
         }
     return _THEMED[app.theme]
 
@@ -71,15 +71,15 @@ _LEAST_OF_LINES: Final = 3.0
 
 def readable(colours: dict[str, str]) -> dict[str, str]:
     """Return a theme's colours, with text lightened or darkened until its contrast suffices on all backgrounds."""
-    grounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
-    end = max((BLACK, WHITE), key=lambda extreme: contrast(extreme, grounds[0]))
+    backgrounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
+    limit = max((BLACK, WHITE), key=lambda extreme: contrast(extreme, backgrounds[0]))
     for name in filter(_IS_INK, colours):
         value = colours["foreground-muted"] if colours[name].startswith("auto") else colours[name]
-        ink = grounds[0] + Color.parse(value)
-        least = _LEAST_OF_LINES if name == "foreground-disabled" else LEAST_CONTRAST
-        blends = (ink.blend(end, step / 20) for step in range(20))
-        fits = (blend for blend in blends if min(contrast(blend, ground) for ground in grounds) >= least)
-        colours[name] = next(fits, end).hex
+        ink = backgrounds[0] + Color.parse(value)
+        min_contrast = _LEAST_OF_LINES if name == "foreground-disabled" else LEAST_CONTRAST
+        blends = (ink.blend(limit, step / 20) for step in range(20))
+        choices = (blend for blend in blends if min(contrast(blend, ground) for ground in backgrounds) >= min_contrast)
+        colours[name] = next(choices, limit).hex
     return colours
 
 

@@ -86,8 +86,8 @@ class WatchedRun:
 
     def take(self) -> bool:
         """Apply the events that `look` has read. Return whether there is something new to show."""
-        shown, was_alive = (self.alive, self.has_report), self._shown[0]
-        news, self._shown = bool(self._new) or shown != self._shown, shown
+        shown_state, was_alive = (self.alive, self.has_report), self._shown[0]
+        has_news, self._shown = bool(self._new) or shown_state != self._shown, shown_state
         while self._new:
             event = self._new.popleft()
             self.state.apply(event)
@@ -99,11 +99,11 @@ class WatchedRun:
             self._add(f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading is None else "warn")
             if verdict.leading is not None:
                 self.news.append((verdict.words, "warning"))
-        if (words := self._job.words) != self._job_words:
-            self._job_words = words
-            self._add(words, "text")
+        if (job_text := self._job.words) != self._job_words:
+            self._job_words = job_text
+            self._add(job_text, "text")
             return True
-        return news
+        return has_news
 
     def ask(self, action: controls.Action) -> str:
         """Request pause, resume, save, evaluate or stop. Return why the request failed; empty if it did not."""
@@ -128,20 +128,20 @@ class WatchedRun:
             self._add(f"failed: {one_line(event.message)}", "bad")
             self.news.append((f"the run failed: {event.message}", "error"))
         elif isinstance(event, events.RunFinished):
-            words, loss = f"the run {ending_words(self.state)}", event.eval_loss
-            # If the weights of an earlier step are kept, the words already contain a score.
-            words += f", held-out loss {loss:.4f}" if loss is not None and kept_step(self.state) is None else ""
-            self.news.append((words, "information"))
+            message, loss = f"the run {ending_words(self.state)}", event.eval_loss
+            # If the weights of an earlier step are kept, the message already contains a score.
+            message += f", held-out loss {loss:.4f}" if loss is not None and kept_step(self.state) is None else ""
+            self.news.append((message, "information"))
         elif text := lines.event_line(event, self.state):
             role: Role = "warn" if isinstance(event, events.RunProblem) else "text"
             if isinstance(event, events.CheckpointSaved) or (isinstance(event, events.EvalDone) and not event.best):
                 role = "dim"
             elif isinstance(event, events.RunProblem | events.EvalDone):
                 self.news.append((text, "warning" if isinstance(event, events.RunProblem) else "information"))
-            passing = isinstance(event, events.EvalDone | events.EpochDone)
-            again = passing and self._last_kind is type(event)
+            is_repeatable = isinstance(event, events.EvalDone | events.EpochDone)
+            replaces_last = is_repeatable and self._last_kind is type(event)
             for line in text.split("\n"):
-                if again and self.events:
+                if replaces_last and self.events:
                     # Repeated events of one kind replace each other: many would push all others out of the list.
                     self.events.pop()
                 self._add(one_line(line), role)
@@ -212,13 +212,13 @@ class CurrentRun(WatchedRun):
         self._thread.join(timeout_seconds)
 
     def take(self) -> bool:
-        news = super().take()
+        has_news = super().take()
         reason = self._journal.failing
         if reason and reason != self._reported_failure:
             self._reported_failure = reason
-            words = f"could not write the journal ({one_line(reason)})"
-            words += ": training continues, but its progress is not shown"
-            self._add(words, "bad")
-            self.news.append((words, "error"))
+            message = f"could not write the journal ({one_line(reason)})"
+            message += ": training continues, but its progress is not shown"
+            self._add(message, "bad")
+            self.news.append((message, "error"))
             return True
-        return news
+        return has_news

@@ -278,7 +278,7 @@ class Workbench:
 
     def tick(self) -> bool:
         """Poll the run and all commands. Return whether the notice has changed."""
-        notice = self.notice
+        old_notice = self.notice
         self.poll_run()
         self._ask()
         for command in self._commands:
@@ -292,7 +292,7 @@ class Workbench:
             self.ask_run("stop")
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
-        return self.notice != notice
+        return self.notice != old_notice
 
     def by_clock(self) -> object:
         """Return the state that every page shows and that can change without an event in the run's journal."""
@@ -457,9 +457,9 @@ class Workbench:
         def report(problem: str) -> None:
             if run is self.run and action == "stop":
                 self._stop_pending = bool(problem)
-            leaves = self.leave_when_over and action == "stop"
-            done = "saving and stopping the run; the screens close afterwards" if leaves else f"requested: {action}"
-            self.tell(problem or done, "bad" if problem else "warn" if leaves else "dim")
+            is_leaving = self.leave_when_over and action == "stop"
+            text = "saving and stopping the run; the screens close afterwards" if is_leaving else f"requested: {action}"
+            self.tell(problem or text, "bad" if problem else "warn" if is_leaving else "dim")
             self.app.poll_soon()
             self.app.draw()
 
@@ -489,8 +489,8 @@ class Workbench:
     @property
     def fitting(self) -> str:
         """Text about fitting presets, for which the plan has to wait; empty if no presets are being fitted."""
-        plain = self.document.plain if self.document else None
-        return fitting_words(plain) if plain and self.background.is_busy("fit") else ""
+        loaded_config = self.document.plain if self.document else None
+        return fitting_words(loaded_config) if loaded_config and self.background.is_busy("fit") else ""
 
     def note_change(self, sentence: str = "", role: Role = "text") -> None:
         """Show a message about an edit. If the config has changed, plan again and save the draft."""
@@ -528,34 +528,34 @@ class Workbench:
         document.set_fitted(*result)
         self._noted_revision = document.revision
         self._tell_what_followed()
-        loaded = result[0]
+        loaded_config = result[0]
         if document.own_problems:
             self._planned(document.own_problems)
             self._checked([])
             return
 
-        def plan() -> Plan | tuple[Problem, ...]:
+        def make_plan() -> Plan | tuple[Problem, ...]:
             from tui_trainer.launching.prepare import estimated_plan
 
             try:
-                return estimated_plan(loaded, gpu=gpu)
+                return estimated_plan(loaded_config, gpu=gpu)
             except InputError as error:
                 return error.problems
 
-        self._work_out("plan", plan, self._planned)
+        self._work_out("plan", make_plan, self._planned)
         self.app.draw()
 
     def _tell_what_followed(self) -> None:
         """Report a recipe or a task that changed because the user chose another model or other data."""
         from tui_trainer.launching.fitted_presets import change_words
 
-        before, now = self._followed, self.document.loaded if self.document else None
-        if now is None or now is before:
+        old_config, new_config = self._followed, self.document.loaded if self.document else None
+        if new_config is None or new_config is old_config:
             return
-        self._followed = now
-        if before is not None and (words := change_words(before, now)):
-            undo = self.app.key_of("config.undo")
-            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo} to undo")
+        self._followed = new_config
+        if old_config is not None and (message := change_words(old_config, new_config)):
+            undo_key = self.app.key_of("config.undo")
+            self.tell(f"{self.notice[0]}; {message}" if self.notice else f"{message}; {undo_key} to undo")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
@@ -579,8 +579,8 @@ class Workbench:
         if self.plan is not None and not isinstance(result, tuple):
             from tui_trainer.planning.summary import moved_words
 
-            if (words := moved_words(self.plan, result)) and self.notice is None:
-                self.tell(words)
+            if (message := moved_words(self.plan, result)) and self.notice is None:
+                self.tell(message)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.set_plan_problems(self.plan_problems)
         self._check(document)
@@ -594,15 +594,15 @@ class Workbench:
         self.app.draw()
 
     def _check(self, document: ConfigDocument) -> None:
-        loaded, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
-        if loaded is None:
+        loaded_config, plan, hardware, gpu = document.loaded, self.plan, self.hardware, self.chosen_gpu
+        if loaded_config is None:
             return
 
         def check() -> list[Finding]:
             from tui_trainer.advice.checklist import run_checks
             from tui_trainer.advice.gather import gather
 
-            return run_checks(gather(loaded, hardware=hardware, plan=plan, gpu=gpu))
+            return run_checks(gather(loaded_config, hardware=hardware, plan=plan, gpu=gpu))
 
         self._work_out("checks", check, self._checked)
 
@@ -616,10 +616,10 @@ class Workbench:
         """Return the mark on the Checklist tab, such as `1 fail 2 warn` or `ok`, and its role; empty without checks."""
         if not self.findings:
             return "", "dim"
-        bad = sum(finding.status in ("fail", "error") for finding in self.findings)
-        warned = sum(finding.status == "warn" for finding in self.findings)
-        marks = [f"{bad} fail"] * bool(bad) + [f"{warned} warn"] * bool(warned)
-        return " ".join(marks) or "ok", "bad" if bad else "warn" if warned else "good"
+        fail_count = sum(finding.status in ("fail", "error") for finding in self.findings)
+        warn_count = sum(finding.status == "warn" for finding in self.findings)
+        marks = [f"{fail_count} fail"] * bool(fail_count) + [f"{warn_count} warn"] * bool(warn_count)
+        return " ".join(marks) or "ok", "bad" if fail_count else "warn" if warn_count else "good"
 
     def apply(self, patch: Mapping[str, Any], label: str) -> bool:
         """Change settings as one undoable step, and show the changes or the first problem. Return whether it worked."""
@@ -634,6 +634,6 @@ class Workbench:
         """Return the changed settings with their new values, or their count if that is too long for a message."""
         from tui_trainer.config.changes import settings_count, settings_words
 
-        words = one_line(settings_words(patch))
-        shown = f"{settings_count(len(patch))} ({self.app.key_of('config.changed_only')} on Config lists them)"
-        return words if len(words) <= _PATCH_CHARACTERS else shown
+        changes_text = one_line(settings_words(patch))
+        count_text = f"{settings_count(len(patch))} ({self.app.key_of('config.changed_only')} on Config lists them)"
+        return changes_text if len(changes_text) <= _PATCH_CHARACTERS else count_text

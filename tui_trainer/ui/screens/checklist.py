@@ -106,22 +106,22 @@ class ChecklistPage(ListPage):
 
     def _counts(self, width: int, _: int) -> list[Line]:
         bench, status_counts, glyphs = self.bench, counts(self._findings), self.bench.glyphs
-        visible, checks = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
+        seen_rows, is_check = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
         line: Line = []
         for status in _COUNTED:
             if status != "error" or status_counts[status]:
                 role: Role = _ROLES[status] if status_counts[status] else "dim"
                 line += [(f" {status_counts[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
-        words = "open only  " if self._open_only else ""
+        note = "open only  " if self._open_only else ""
         if not self._findings:
-            words = "checking ... "
+            note = "checking ... "
             if bench.document is not None and bench.document.loaded is None:
-                words = f"the config has a problem: press {bench.app.key_of('app.go_config')} to see it "
-        elif not checks:
-            words = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
-        elif len(checks) > self._list.size.height:
-            words += f"{sum(checks[: visible.start]) + 1}-{sum(checks[: visible.stop])} of {sum(checks)} "
-        return [beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)]
+                note = f"the config has a problem: press {bench.app.key_of('app.go_config')} to see it "
+        elif not is_check:
+            note = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
+        elif len(is_check) > self._list.size.height:
+            note += f"{sum(is_check[: seen_rows.start]) + 1}-{sum(is_check[: seen_rows.stop])} of {sum(is_check)} "
+        return [beside(fit(line, max(width - cell_len(note), 0), glyphs.ellipsis), [(note, "dim")], width)]
 
     def _row(self, finding: Finding | str, width: int) -> Line:
         if isinstance(finding, str):
@@ -130,9 +130,9 @@ class ChecklistPage(ListPage):
         line: Line = [(f" {pad(_mark(finding.status, glyphs), 2)}", _ROLES[finding.status])]
         line.append((f" {finding.title:<{title_cells}}", "dim" if finding.status == "n/a" else "text"))
         fix: Span = (" fix ", "accent") if finding.fix else ("     ", "text")
-        room = width - width_of([*line, fix])
+        room_cells = width - width_of([*line, fix])
         evidence: Line = [(f"  {one_line(finding.verdict.evidence)}", "dim")]
-        return line if room < _LEAST_EVIDENCE else [*line, *fit(evidence, room, glyphs.ellipsis), fix]
+        return line if room_cells < _LEAST_EVIDENCE else [*line, *fit(evidence, room_cells, glyphs.ellipsis), fix]
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
         return finding_lines(self._chosen, width, self.bench.glyphs, self._config) if self._chosen else []
@@ -150,15 +150,15 @@ class ChecklistPage(ListPage):
         self.move(0)
         if event.opens:
             self.action_show()
-        elif chosen := self._chosen_fix:
+        elif finding := self._chosen_fix:
             key = self.bench.app.key_of("checklist.apply")
-            self.bench.tell(f"press {key} to apply {one_line(settings_words(chosen.fix or {}))}")
+            self.bench.tell(f"press {key} to apply {one_line(settings_words(finding.fix or {}))}")
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
         self._list.move(lines)
-        if chosen := self._chosen:
-            self._chosen_name = chosen.name
+        if finding := self._chosen:
+            self._chosen_name = finding.name
         self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
 
     @property
@@ -176,18 +176,18 @@ class ChecklistPage(ListPage):
     def _sort(self) -> None:
         """Sort the groups and the findings in each group, the worst status first. Choose the first finding."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
-        worst = {finding.rule.group: STATUSES.index(finding.status) for finding in reversed(self._findings)}
-        self._findings.sort(key=lambda finding: (worst[finding.rule.group], _GROUPS.index(finding.rule.group)))
+        worst_statuses = {finding.rule.group: STATUSES.index(finding.status) for finding in reversed(self._findings)}
+        self._findings.sort(key=lambda finding: (worst_statuses[finding.rule.group], _GROUPS.index(finding.rule.group)))
         self._order = {finding.name: index for index, finding in enumerate(self._findings)}
         self._chosen_name = self._findings[0].name if self._findings else ""
 
     def _show_list(self) -> None:
         """Show the findings. The chosen check stays chosen; if it is not listed any more, the next one is chosen."""
-        listed = [finding for finding in self._findings if finding.is_open or not self._open_only]
-        rows = [row for group, part in groupby(listed, lambda finding: finding.rule.group) for row in (group, *part)]
-        order, first = self._order, self._order.get(self._chosen_name, 0)
-        later = (index for index, row in enumerate(rows) if isinstance(row, Finding) and order[row.name] >= first)
-        self._list.show(rows, next(later, len(rows) - 1))
+        findings = [finding for finding in self._findings if finding.is_open or not self._open_only]
+        rows = [row for group, part in groupby(findings, lambda finding: finding.rule.group) for row in (group, *part)]
+        order, position = self._order, self._order.get(self._chosen_name, 0)
+        indexes = (index for index, row in enumerate(rows) if isinstance(row, Finding) and order[row.name] >= position)
+        self._list.show(rows, next(indexes, len(rows) - 1))
 
     def refusal(self, action: Action) -> str:
         if action.name in ("measure", "measure_all"):
@@ -211,8 +211,8 @@ class ChecklistPage(ListPage):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
             return f"already measuring: {self.bench.app.key_of('checklist.cancel')} stops it"
-        if other := self.bench.measurement_beside(self.bench.measuring):
-            return f"{other.what} is still running: only one measurement at a time"
+        if other_process := self.bench.measurement_beside(self.bench.measuring):
+            return f"{other_process.what} is still running: only one measurement at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
     def by_clock(self) -> object:
@@ -220,30 +220,30 @@ class ChecklistPage(ListPage):
 
     @property
     def _chosen_fix(self) -> Finding | None:
-        chosen = self._chosen
-        return chosen if chosen and chosen.fix and chosen.is_open else None
+        finding = self._chosen
+        return finding if finding and finding.fix and finding.is_open else None
 
     def action_show(self) -> None:
-        if chosen := self._chosen:
+        if finding := self._chosen:
             answers = [("a", "apply fix", self.action_apply)] if self._chosen_fix else []
-            draw = partial(finding_lines, chosen, glyphs=self.bench.glyphs, config=self._config)
+            draw = partial(finding_lines, finding, glyphs=self.bench.glyphs, config=self._config)
             self.bench.app.open(ChoiceDialog("Finding", draw, answers))
 
     def action_apply(self) -> None:
-        if chosen := self._chosen_fix:
-            self.bench.apply(chosen.fix or {}, f"the fix for {chosen.title}")
+        if finding := self._chosen_fix:
+            self.bench.apply(finding.fix or {}, f"the fix for {finding.title}")
 
     def action_apply_all(self) -> None:
         if (document := self.bench.document) is None or document.loaded is None:
             return
-        loaded, revision = document.loaded, document.revision
+        loaded_config, revision = document.loaded, document.revision
         self.bench.tell("finding the fixes that go together ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
             from tui_trainer.advice.checklist import apply_fixes
             from tui_trainer.advice.gather import gather
 
-            return revision, apply_fixes(loaded, gather)[1]
+            return revision, apply_fixes(loaded_config, gather)[1]
 
         self.bench.background.do("fixes", work, self._apply_all)
 
@@ -273,8 +273,8 @@ class ChecklistPage(ListPage):
             self.bench.note_change(document.undo())
 
     def action_measure(self) -> None:
-        if chosen := self._chosen:
-            self.measure(chosen.name)
+        if finding := self._chosen:
+            self.measure(finding.name)
 
     def measure(self, name: str) -> None:
         if reason := self.bench.measuring.start(name):

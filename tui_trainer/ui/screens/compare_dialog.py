@@ -51,26 +51,26 @@ def curves_lines(
     curves: Sequence[ComparedCurve], unit: str, width: int, height: int, glyphs: Glyphs, *, log: bool = False
 ) -> list[Line]:
     """Return a chart of the curves with axes, in `width` x `height` cells. `ROLES` gives each curve its colour."""
-    drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
-    all_points = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
+    scaled_curves = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
+    all_points = [point for curve, _ in scaled_curves for point in (*curve.points, *curve.marks)]
     if not all_points or height < 4 or width < 3 * GUTTER:
         return [[("no values to draw", "dim")]]
     raster, (all_x, all_y) = Raster(width - GUTTER, height - 2, glyphs), zip(*all_points, strict=True)
-    window, bounds = Bounds(0, max(all_x) or 1), stable_bounds(None, min(all_y), max(all_y))
+    x_bounds, y_bounds = Bounds(0, max(all_x) or 1), stable_bounds(None, min(all_y), max(all_y))
 
-    def mark(points: _Points, sign: str, role: Role) -> None:
+    def draw_marks(points: _Points, sign: str, role: Role) -> None:
         for x, y in points:
-            raster.mark(column_of(x, window, raster.width), row_of(y, bounds, raster.height), sign, role)
+            raster.mark(column_of(x, x_bounds, raster.width), row_of(y, y_bounds, raster.height), sign, role)
 
     # Lines, marks and signs are drawn in this order, so that no mark covers the sign of another curve.
-    for curve, role in drawn:
-        _join(raster, curve.points, window, bounds, role)
-    for curve, role in drawn:
-        mark(curve.marks, glyphs.eval_mark, role)
-    for index, (curve, role) in enumerate(drawn):
-        mark(_signed(curve.points, index, len(drawn)), curve.sign, role)
-    rows = with_y_axis(raster.lines(), bounds, max(raster.height // 3, 2), glyphs, log=log)
-    return [*rows, *x_axis(raster.width, window, unit, glyphs)]
+    for curve, role in scaled_curves:
+        _join(raster, curve.points, x_bounds, y_bounds, role)
+    for curve, role in scaled_curves:
+        draw_marks(curve.marks, glyphs.eval_mark, role)
+    for index, (curve, role) in enumerate(scaled_curves):
+        draw_marks(_signed(curve.points, index, len(scaled_curves)), curve.sign, role)
+    rows = with_y_axis(raster.lines(), y_bounds, max(raster.height // 3, 2), glyphs, log=log)
+    return [*rows, *x_axis(raster.width, x_bounds, unit, glyphs)]
 
 
 def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
@@ -86,8 +86,8 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
 
 def _signed(points: _Points, index: int, count: int) -> _Points:
     """Return the points of a curve that get its sign: the last point, and one point in each half."""
-    first = (index + 0.5) / count / 2
-    return [points[int(share * (len(points) - 1))] for share in (first, 0.5 + first, 1.0)] if points else []
+    first_share = (index + 0.5) / count / 2
+    return [points[int(share * (len(points) - 1))] for share in (first_share, 0.5 + first_share, 1.0)] if points else []
 
 
 def metric_names(states: Sequence[RunState]) -> list[str]:
@@ -109,9 +109,9 @@ def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
 def _curve(sign: str, run: ComparedRun, state: RunState, name: str, unit: str) -> ComparedCurve:
     """Return the curve of the metric `name`. The training loss also has marks at the evaluations."""
     if name == LOSS:
-        lines = ([(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
-                 for curve in (run.train_curve, run.eval_curve))  # fmt: skip
-        return ComparedCurve(sign, *lines)
+        point_series = ([(float(getattr(point, _FIELDS[unit])), point.loss) for point in curve]
+                        for curve in (run.train_curve, run.eval_curve))  # fmt: skip
+        return ComparedCurve(sign, *point_series)
     metric = metric_of(state, name)
     return ComparedCurve(sign, metric_points(state, metric, unit) if metric else ())
 
@@ -125,11 +125,11 @@ class Curves(Pane):
         self.metric, self.unit, self.is_log = metric, "steps", False
 
     def _chart_lines(self, width: int, height: int) -> list[Line]:
-        scale = ", logarithmic" if self.is_log else ""
-        marks = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
+        scale_note = ", logarithmic" if self.is_log else ""
+        marks_note = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
         name = TRAINING_LOSS if self.metric == LOSS else self.metric
         unit = "trained tokens" if self.unit == "tokens" else self.unit
-        title = title_rule(f"{name} over {unit}{scale}", width, self.glyphs, marks)
+        title = title_rule(f"{name} over {unit}{scale_note}", width, self.glyphs, marks_note)
         return [title, *curves_lines(self.curves, self.unit, width, height - 1, self.glyphs, log=self.is_log)]
 
 
@@ -201,8 +201,8 @@ class CompareDialog(Dialog):
             self._first.metric = next_of(metric_names(self._states), self._first.metric)
         elif character == "V":
             # The second chart shows no metric that the first one shows. After the last metric it is hidden.
-            others = [name for name in metric_names(self._states) if name != self._first.metric]
-            self._second.metric = next_of(["", *others], self._second.metric)
+            other_metrics = [name for name in metric_names(self._states) if name != self._first.metric]
+            self._second.metric = next_of(["", *other_metrics], self._second.metric)
             self._second.display = bool(self._second.metric)
             self.set_class(self._second.display, "-two")
         elif key == "x":

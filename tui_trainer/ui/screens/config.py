@@ -89,13 +89,13 @@ class ConfigPage(ListPage):
     def model(self) -> ConfigModel:
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
-        data_sets = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
-        names = {"data.path": data_sets, "data.eval_path": data_sets, "task.type": task_names()}
-        names["task.chat_template"] = template_names()
+        data_set_names = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
+        completions = {"data.path": data_set_names, "data.eval_path": data_set_names, "task.type": task_names()}
+        completions["task.chat_template"] = template_names()
         # The cache may be large, and may be on a network disk, so it is listed in the background.
-        self.bench.background.do("cached data sets", cached_data_sets, data_sets.extend, "cached data sets")
+        self.bench.background.do("cached data sets", cached_data_sets, data_set_names.extend, "cached data sets")
         has_gpu = bool(self.bench.hardware.gpus)
-        return ConfigModel(self.bench.document, names, has_gpu=has_gpu, arrow=self.bench.glyphs.arrow)
+        return ConfigModel(self.bench.document, completions, has_gpu=has_gpu, arrow=self.bench.glyphs.arrow)
 
     @cached_property
     def _own_editor(self) -> files.OwnEditor:
@@ -148,8 +148,8 @@ class ConfigPage(ListPage):
         super().redraw()
 
     def _show_rows(self, key: str = "") -> None:
-        empty = "no setting matches the filter" if self.model.filter else "nothing differs from the recipe"
-        self.table.show(self.model.rows, key, empty)
+        empty_message = "no setting matches the filter" if self.model.filter else "nothing differs from the recipe"
+        self.table.show(self.model.rows, key, empty_message)
 
     @property
     def key(self) -> str:
@@ -220,17 +220,17 @@ class ConfigPage(ListPage):
         """Look up files and folders that complete the typed text, if they are needed, in the background."""
         if (editor := self.editor) is None or not editor.is_looking:
             return
-        text = editor.text
+        typed_text = editor.text
 
-        def found(options: tuple[str, ...]) -> None:
+        def show_options(options: tuple[str, ...]) -> None:
             if editor is self.editor:
-                editor.found(text, options)
-                if editor.text != text:
+                editor.found(typed_text, options)
+                if editor.text != typed_text:
                     self.value_field.put(editor.text)
                     self._look_for_options()
                 self.bench.app.draw()
 
-        self.bench.background.do("completions", partial(editor.look, text), found, "completions")
+        self.bench.background.do("completions", partial(editor.look, typed_text), show_options, "completions")
 
     def _jump(self, letter: str) -> None:
         if self.editor:
@@ -313,13 +313,13 @@ class ConfigPage(ListPage):
 
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
-        which = "only settings that" if self.model.only_changed else "also settings that do not"
-        self.bench.tell(f"{which} differ from the recipe")
+        subject = "only settings that" if self.model.only_changed else "also settings that do not"
+        self.bench.tell(f"{subject} differ from the recipe")
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
-        usual = "the usual settings for this task and method, and all changed settings"
-        self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else usual)
+        message = "the usual settings for this task and method, and all changed settings"
+        self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else message)
 
     def action_next_problem(self) -> None:
         key, message = self.model.next_problem(self.key)
@@ -335,8 +335,8 @@ class ConfigPage(ListPage):
         self.redraw()
 
     def action_preview(self) -> None:
-        if plain := self.model.document.plain:
-            self.bench.app.open(dialogs.PreviewDialog(self.bench, plain))
+        if loaded_config := self.model.document.plain:
+            self.bench.app.open(dialogs.PreviewDialog(self.bench, loaded_config))
 
     def action_copy(self) -> None:
         if self.key:
@@ -347,7 +347,7 @@ class ConfigPage(ListPage):
     def action_download(self) -> None:
         """Download a data set if the cursor is on a data setting, otherwise a model."""
         is_data = self.key in ("data.path", "data.eval_path")
-        loaded, name = self.model.document.loaded, ""
-        if loaded:
-            name = loaded.config.data.path if is_data else loaded.config.model.model_name_or_path
+        loaded_config, name = self.model.document.loaded, ""
+        if loaded_config:
+            name = loaded_config.config.data.path if is_data else loaded_config.config.model.model_name_or_path
         download(self.bench, "data set" if is_data else "model", name if is_hub_name(name) else "")

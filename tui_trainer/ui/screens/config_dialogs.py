@@ -57,15 +57,15 @@ def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line
     result = process.result
     assert result is not None, "a process that has ended has a result"
     lines: list[Line] = []
-    measured = [size for size in result["sizes"] if not size["failed"]]
+    measured_sizes = [size for size in result["sizes"] if not size["failed"]]
     best_rows = result["patch"].get(EFFECTIVE, result["effective_batch_size"])
-    for size in measured:
-        share = size["rows_per_second"] / max(other["rows_per_second"] for other in measured)
-        drawn = bar(share, max(width - _CURVE_CELLS, _LEAST_BAR_CELLS), glyphs)
+    for size in measured_sizes:
+        share = size["rows_per_second"] / max(other_size["rows_per_second"] for other_size in measured_sizes)
+        bar_text = bar(share, max(width - _CURVE_CELLS, _LEAST_BAR_CELLS), glyphs)
         role: Role = "good" if size["rows"] == best_rows else "accent"
-        words = f" {size['rows_per_second']:,.1f} rows/s"
-        lines.append([(f"{size['rows']:>6} ", "text"), (drawn, role), (words, "text")])
-    if measured:
+        speed_text = f" {size['rows_per_second']:,.1f} rows/s"
+        lines.append([(f"{size['rows']:>6} ", "text"), (bar_text, role), (speed_text, "text")])
+    if measured_sizes:
         table = sizes_table(result)
         table_rows: list[Line] = [[(text, "text")] for text in table_lines(table, width, right=table[0])]
         lines += [[], *table_rows, []]
@@ -86,8 +86,8 @@ def _switch_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
 
 
 def rehearse(bench: Workbench) -> None:
-    apply, lines = ("apply what works", "the results of the rehearsal"), _rehearsal_lines
-    begin(CommandDialog(bench, bench.rehearsals, "Rehearsal (dry run)", lines, so_far=lines, apply=apply))
+    apply, draw = ("apply what works", "the results of the rehearsal"), _rehearsal_lines
+    begin(CommandDialog(bench, bench.rehearsals, "Rehearsal (dry run)", draw, so_far=draw, apply=apply))
 
 
 def _rehearsal_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
@@ -127,8 +127,8 @@ class PreviewDialog(Dialog):
     def by_clock(self) -> object:
         return self._progress
 
-    def _note_progress(self, work: str, done: float, total: float | None, unit: str) -> None:
-        self._progress = (work, done, total, unit)
+    def _note_progress(self, work_name: str, done: float, total: float | None, unit: str) -> None:
+        self._progress = (work_name, done, total, unit)
         if self.is_closed:
             raise GivenUp
 
@@ -169,16 +169,16 @@ class PreviewDialog(Dialog):
     def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
         if self._refusals:
             return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
-        work, done, total, unit = self._progress
-        return [progress_line(work, done, total, unit, width, glyphs) if total else [(f"{one_line(work)} ...", "dim")]]
+        work, count, total, unit = self._progress
+        return [progress_line(work, count, total, unit, width, glyphs) if total else [(f"{one_line(work)} ...", "dim")]]
 
     def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
         from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines
 
         signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
         sample, count = preview.samples[self._sample], len(preview.samples)
-        marked = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
-        return [[(text, _ROLES[mark]) for text, mark in line] for line in marked]
+        lines = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
+        return [[(text, _ROLES[mark]) for text, mark in line] for line in lines]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
         """Return the statistics of all rows. Columns are kept; longer lines are wrapped and indented."""

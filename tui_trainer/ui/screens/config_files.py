@@ -41,7 +41,7 @@ def save(bench: Workbench, document: ConfigDocument) -> None:
 
 def save_as(bench: Workbench, document: ConfigDocument) -> None:
     rows: list[Row] = [("Saves the name of the recipe and your changes to it.", "dim"), ""]
-    start = str(document.file or from_the_root(_DEFAULT_FILE))
+    default_path = str(document.file or from_the_root(_DEFAULT_FILE))
 
     def write(text: str) -> str | None:
         if not (name := text.strip()):
@@ -49,7 +49,7 @@ def save_as(bench: Workbench, document: ConfigDocument) -> None:
         _write(bench, document, at_home(name), dialog.answered)
         return None
 
-    dialog = TextDialog("Save as", rows, start, write)
+    dialog = TextDialog("Save as", rows, default_path, write)
     bench.app.open(dialog)
 
 
@@ -70,7 +70,7 @@ def _write(
         document.reload()
         bench.note_change("reloaded; your unsaved edits are kept")
 
-    def written(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
+    def finish_write(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
         failure = "" if isinstance(result, tuple | OverwriteError) else str(result.problems[0])
         answer(failure)
         if isinstance(result, OverwriteError):
@@ -83,12 +83,12 @@ def _write(
         else:
             bench.old_edits = {}
             document.mark_saved(path, *result)
-            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-            bench.note_change(f"saved to {shown}; `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
+            location = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            bench.note_change(f"saved to {location}; `tui-trainer {shlex.quote(str(location))}` opens it again", "good")
         bench.app.draw()
 
     bench.tell("saving ...", "dim")
-    bench.background.do("save", work, written, "save")
+    bench.background.do("save", work, finish_write, "save")
 
 
 class OwnEditor:
@@ -100,16 +100,16 @@ class OwnEditor:
 
     def open(self) -> None:
         bench, command = self._bench, os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        before = self._unfinished or document_text(self._document)
+        text_before = self._unfinished or document_text(self._document)
         try:
-            after = edit_text_in(self._app, shlex.split(command), before)
+            text_after = edit_text_in(self._app, shlex.split(command), text_before)
         except (OSError, ValueError) as error:
             bench.tell(f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad")
             return
-        if after == before and not self._unfinished:
+        if text_after == text_before and not self._unfinished:
             bench.tell("nothing changed in the editor")
             return
-        text = without_marks(after)
+        text = without_marks(text_after)
         try:
             self._document.take(text)
         except ConfigError as error:
@@ -148,9 +148,9 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
             terminal = sys.__stderr__.fileno() if sys.__stderr__ else 2
             arguments = [*command, str(path)]
             process = subprocess.Popen(arguments, stdin=0, stdout=terminal, stderr=terminal, process_group=0)
-            code = process.returncode = _in_foreground(process.pid)
-        if code:
-            raise ValueError(f"it exited with code {code}")
+            exit_code = process.returncode = _in_foreground(process.pid)
+        if exit_code:
+            raise ValueError(f"it exited with code {exit_code}")
         return path.read_text(encoding="utf-8", errors="replace") if os.path.lexists(path) else text
 
 
@@ -176,16 +176,16 @@ def _in_foreground(pid: int) -> int:
 def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> None:
     def restore() -> None:
         bench.old_edits = {}
-        restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")
-        bench.note_change(f"{quantity(restored, 'edit')} restored; {undo} to undo")
+        restored_count, undo_key = document.restore(draft.edits), bench.app.key_of("config.undo")
+        bench.note_change(f"{quantity(restored_count, 'edit')} restored; {undo_key} to undo")
 
     def discard() -> None:
         bench.old_edits = {}
         bench.config_changed()
         bench.tell("discarded")
 
-    count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
-    subject = f"{count} edits from {when} UTC were" if count > 1 else f"An edit from {when} UTC was"
+    edit_count, saved_at = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
+    subject = f"{edit_count} edits from {saved_at} UTC were" if edit_count > 1 else f"An edit from {saved_at} UTC was"
     rows: list[Row] = [f"{subject} not saved.", ("Recovered from your last session.", "dim")]
     rows += paragraph(f"Changes to {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:

@@ -58,9 +58,9 @@ class Editor:
         text = editing.edit_text(setting, value)
         editor = cls(setting=setting, text=text, original=text, names=names)
         # The values of a boolean setting may include "auto".
-        if closed := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
-            editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
-            editor.chosen = closed.index(value) if value in closed else 0
+        if allowed_values := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
+            editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in allowed_values)
+            editor.chosen = allowed_values.index(value) if value in allowed_values else 0
             editor.text = editor.options[editor.chosen]
         else:
             editor._look_now()
@@ -112,11 +112,11 @@ class Editor:
 
     def jump(self, letters: str) -> None:
         """Choose the first option that starts with the letters typed. The same first letter again takes the next."""
-        for begun in (self.begun + letters.lower(), letters.lower()):
-            if matches := [index for index, option in enumerate(self.options) if option.lower().startswith(begun)]:
-                later = [index for index in matches if index > self.chosen]
-                self.chosen = (matches if len(begun) > 1 else later or matches)[0]
-                self.text, self.begun = self.options[self.chosen], begun
+        for prefix in (self.begun + letters.lower(), letters.lower()):
+            if matches := [index for index, option in enumerate(self.options) if option.lower().startswith(prefix)]:
+                later_matches = [index for index in matches if index > self.chosen]
+                self.chosen = (matches if len(prefix) > 1 else later_matches or matches)[0]
+                self.text, self.begun = self.options[self.chosen], prefix
                 return
 
 
@@ -158,11 +158,11 @@ class ConfigModel:
     def note_plan(self, plan: Plan | None) -> None:
         """Store the planned value of each setting that is `auto` now. One that becomes `auto` later has none yet."""
         columns = self.document.loaded.columns if self.document.loaded else {}
-        decided: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
-        decided |= plan.resolved() if plan else {}
+        values: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
+        values |= plan.resolved() if plan else {}
         self.resolved = {
-            key: (_decided_text(key, decided[key]), decided[key].reason)
-            for key in decided if self.document.value(key) == "auto"
+            key: (_decided_text(key, values[key]), values[key].reason)
+            for key in values if self.document.value(key) == "auto"
         }  # fmt: skip
 
     def decided(self, key: str) -> tuple[str, str]:
@@ -171,8 +171,8 @@ class ConfigModel:
 
     def value_text(self, key: str) -> str:
         """Return the setting's value with its unit. After `auto` comes the planned value, as `auto -> 8 rows`."""
-        text, decided = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
-        return f"{text} {self._arrow} {decided}" if decided else text
+        text, planned_text = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
+        return f"{text} {self._arrow} {planned_text}" if planned_text else text
 
     @property
     def unread(self) -> dict[str, str]:
@@ -182,22 +182,22 @@ class ConfigModel:
             self._unread = (document.revision, unread_settings(document.loaded.config, has_gpu=self._has_gpu))
         return self._unread[1]
 
-    def _folded_words(self, shown: set[str]) -> str:
+    def _folded_words(self, shown_keys: set[str]) -> str:
         """Return a line such as `9 more settings: 5 rarely changed, 4 not used by this run; + shows them`."""
-        hidden = [setting.key for _, _, settings in groups() for setting in settings if setting.key not in shown]
-        unread = sum(key in self.unread for key in hidden)
-        rare = len(hidden) - unread
-        parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not used by this run"] * bool(unread)
-        return f"{len(hidden)} more settings: {', '.join(parts)}; + shows them"
+        keys = [setting.key for _, _, settings in groups() for setting in settings if setting.key not in shown_keys]
+        unused = sum(key in self.unread for key in keys)
+        rare = len(keys) - unused
+        parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unused} not used by this run"] * bool(unused)
+        return f"{len(keys)} more settings: {', '.join(parts)}; + shows them"
 
     def _wanted(self) -> frozenset[str]:
         """Return the keys of the settings to show: the usual settings, and all that were changed or have a problem."""
-        everything = not self.only_changed and (self.show_all or bool(self.filter))
-        with_problem = {problem.key for problem in self.document.problems}
+        shows_all = not self.only_changed and (self.show_all or bool(self.filter))
+        problem_keys = {problem.key for problem in self.document.problems}
         return frozenset(
             setting.key for _, _, settings in groups() for setting in settings
-            if everything or self.document.is_changed(setting.key)
-            or (not self.only_changed and setting.key in with_problem)
+            if shows_all or self.document.is_changed(setting.key)
+            or (not self.only_changed and setting.key in problem_keys)
             or not (self.only_changed or setting.advanced or setting.key in self.unread)
         )  # fmt: skip
 
@@ -208,12 +208,12 @@ class ConfigModel:
     def next_problem(self, key: str) -> tuple[str, str]:
         """Return the key of the next setting with a problem, and after the last a problem that concerns no setting."""
         keys = [setting.key for _, _, settings in groups() for setting in settings]
-        with_problem = [index for index, name in enumerate(keys) if self.document.problems_of(name)]
-        elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys][:1]
-        if not with_problem:
-            return "", "".join(elsewhere) or "no problems"
-        later = [index for index in with_problem if index > (keys.index(key) if key in keys else 0)]
-        return keys[(later or with_problem)[0]], "" if later else "".join(elsewhere)
+        problem_indexes = [index for index, other_key in enumerate(keys) if self.document.problems_of(other_key)]
+        other_problems = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys][:1]
+        if not problem_indexes:
+            return "", "".join(other_problems) or "no problems"
+        later_indexes = [index for index in problem_indexes if index > (keys.index(key) if key in keys else 0)]
+        return keys[(later_indexes or problem_indexes)[0]], "" if later_indexes else "".join(other_problems)
 
     def edit(self, key: str) -> Editor:
         return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
@@ -228,12 +228,12 @@ class ConfigModel:
         return problem is None
 
     def bump(self, key: str, direction: editing.Direction) -> str:
-        setting, old = all_settings()[key], self.document.value(key)
-        new = editing.bump(setting, old, direction)
-        if new == old:
+        setting, old_value = all_settings()[key], self.document.value(key)
+        new_value = editing.bump(setting, old_value, direction)
+        if new_value == old_value:
             is_number = {int, float} & set(setting.kinds)
             return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if is_number else _EDIT_IT
-        problem = self.document.set(key, new)
+        problem = self.document.set(key, new_value)
         return str(problem) if problem else ""
 
     def toggle(self, key: str) -> str:
@@ -247,10 +247,10 @@ class ConfigModel:
         return f"{setting.name} reset to {display_text(setting, document.value(key))}"
 
     def reset_all(self) -> str:
-        before = len(self.document.changes())
+        count_before = len(self.document.changes())
         self.document.reset_all()
-        count = before - len(self.document.changes())
-        return f"reset {settings_count(count)}; undo restores them" if count else "nothing to reset"
+        reset_count = count_before - len(self.document.changes())
+        return f"reset {settings_count(reset_count)}; undo restores them" if reset_count else "nothing to reset"
 
 
 def table_rows(
@@ -261,15 +261,15 @@ def table_rows(
     # Matches in descriptions count only if no name matches.
     if any(hit.rank[0] < IN_TEXT for hit in matches.values()):
         matches = {key: hit for key, hit in matches.items() if hit.rank[0] < IN_TEXT}
-    parts: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
+    ranked_groups: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
     for _, title, settings in groups():
-        shown = [setting for setting in settings if setting.key in matches]
-        shown.sort(key=lambda setting: matches[setting.key].rank)
-        if shown:
-            rows = [_row(document, setting, matches[setting.key].places, setting.key in unread) for setting in shown]
-            parts.append((matches[shown[0].key].rank, [ListRow(name=title), *rows]))
-    parts.sort(key=lambda part: part[0])
-    return [row for _, rows in parts for row in rows]
+        section = [setting for setting in settings if setting.key in matches]
+        section.sort(key=lambda setting: matches[setting.key].rank)
+        if section:
+            rows = [_row(document, setting, matches[setting.key].places, setting.key in unread) for setting in section]
+            ranked_groups.append((matches[section[0].key].rank, [ListRow(name=title), *rows]))
+    ranked_groups.sort(key=lambda part: part[0])
+    return [row for _, rows in ranked_groups for row in rows]
 
 
 def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:

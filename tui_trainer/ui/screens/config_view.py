@@ -73,23 +73,23 @@ class MemoryUse:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[str, int]], budget: MemoryBudget) -> "MemoryUse":
-        sums = dict.fromkeys(KINDS, 0)
-        for name, part_bytes in parts:
-            sums[_KIND_OF.get(name, REST)] += part_bytes
-        total, free = budget.total_bytes, budget.free_bytes
-        others = OTHERS, 0 if total is None or free is None else max(total - free, 0)
-        return cls((others, *((kind, count) for kind, count in sums.items() if count)), budget)
+        kind_bytes = dict.fromkeys(KINDS, 0)
+        for part_name, part_bytes in parts:
+            kind_bytes[_KIND_OF.get(part_name, REST)] += part_bytes
+        total_bytes, free_bytes = budget.total_bytes, budget.free_bytes
+        others = OTHERS, 0 if total_bytes is None or free_bytes is None else max(total_bytes - free_bytes, 0)
+        return cls((others, *((kind, size_bytes) for kind, size_bytes in kind_bytes.items() if size_bytes)), budget)
 
 
 def figures(plan: Plan) -> dict[str, str]:
     """Return the figures of a plan as texts, by title. A `~` marks an estimate."""
-    shown = sorted((row for row in plan.shown_figures() if row[1].config_place), key=lambda row: row[1].config_place)
-    texts = {name: figure_text(figure, planned.value) for name, figure, planned in shown}
+    rows = sorted((row for row in plan.shown_figures() if row[1].config_place), key=lambda row: row[1].config_place)
+    texts = {name: figure_text(figure, planned.value) for name, figure, planned in rows}
     texts["duration_seconds"] = plan_time(plan)
     if (steps := plan.total_steps.value) >= 100_000:  # the narrowest terminal has no room for more digits
         texts["total_steps"] = format_count(steps)
-    is_final = {name: planned.exact or texts[name] in ("--", UNDER_A_MINUTE) for name, _, planned in shown}
-    return {figure.title: f"{'' if is_final[name] else '~'}{texts[name]}" for name, figure, _ in shown}
+    is_final = {name: planned.exact or texts[name] in ("--", UNDER_A_MINUTE) for name, _, planned in rows}
+    return {figure.title: f"{'' if is_final[name] else '~'}{texts[name]}" for name, figure, _ in rows}
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
@@ -107,18 +107,18 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
     if plan is None:
         return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
     line: Line = [(label, "dim")]
-    for (name, text), cells in zip(figures(plan).items(), _COLUMN_CELLS, strict=False):
+    for (title, text), column_cells in zip(figures(plan).items(), _COLUMN_CELLS, strict=False):
         role: Role = "dim" if is_planning else "text"
-        if name == "memory" and free_bytes:
-            share = plan.memory_bytes.value / free_bytes
-            text += " <1%" if 0 < share < 0.01 else f" {share:.0%}"
-            role = "bad" if share > 1 else "warn" if share > FULL_SHARE else role
+        if title == "memory" and free_bytes:
+            memory_share = plan.memory_bytes.value / free_bytes
+            text += " <1%" if 0 < memory_share < 0.01 else f" {memory_share:.0%}"
+            role = "bad" if memory_share > 1 else "warn" if memory_share > FULL_SHARE else role
         # The columns have room for one more digit, so that a growing figure does not move the others.
-        text_cells = max(cells - len(name) - 1, len(text) + 1) if cells else 0
-        line += [(f"{name} ", "dim"), (text.ljust(text_cells), role)]
-    step = plan.step_seconds
-    words = "" if step.value is None else one_line(f"a step takes {format_seconds(step.value)}: {step.reason}")
-    return [line, [(" " * LABEL_CELLS + words, "dim")]]
+        text_cells = max(column_cells - len(title) - 1, len(text) + 1) if column_cells else 0
+        line += [(f"{title} ", "dim"), (text.ljust(text_cells), role)]
+    seconds = plan.step_seconds
+    note = "" if seconds.value is None else one_line(f"a step takes {format_seconds(seconds.value)}: {seconds.reason}")
+    return [line, [(" " * LABEL_CELLS + note, "dim")]]
 
 
 def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:
@@ -127,50 +127,50 @@ def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line
         return [[], []]
     total_bytes, label = use.budget.total_bytes, "card" if use.budget.where == "the GPU" else "machine"
     size = format_bytes(total_bytes)
-    cells = max(width - LABEL_CELLS - len(size) - 1, 1)
-    bar: Line = [(label.ljust(LABEL_CELLS), "dim"), *_bar(use, total_bytes, cells, glyphs), (f" {size}", "dim")]
-    return [bar, _legend(use, total_bytes, width, glyphs)]
+    bar_cells = max(width - LABEL_CELLS - len(size) - 1, 1)
+    line: Line = [(label.ljust(LABEL_CELLS), "dim"), *_bar(use, total_bytes, bar_cells, glyphs), (f" {size}", "dim")]
+    return [line, _legend(use, total_bytes, width, glyphs)]
 
 
 def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[Span]:
     """Return the memory bar. What exceeds the memory is red, and a line marks the end of the memory."""
-    sizes = [size for _, size in use.segments]
-    scale = cells / max(total_bytes, sum(sizes))
-    ends = _ends(sizes, scale, cells)
-    limit = round(total_bytes * scale)
-    drawn: list[Span] = []
-    for (kind, _), start, end in zip(use.segments, [0, *ends], ends, strict=False):
-        drawn += [(kind.drawn(glyphs), kind.role if cell < limit else "bad") for cell in range(start, end)]
-    drawn += [(glyphs.bar_empty, "dim")] * (cells - len(drawn))
-    if sum(sizes) > total_bytes:
-        drawn[min(limit, cells - 1)] = (glyphs.vertical, "bad")
-    return [("".join(sign for sign, _ in run), role) for role, run in groupby(drawn, key=lambda cell: cell[1])]
+    segment_bytes = [size for _, size in use.segments]
+    cells_per_byte = cells / max(total_bytes, sum(segment_bytes))
+    end_cells = _ends(segment_bytes, cells_per_byte, cells)
+    limit_cell = round(total_bytes * cells_per_byte)
+    signs: list[Span] = []
+    for (kind, _), start, end in zip(use.segments, [0, *end_cells], end_cells, strict=False):
+        signs += [(kind.drawn(glyphs), kind.role if cell < limit_cell else "bad") for cell in range(start, end)]
+    signs += [(glyphs.bar_empty, "dim")] * (cells - len(signs))
+    if sum(segment_bytes) > total_bytes:
+        signs[min(limit_cell, cells - 1)] = (glyphs.vertical, "bad")
+    return [("".join(sign for sign, _ in part), role) for role, part in groupby(signs, key=lambda cell: cell[1])]
 
 
-def _ends(sizes: list[int], scale: float, cells: int) -> list[int]:
+def _ends(segment_bytes: list[int], scale: float, cells: int) -> list[int]:
     """Return where each segment of the bar ends, in cells. The plan gets at least one cell, so that it is visible."""
-    ends = [round(total * scale) for total in accumulate(sizes)]
-    if ends[-1] > ends[0] or len(sizes) == 1:
-        return ends
-    largest = max(range(1, len(sizes)), key=sizes.__getitem__)
-    return [min(ends[0], cells - 1) + (index >= largest) for index in range(len(sizes))]
+    end_cells = [round(total_bytes * scale) for total_bytes in accumulate(segment_bytes)]
+    if end_cells[-1] > end_cells[0] or len(segment_bytes) == 1:
+        return end_cells
+    largest_index = max(range(1, len(segment_bytes)), key=segment_bytes.__getitem__)
+    return [min(end_cells[0], cells - 1) + (index >= largest_index) for index in range(len(segment_bytes))]
 
 
 def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Line:
     """Return the legend of the bar: the largest kinds of memory that fit, and the free memory."""
     segments = sorted(use.segments, key=lambda segment: -segment[1])
-    free_bytes = total_bytes - sum(size for _, size in segments)
-    end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(free_bytes)} free", "text")]
+    free_bytes = total_bytes - sum(size_bytes for _, size_bytes in segments)
+    free_line: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(free_bytes)} free", "text")]
     if free_bytes < 0:
-        end = [(f"{glyphs.bad} {format_bytes(-free_bytes)} over the limit", "bad")]
+        free_line = [(f"{glyphs.bad} {format_bytes(-free_bytes)} over the limit", "bad")]
     line: Line = [(" " * LABEL_CELLS, "dim")]
-    room = width - LABEL_CELLS - width_of(end)
-    for kind, size in segments:
-        words = f"{kind.name} {format_bytes(size)}  "
-        if size and len(words) + 2 <= room:
-            line += [(f"{kind.drawn(glyphs)} ", kind.role), (words, "text")]
-            room -= len(words) + 2
-    return [*line, *end]
+    room_cells = width - LABEL_CELLS - width_of(free_line)
+    for kind, size_bytes in segments:
+        entry = f"{kind.name} {format_bytes(size_bytes)}  "
+        if size_bytes and len(entry) + 2 <= room_cells:
+            line += [(f"{kind.drawn(glyphs)} ", kind.role), (entry, "text")]
+            room_cells -= len(entry) + 2
+    return [*line, *free_line]
 
 
 class ConfigPanes:
@@ -184,18 +184,18 @@ class ConfigPanes:
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
         dot: Span = (f"  {glyphs.dot}  ", "dim")
-        changed, problems, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
-        good: Line = [(f"{glyphs.good} no problems", "good")]
-        right: Line = [(f"{glyphs.bad} {quantity(problems, 'problem')}", "bad")] if problems else good
+        changed_count, problem_count, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
+        no_problems: Line = [(f"{glyphs.good} no problems", "good")]
+        right: Line = [(f"{glyphs.bad} {quantity(problem_count, 'problem')}", "bad")] if problem_count else no_problems
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
-        left += [(f"{changed} changed", "bold" if changed else "dim"), dot]
+        left += [(f"{changed_count} changed", "bold" if changed_count else "dim"), dot]
         if document.file is None:
             left.append((f"no file yet, {quantity(unsaved, 'unsaved change')}" if unsaved else "no file yet", "dim"))
             return [beside(left, right, width)]
-        saved: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
-        room = max(width - width_of([*left, saved, *right]) - 3, 12)
-        name = shortened(one_line(str(document.file)), room, glyphs)
-        return [beside([*left, (name, "text"), saved], right, width)]
+        saved_note: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
+        path_cells = max(width - width_of([*left, saved_note, *right]) - 3, 12)
+        file_name = shortened(one_line(str(document.file)), path_cells, glyphs)
+        return [beside([*left, (file_name, "text"), saved_note], right, width)]
 
     def groups(self, *_size: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
@@ -214,11 +214,11 @@ class ConfigPanes:
 
     def names(self, width: int, _: int) -> list[Line]:
         model = self._model
-        kind = ", changed only" if model.only_changed else ", all" if model.show_all else ""
-        titles = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
+        filter_note = ", changed only" if model.only_changed else ", all" if model.show_all else ""
+        titles = " " * MARK_CELLS + pad(f"setting{filter_note}", name_cells() + 1)
         titles += pad("value", value_cells(width, name_cells()) + 1)
-        shown, total = sum(bool(row.key) for row in model.rows), sum(len(settings) for *_, settings in groups())
-        right: Line = [(f"{shown} of {total}", "dim")]
+        shown_count, total = sum(bool(row.key) for row in model.rows), sum(len(settings) for *_, settings in groups())
+        right: Line = [(f"{shown_count} of {total}", "dim")]
         if not model.show_all and not model.filter:
             right += [(", ", "dim"), (self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
         has_room = preset_cells(width) and cell_len(f"{titles}recipe ") + width_of(right) <= width
@@ -228,8 +228,8 @@ class ConfigPanes:
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:
             query = self._model.filter
-            words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the recipe."
-            return [title_rule("", width, self._glyphs), [(words, "dim")]]
+            message = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the recipe."
+            return [title_rule("", width, self._glyphs), [(message, "dim")]]
         lines = detail_lines(self._model, all_settings()[self.key], self.editor, width, height - 1, self._glyphs)
         return [title_rule(self.key, width, self._glyphs), *lines]
 
@@ -247,25 +247,25 @@ def detail_lines(
     model: ConfigModel, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
     """Return lines about a setting, the most important parts first. A part that does not fit is left out."""
-    document, unread = model.document, model.unread.get(setting.key, "")
+    document, unused_reason = model.document, model.unread.get(setting.key, "")
     problems = [reason(problem) for problem in document.problems_of(setting.key)]
     if editor and editor.error:
         problems = [editor.error]
     errors = [line for text in problems if text for line in paragraph(one_line(f"{glyphs.bad} {text}"), width, "bad")]
     if len(errors) > height > 0:
-        more = f"{glyphs.ellipsis} {len(errors) - height + 1} more lines: the preview shows all"
-        errors = [*errors[: height - 1], [(more, "dim")]]
+        more_text = f"{glyphs.ellipsis} {len(errors) - height + 1} more lines: the preview shows all"
+        errors = [*errors[: height - 1], [(more_text, "dim")]]
     parts = [errors]
     if editor and editor.options:
         parts.append(_option_lines(editor, width, height - len(errors), glyphs))
-    if unread:
-        parts.append(paragraph(f"Not used: {unread}.", width, "warn"))
+    if unused_reason:
+        parts.append(paragraph(f"Not used: {unused_reason}.", width, "warn"))
     is_default = document.where(setting.key) == "default"
-    default = "" if is_default else f" (default {display_text(setting, setting.default)})"
+    default_note = "" if is_default else f" (default {display_text(setting, setting.default)})"
     rows = {
         "value": _value_and_source(model, setting),
         "reason": model.decided(setting.key)[1],
-        "type": "" if editor and editor.closed else f"{setting.expected}{default}",
+        "type": "" if editor and editor.closed else f"{setting.expected}{default_note}",
         "memory": setting.memory,
         "speed": setting.speed,
     }
@@ -280,16 +280,16 @@ def detail_lines(
 
 def _option_lines(editor: Editor, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return the options in columns of equal width. If they do not fit, return the page with the chosen option."""
-    options = [one_line(_last_part(editor.setting, option)) for option in editor.options]
-    cells = min(max(map(cell_len, options)) + 4, width)
-    columns = max(width // cells, 1)
-    rows = max(min(height, 1 + (len(options) - 1) // columns), 1)
-    drawn: Line = [(pad(f"  {option}", cells), "text") for option in options]
+    labels = [one_line(_last_part(editor.setting, option)) for option in editor.options]
+    option_cells = min(max(map(cell_len, labels)) + 4, width)
+    column_count = max(width // option_cells, 1)
+    row_count = max(min(height, 1 + (len(labels) - 1) // column_count), 1)
+    option_spans: Line = [(pad(f"  {option}", option_cells), "text") for option in labels]
     if editor.chosen >= 0:
-        drawn[editor.chosen] = (pad(f"{glyphs.pointer} {options[editor.chosen]}", cells), "cursor")
-    start = max(editor.chosen, 0) // (rows * columns) * rows * columns
-    page = drawn[start : start + rows * columns]
-    return [page[first : first + columns] for first in range(0, len(page), columns)]
+        option_spans[editor.chosen] = (pad(f"{glyphs.pointer} {labels[editor.chosen]}", option_cells), "cursor")
+    page_start = max(editor.chosen, 0) // (row_count * column_count) * row_count * column_count
+    page = option_spans[page_start : page_start + row_count * column_count]
+    return [page[row_start : row_start + column_count] for row_start in range(0, len(page), column_count)]
 
 
 def _last_part(setting: Setting, option: str) -> str:
@@ -304,7 +304,7 @@ def _last_part(setting: Setting, option: str) -> str:
 
 def _value_and_source(model: ConfigModel, setting: Setting) -> str:
     document, key = model.document, setting.key
-    where = document.where(key)
-    source = {EDITED_HERE: "edited", "default": "default"}.get(where, f"from {where}")
-    preset = f"; recipe: {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
-    return f"{model.value_text(key)} ({source}{preset}{'; advanced' * setting.advanced})"
+    origin = document.where(key)
+    source = {EDITED_HERE: "edited", "default": "default"}.get(origin, f"from {origin}")
+    recipe_note = f"; recipe: {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
+    return f"{model.value_text(key)} ({source}{recipe_note}{'; advanced' * setting.advanced})"

@@ -83,7 +83,7 @@ class Machine:
         return self.titled(title, lines) if rows else []
 
     def welcome_section(self) -> list[Line]:
-        lines = [line for key, words in self.welcome for line in self.hanging([(f"  {pad(key, 3)}", "key")], words)]
+        lines = [line for key, text in self.welcome for line in self.hanging([(f"  {pad(key, 3)}", "key")], text)]
         return self.titled("start here", lines) if lines else []
 
     def device_section(self) -> list[Line]:
@@ -102,8 +102,8 @@ class Machine:
         """Return the results of the benchmarks and the problems found, or the key that runs the benchmarks."""
         if self.trial is None:
             start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
-            words = "tests speed, disks and libraries in a few seconds"
-            return self.titled("benchmarks", self.hanging(start, words, "dim"))
+            hint = "tests speed, disks and libraries in a few seconds"
+            return self.titled("benchmarks", self.hanging(start, hint, "dim"))
         rows, problems = trial_rows(self.trial, self.hardware), trial_problems(self.trial)
         lines = [line for label, text in rows for line in self.row(label, one_line(text))]
         return self.titled("benchmarks: measured here", [*lines, *self._problem_lines(problems)])
@@ -120,53 +120,53 @@ class Machine:
 
     def gpu_table(self) -> list[Line]:
         """Return one line for each GPU. A column that does not fit is left out for all GPUs."""
-        gpus, used = self.hardware.gpus, self.diagnosis.gpu
+        gpus, chosen_gpu = self.hardware.gpus, self.diagnosis.gpu
         if not gpus:
             return []
         names = [describe.short_name(gpu) for gpu in gpus]
-        name_width, digits = max(map(cell_len, names)), len(str(len(gpus)))
-        room = self.width - 3 - digits - name_width
+        name_width, index_digits = max(map(cell_len, names)), len(str(len(gpus)))
+        room_cells = self.width - 3 - index_digits - name_width
         # The load in `hardware` may be old, so only the load from gauges is shown.
         gauges = {gauge.index: gauge for gauge in (self.gauges.gpus if self.gauges else ())}
         lines: list[Line] = []
         for gpu, name in zip(gpus, names, strict=True):
-            is_used = used is not None and gpu.index == used.index
-            start: Line = [(f"{self.glyphs.pointer if is_used else ' '} ", "accent")]
-            start.append((f"{gpu.index:>{digits}} {pad(name, name_width)}", "bold" if is_used else "text"))
-            if trouble := gpu.problem or ("" if gpu.visible else "hidden by CUDA_VISIBLE_DEVICES"):
-                lines += self.hanging([*start, ("  ", "text")], one_line(trouble), "bad" if gpu.problem else "dim")
+            is_used = chosen_gpu is not None and gpu.index == chosen_gpu.index
+            line: Line = [(f"{self.glyphs.pointer if is_used else ' '} ", "accent")]
+            line.append((f"{gpu.index:>{index_digits}} {pad(name, name_width)}", "bold" if is_used else "text"))
+            if problem := gpu.problem or ("" if gpu.visible else "hidden by CUDA_VISIBLE_DEVICES"):
+                lines += self.hanging([*line, ("  ", "text")], one_line(problem), "bad" if gpu.problem else "dim")
             else:
                 gauge = gauges.get(gpu.index, Gpu(index=gpu.index, memory_bytes=gpu.memory_bytes))
-                lines.append([*start, *_columns(gauge, self.glyphs, room)])
+                lines.append([*line, *_columns(gauge, self.glyphs, room_cells)])
         return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
         """Return the facts of the GPU that a run would use, without those that have their own section (if `wide`)."""
         rows, gpu = describe.gpu_rows(self.diagnosis, self.hardware), self.diagnosis.gpu
-        which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
+        choice_note = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:
             rows = rows[: len(rows) - len(describe.process_rows(gpu))]
         if self.wide and gpu and gpu.card:
             rows = [row for row in rows if row[0] != "peak"]
-        return self.rows(f"GPU {gpu.index}, {which}" if gpu else "NVIDIA driver", rows)
+        return self.rows(f"GPU {gpu.index}, {choice_note}" if gpu else "NVIDIA driver", rows)
 
     def peak_section(self) -> list[Line]:
         """Return the peak rates from the GPU's data sheet as bars, the fastest first."""
         card = self.diagnosis.gpu.card if self.diagnosis.gpu else None
         if card is None or not self.wide:
             return []
-        rates = card.teraflops.known()
+        teraflops_by_type = card.teraflops.known()
         lines: list[Line] = []
-        for name, rate in sorted(rates.items(), key=lambda pair: -pair[1]):
-            words = f"  {rate:>6,.4g} {'TOP/s' if name == 'int8' else 'TFLOP/s'}"
-            share_of_fastest = bar(rate / max(rates.values()), 2 * _BAR, self.glyphs)
-            lines.append([(pad(name, LABEL), "dim"), (share_of_fastest, "accent"), (words, "text")])
+        for name, teraflops in sorted(teraflops_by_type.items(), key=lambda pair: -pair[1]):
+            rate_text = f"  {teraflops:>6,.4g} {'TOP/s' if name == 'int8' else 'TFLOP/s'}"
+            share_of_fastest = bar(teraflops / max(teraflops_by_type.values()), 2 * _BAR, self.glyphs)
+            lines.append([(pad(name, LABEL), "dim"), (share_of_fastest, "accent"), (rate_text, "text")])
         lines += self.row("memory", f"{card.gigabytes_per_second:,.0f} GB/s")
         return self.titled(f"{card.title}: peak rates, dense", [*lines, *self.row("source", card.source)])
 
     def trail_title(self) -> list[Line]:
-        gpu, words = self.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {self.glyphs.target} target"
-        return self.titled(f"GPU {gpu.index}: {words}", []) if gpu else []
+        gpu, period_note = self.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {self.glyphs.target} target"
+        return self.titled(f"GPU {gpu.index}: {period_note}", []) if gpu else []
 
     def users_section(self) -> list[Line]:
         """Return the processes on each GPU, or with one column only on GPUs that `card_section` does not show."""
@@ -194,8 +194,8 @@ class Machine:
 
     def _in_columns(self, cells: Sequence[Line]) -> list[Line]:
         """Return cells of equal width in as many columns as fit. Each column is filled from top to bottom."""
-        rows = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
-        return [[span for cell in cells[row::rows] for span in cell] for row in range(rows)]
+        row_count = -(-len(cells) // max((self.width + _GAP) // width_of(cells[0]), 1)) if cells else 0
+        return [[span for cell in cells[row::row_count] for span in cell] for row in range(row_count)]
 
     def processes_section(self) -> list[Line]:
         if not self.wide or self.hardware.gpus:
@@ -213,27 +213,27 @@ class Machine:
         room_width = max((len(describe.room_words(folder)) for folder in folders), default=0) + 2
         lines: list[Line] = []
         for folder in folders:
-            start: Line = [(pad(folder.label, label_width), "dim")]
-            start.append((pad(describe.room_words(folder), room_width), "bad" if folder.writable is False else "text"))
+            line: Line = [(pad(folder.label, label_width), "dim")]
+            line.append((pad(describe.room_words(folder), room_width), "bad" if folder.writable is False else "text"))
             path = describe.place_path(folder)
-            if width_of(start) + cell_len(path) <= self.width:
-                lines.append([*start, (path, "dim")])
+            if width_of(line) + cell_len(path) <= self.width:
+                lines.append([*line, (path, "dim")])
             else:
-                lines += [start, *self.hanging([(" " * label_width, "text")], path, "dim")]
-        rates = self.gauges.disk_rates[: None if self.wide else 1] if self.gauges and not self.hardware.gpus else ()
-        for rate in rates:
-            words = f"reads {format_bytes(round(rate.read))}/s, writes {format_bytes(round(rate.write))}/s"
-            lines.append([(pad(rate.name, label_width), "dim"), (words, "text")])
+                lines += [line, *self.hanging([(" " * label_width, "text")], path, "dim")]
+        disks = self.gauges.disk_rates[: None if self.wide else 1] if self.gauges and not self.hardware.gpus else ()
+        for disk in disks:
+            rate_text = f"reads {format_bytes(round(disk.read))}/s, writes {format_bytes(round(disk.write))}/s"
+            lines.append([(pad(disk.name, label_width), "dim"), (rate_text, "text")])
         return self.titled("disk", lines) if folders else []
 
     def libraries_section(self) -> list[Line]:
-        installed, missing = describe.library_words(self.hardware)
-        name_width = max((cell_len(name) for name, _ in installed), default=0) + 1
-        cell_width = name_width + max((cell_len(version) for _, version in installed), default=0) + _GAP
-        cells: list[Line] = [[(pad(name, name_width), "dim"), (version, "text")] for name, version in installed]
+        versions, missing_names = describe.library_words(self.hardware)
+        name_width = max((cell_len(name) for name, _ in versions), default=0) + 1
+        cell_width = name_width + max((cell_len(version) for _, version in versions), default=0) + _GAP
+        cells: list[Line] = [[(pad(name, name_width), "dim"), (version, "text")] for name, version in versions]
         lines = self._in_columns([fit(cell, cell_width) for cell in cells])
-        if missing:
-            lines += self.row("missing", ", ".join(missing), "dim")
+        if missing_names:
+            lines += self.row("missing", ", ".join(missing_names), "dim")
         return self.titled("libraries", lines) if lines else []
 
 
@@ -243,12 +243,12 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
     def cell(value: float | None, width: int, decimals: int = 0) -> str:
         return f"{'--' if value is None else f'{value:.{decimals}f}':>{width}}"
 
-    used, total = ((count and count / GIB) for count in (gauge.memory_used_bytes, gauge.memory_bytes))
-    share = gauge.utilisation_share
+    used_gib, total_gib = ((size and size / GIB) for size in (gauge.memory_used_bytes, gauge.memory_bytes))
+    load_share = gauge.utilisation_share
     columns: list[tuple[int, Span]] = [
-        (7, (f"  {cell(share and 100 * share, 3)} %", "text")),
-        (62, (f"  {bar(share, _BAR, glyphs)}", "accent")),
-        (27, (f"  {cell(used, 5, 1)} of {cell(total, 5, 1)} GiB", "text")),
+        (7, (f"  {cell(load_share and 100 * load_share, 3)} %", "text")),
+        (62, (f"  {bar(load_share, _BAR, glyphs)}", "accent")),
+        (27, (f"  {cell(used_gib, 5, 1)} of {cell(total_gib, 5, 1)} GiB", "text")),
         (34, (f"  {cell(gauge.temperature_celsius, 3)} C", "text")),
         (50, (f"  {cell(gauge.power_watts, 4)} of {cell(gauge.power_limit_watts, 4)} W", "text")),
     ]
@@ -318,7 +318,7 @@ class HardwarePage(ListPage):
             profile=self._profile, wide=self.size.width >= _TWO_COLUMNS, width=width, glyphs=self.bench.glyphs,
             trial=self._trial, try_key=self.bench.app.key_of("hardware.try_out"),
             processes=self._processes[: max(self.size.height - _FACTS_LINES, _FEWEST_PROCESSES)],
-            welcome=tuple((self.bench.app.key_of(name), words) for name, words in welcome.items()) if is_new else (),
+            welcome=tuple((self.bench.app.key_of(name), text) for name, text in welcome.items()) if is_new else (),
         )  # fmt: skip
 
     def redraw(self) -> None:
@@ -353,11 +353,11 @@ class HardwarePage(ListPage):
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
-        busy, memory, _ = gauges_of(gauges, 0)  # disks have a section of their own
-        shown = {"busy": busy, "memory": memory}
-        if cards := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
-            shown |= zip(("gpu-busy", "gpu-memory"), card_gauges(cards[0]), strict=True)
-        for name, gauge in shown.items():
+        busy_gauge, memory_gauge, _ = gauges_of(gauges, 0)  # disks have a section of their own
+        gauges_by_name = {"busy": busy_gauge, "memory": memory_gauge}
+        if gpu_gauges := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
+            gauges_by_name |= zip(("gpu-busy", "gpu-memory"), card_gauges(gpu_gauges[0]), strict=True)
+        for name, gauge in gauges_by_name.items():
             # The bar changes only if a change is visible.
             share = None if gauge.share is None else round(gauge.share, 3)
             label = pad(name.removeprefix("gpu-"), LABEL)
@@ -418,20 +418,20 @@ class HardwarePage(ListPage):
 
     def action_try_out(self) -> None:
         """Run the benchmarks in a child process."""
-        hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
+        hardware, gpu_choice = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
         self.bench.tell("running benchmarks of precisions, attention, speed and disks ...", "dim")
 
-        def tried(trial: Trial) -> None:
+        def show_trial(trial: Trial) -> None:
             self._is_trying = False
-            if chosen == self.bench.chosen_gpu:
+            if gpu_choice == self.bench.chosen_gpu:
                 self._trial = trial
-            words = f"benchmarks: {(count := len(trial['problems'])) or 'no'} problem{'s' * (count != 1)} found"
-            self.bench.tell(words, "warn" if count else "good")
+            message = f"benchmarks: {(count := len(trial['problems'])) or 'no'} problem{'s' * (count != 1)} found"
+            self.bench.tell(message, "warn" if count else "good")
             self.bench.app.draw()
 
         # In a thread of its own, so that planning does not wait for it.
-        self.bench.background.do("trial", lambda: try_machine(hardware, chosen), tried, "trial")
+        self.bench.background.do("trial", lambda: try_machine(hardware, gpu_choice), show_trial, "trial")
 
     def action_look_again(self) -> None:
         """Read the machine's hardware again, in the background because a driver may hang."""
@@ -440,8 +440,8 @@ class HardwarePage(ListPage):
 
     def _looked(self, hardware: Hardware) -> None:
         self.bench.hardware, self._runs_folder = hardware, Path()
-        chosen = self.bench.chosen_gpu
-        if chosen != "none" and all(gpu.index != chosen for gpu in hardware.gpus):
+        chosen_gpu = self.bench.chosen_gpu
+        if chosen_gpu != "none" and all(gpu.index != chosen_gpu for gpu in hardware.gpus):
             self.bench.chosen_gpu = None
         self._diagnose()
         self.bench.machine_changed()
@@ -450,8 +450,8 @@ class HardwarePage(ListPage):
 
     def _look_at_runs_folder(self) -> None:
         """Read the free space of the folder for runs if the folder has changed, and show it."""
-        loaded = self.bench.document.loaded if self.bench.document else None
-        path = from_the_root(loaded.config.output.runs_dir) if loaded else self._runs_folder
+        loaded_config = self.bench.document.loaded if self.bench.document else None
+        path = from_the_root(loaded_config.config.output.runs_dir) if loaded_config else self._runs_folder
 
         def update(runs: Place) -> None:
             folders = tuple(runs if folder.label == runs.label else folder for folder in self.bench.hardware.places)

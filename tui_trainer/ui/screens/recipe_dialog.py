@@ -55,8 +55,8 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        drop = "drop my values" if self._keeps_own else "keep my values"
-        return (("enter", "select"), ("up down", "choose"), ("tab", drop), ("escape", "back"))
+        tab_label = "drop my values" if self._keeps_own else "keep my values"
+        return (("enter", "select"), ("up down", "choose"), ("tab", tab_label), ("escape", "back"))
 
     def misfit(self, name: str) -> str:
         """Return why a recipe does not fit the user's model and data; empty if it fits, or until that is known."""
@@ -65,8 +65,8 @@ class RecipeDialog(SearchDialog[str | Profile]):
     @property
     def waiting(self) -> str:
         """Text about the work that the preview and the order wait for; empty when both are final."""
-        plain = self._document.plain
-        return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
+        config = self._document.plain
+        return f"finding recipes that fit: {fitting_words(config)}" if config and self._fits is None else ""
 
     def by_clock(self) -> object:
         return self.waiting
@@ -83,9 +83,9 @@ class RecipeDialog(SearchDialog[str | Profile]):
             for name in names:
                 fits[name] = None, "a value of the recipe is not valid for its setting"
                 try:
-                    if plain := document.with_recipe(name, keep_own=keeps_own):
-                        loaded = fit_presets(plain)
-                        fits[name] = loaded, misfit(loaded)
+                    if recipe_config := document.with_recipe(name, keep_own=keeps_own):
+                        fitted_config = fit_presets(recipe_config)
+                        fits[name] = fitted_config, misfit(fitted_config)
                 except ConfigError as error:
                     fits[name] = None, error.problems[0].message
             return fits
@@ -120,17 +120,17 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def _task_of(self, recipe: Profile) -> str:
         """Return the task that a run with this recipe would have; until that is computed, the task in the recipe."""
-        loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
-        task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
+        loaded_config = (self._fits or {}).get(recipe.name, (None, ""))[0]
+        task = loaded_config.config.task.type if loaded_config else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
 
     def on_choice(self) -> None:
-        if isinstance(chosen := self.list.chosen, Profile):
-            self.recipe = chosen
+        if isinstance(recipe := self.list.chosen, Profile):
+            self.recipe = recipe
         name, keep_own = self.recipe.name, self._keeps_own
-        fitted = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
+        config = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
         try:
-            self._preview = self._document.preview_recipe(name, keep_own=keep_own, fit=lambda plain: fitted or plain)
+            self._preview = self._document.preview_recipe(name, keep_own=keep_own, fit=lambda plain: config or plain)
         except ConfigError as error:
             self._preview, self._error = None, str(error.problems[0])
 
@@ -160,38 +160,38 @@ class RecipeDialog(SearchDialog[str | Profile]):
         if isinstance(row, str):
             return title_rule(row, width, glyphs)
         name_cells, reason = max(map(len, map(one_line, self._recipes))), self.misfit(row.name)
-        now = "now" if row.name == self._document.recipe_name else "   "
+        now_mark = "now" if row.name == self._document.recipe_name else "   "
         role: Role = "dim" if reason else "text"
-        words = f"{glyphs.bad} {one_line(reason)}" if reason else one_line(row.title)
-        return [(f" {one_line(row.name).ljust(name_cells)}  {now}  ", role), (words, role)]
+        text = f"{glyphs.bad} {one_line(reason)}" if reason else one_line(row.title)
+        return [(f" {one_line(row.name).ljust(name_cells)}  {now_mark}  ", role), (text, role)]
 
     def about(self, width: int, height: int) -> list[Line]:
         """Return the chosen recipe's summary, and as far as there is room, the settings that it changes and keeps."""
         recipe, glyphs = self.recipe, self.glyphs
         lines = paragraph(one_line(recipe.summary), width)
-        source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
+        source_lines = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
         if reason := self.misfit(recipe.name):
             lines += paragraph(one_line(f"Does not fit: {reason}."), width, "warn")
         if self._preview is None:
             return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {self._error}"), width, "bad")]
-        changes, kept = self._preview.changes, self._preview.stays
+        changes, kept_changes = self._preview.changes, self._preview.stays
         lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
         title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
         note = "your own values are kept" if self._keeps_own else "your own values are dropped"
         heading = title_rule(title, width, glyphs, note)
         change_rows = _change_lines(changes, width, glyphs)
-        kept_title, kept_rows = f"Keeps {settings_count(len(kept))} that you changed", list[Line]()
-        if kept:
+        kept_title, kept_rows = f"Keeps {settings_count(len(kept_changes))} that you changed", list[Line]()
+        if kept_changes:
             # These changes go from the recipe's value to the user's own value.
-            own = [Change(key=change.key, old=change.new, new=change.old) for change in kept]
-            kept_rows = [title_rule(kept_title, width, glyphs), *_change_lines(own, width, glyphs)]
-        if len(source) + len(lines) + 1 + len(change_rows) + len(kept_rows) <= height:
-            return [*lines, *source, heading, *change_rows, *kept_rows]
-        names = ", ".join(all_settings()[change.key].name for change in kept)
-        kept_rows = [[(f"{kept_title}: {names}", "dim")]] if kept else []
-        room = max(height - len(lines) - 1 - len(kept_rows), bool(changes))
-        if (hidden := len(change_rows) - room + 1) > 1:
-            change_rows = [*change_rows[: room - 1], [(f"   {glyphs.ellipsis} and {hidden} more", "dim")]]
+            own_changes = [Change(key=change.key, old=change.new, new=change.old) for change in kept_changes]
+            kept_rows = [title_rule(kept_title, width, glyphs), *_change_lines(own_changes, width, glyphs)]
+        if len(source_lines) + len(lines) + 1 + len(change_rows) + len(kept_rows) <= height:
+            return [*lines, *source_lines, heading, *change_rows, *kept_rows]
+        names = ", ".join(all_settings()[change.key].name for change in kept_changes)
+        kept_rows = [[(f"{kept_title}: {names}", "dim")]] if kept_changes else []
+        room_lines = max(height - len(lines) - 1 - len(kept_rows), bool(changes))
+        if (hidden_count := len(change_rows) - room_lines + 1) > 1:
+            change_rows = [*change_rows[: room_lines - 1], [(f"   {glyphs.ellipsis} and {hidden_count} more", "dim")]]
         return [*lines, heading, *change_rows, *kept_rows]
 
 

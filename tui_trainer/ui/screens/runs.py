@@ -58,8 +58,8 @@ def refusal(action: str, run: RunOverview, stop_key: str) -> str:
     if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not run.is_run:
         return f"{run.name} is {'not a run folder' if run.status == 'no run folder' else run.status}"
     if action == "stop" and not run.alive:
-        waits = "is waiting in the queue: open the run to stop it"
-        return f"{run.name} {waits if run.status == 'submitted' else 'is not running'}"
+        queue_note = "is waiting in the queue: open the run to stop it"
+        return f"{run.name} {queue_note if run.status == 'submitted' else 'is not running'}"
     if action in ("resume", "rename", "delete") and run.alive:
         return f"{run.name} is running; {stop_key} stops it"
     if action == "resume" and run.status == "finished" and run.has_model:
@@ -89,12 +89,12 @@ def look_at(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJour
     folder = RunFolder(run.path)
     journal.read_new()
     links = read_fields(folder.plan).get("ancestors")
-    last = links[-1] if isinstance(links, list) and links else None
-    ancestor = str(last["name"]) if isinstance(last, dict) and last.get("method") and "name" in last else ""
-    if (before := view.run_before(run, runs, ancestor)) is None:
+    link = links[-1] if isinstance(links, list) and links else None
+    ancestor_name = str(link["name"]) if isinstance(link, dict) and link.get("method") and "name" in link else ""
+    if (earlier_run := view.run_before(run, runs, ancestor_name)) is None:
         return ChosenRun(journal)
-    differences = differing([settings_of(RunFolder(before.path)), settings_of(folder)])
-    return ChosenRun(journal, differences, before.name, is_ancestor=before.name == ancestor)
+    differences = differing([settings_of(RunFolder(earlier_run.path)), settings_of(folder)])
+    return ChosenRun(journal, differences, earlier_run.name, is_ancestor=earlier_run.name == ancestor_name)
 
 
 class RunsPage(FilteredPage, ListPage):
@@ -177,41 +177,41 @@ class RunsPage(FilteredPage, ListPage):
             return
         journal = last_look[1].journal if last_look else FollowedJournal(RunFolder(run.path))
 
-        def looked(chosen: ChosenRun) -> None:
+        def store(chosen: ChosenRun) -> None:
             self._looked_at[run.path] = progress, chosen
             self._looked_at.move_to_end(run.path)
             while len(self._looked_at) > _JOURNALS_KEPT:
                 self._looked_at.popitem(last=False)
             self.bench.app.draw()
 
-        self.bench.background.do(_LOOKING, partial(look_at, run, self.model.found or (), journal), looked, _LOOKING)
+        self.bench.background.do(_LOOKING, partial(look_at, run, self.model.found or (), journal), store, _LOOKING)
 
     def _differences(self, width: int, _: int) -> list[Line]:
-        run, chosen = self.model.chosen, self._chosen_run
+        run, details = self.model.chosen, self._chosen_run
         if not self.is_wide or run is None or not run.is_run:
             return []
-        if chosen is None:
+        if details is None:
             return [[("reading the journal ...", "dim")]]
-        if not chosen.before:
+        if not details.before:
             return paragraph("no earlier run of this task to compare with", width, "dim")
-        return view.difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
+        return view.difference_lines(details.differences, details.before, details.is_ancestor, width, self.bench.glyphs)
 
     def _detail_lines(self, width: int, _: int) -> list[Line]:
-        chosen = self.model.chosen
-        return view.detail_lines(chosen, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if chosen else []
+        run = self.model.chosen
+        return view.detail_lines(run, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if run else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
-        seen, count = self.table.seen_places, len(self.model.shown)
-        where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        words: Line = [(f"; {self.bench.exports.words}", "accent")] if self.bench.exports.words else []
-        if self.model.marked and not words:
+        seen_rows, count = self.table.seen_places, len(self.model.shown)
+        position = f"{seen_rows.start + 1}-{seen_rows.stop} of {count}" if len(seen_rows) < count else ""
+        note: Line = [(f"; {self.bench.exports.words}", "accent")] if self.bench.exports.words else []
+        if self.model.marked and not note:
             for name in ("compare", "export", "delete"):
-                words += [("   ", "text"), (self.bench.app.key_of(f"runs.{name}"), "key"), (f" {name}", "accent")]
-        return [beside([(view.summary(self.model), "dim"), *words], [(where, "dim")], width)]
+                note += [("   ", "text"), (self.bench.app.key_of(f"runs.{name}"), "key"), (f" {name}", "accent")]
+        return [beside([(view.summary(self.model), "dim"), *note], [(position, "dim")], width)]
 
     def by_clock(self) -> object:
-        now, shown = _now(), self.model.shown
-        return self.bench.exports.words, [age_words(shown[index], now) for index in self.table.seen_places]
+        now, runs = _now(), self.model.shown
+        return self.bench.exports.words, [age_words(runs[index], now) for index in self.table.seen_places]
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         self._read()
@@ -228,14 +228,14 @@ class RunsPage(FilteredPage, ListPage):
 
             def read() -> tuple[list[RunOverview], list[RunOverview], str]:
                 runs = self._overviews.read(map(Path, folders))
-                unmeasured = [run for run in runs if self._measured.get(run.path) != _folder_state(run)]
-                return runs, unmeasured, "" if runs else str(list_problem() or "")
+                unmeasured_runs = [run for run in runs if self._measured.get(run.path) != _folder_state(run)]
+                return runs, unmeasured_runs, "" if runs else str(list_problem() or "")
 
             self.bench.background.do(_READING, read, self._take_runs)
 
     def _take_runs(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
         """Show the runs, and measure the folders whose size may have changed."""
-        runs, unmeasured, self.model.without_list = result
+        runs, unmeasured_runs, self.model.without_list = result
         if runs != self.model.found:
             self.model.take(runs)
             # A deleted run's details must not be shown for a new run of the same name.
@@ -243,17 +243,17 @@ class RunsPage(FilteredPage, ListPage):
                 del self._looked_at[path]
             self.bench.app.draw()
         # The chosen run comes first, because the user sees its size.
-        unmeasured.sort(key=lambda run: run.path != self.model.path)
-        if unmeasured and self.is_shown and not self.bench.background.is_busy(_MEASURING):
-            self.bench.background.do(_MEASURING, partial(self._measure, unmeasured), lambda _: self._read())
+        unmeasured_runs.sort(key=lambda run: run.path != self.model.path)
+        if unmeasured_runs and self.is_shown and not self.bench.background.is_busy(_MEASURING):
+            self.bench.background.do(_MEASURING, partial(self._measure, unmeasured_runs), lambda _: self._read())
 
     def _measure(self, runs: list[RunOverview]) -> None:
-        until = monotonic() + _MEASURING_SECONDS
+        deadline = monotonic() + _MEASURING_SECONDS
         for run in runs:
             self._measured[run.path] = _folder_state(run)
             if run.status not in ("no run folder", "gone"):
                 self._overviews.measure(run.path)
-            if monotonic() > until:
+            if monotonic() > deadline:
                 return
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
@@ -363,20 +363,20 @@ class RunsPage(FilteredPage, ListPage):
         self.move(1)
 
     def label_of(self, action: Action) -> str:
-        marked = len(self.model.marked)
-        return f"{action.label} {marked}" if marked and action.name in ("delete", "export") else action.label
+        count = len(self.model.marked)
+        return f"{action.label} {count}" if count and action.name in ("delete", "export") else action.label
 
     def action_export(self) -> None:
         folders = [RunFolder(path) for path in self.model.marked]
         self.bench.app.open(ExportDialog(self.bench, folders or [self.folder]))
 
     def action_tags(self) -> None:
-        words, tags = "Words to filter by (`#word`). Leave empty to remove all tags.", " ".join(self._chosen.tags)
-        self._ask_for(f"Tags of {self._chosen.name}", words, tags, lambda text: partial(label, tags=parsed_tags(text)))
+        prompt, tags = "Words to filter by (`#word`). Leave empty to remove all tags.", " ".join(self._chosen.tags)
+        self._ask_for(f"Tags of {self._chosen.name}", prompt, tags, lambda text: partial(label, tags=parsed_tags(text)))
 
     def action_note(self) -> None:
-        run, words = self._chosen, "One line. Leave empty to remove the note."
-        self._ask_for(f"Note on {run.name}", words, run.note, lambda text: partial(label, note=parsed_note(text)))
+        run, prompt = self._chosen, "One line. Leave empty to remove the note."
+        self._ask_for(f"Note on {run.name}", prompt, run.note, lambda text: partial(label, note=parsed_note(text)))
 
     def _ask_for(
         self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
@@ -390,10 +390,10 @@ class RunsPage(FilteredPage, ListPage):
                 work = parse(text)
             except InputError as error:
                 return _reason(error)
-            self.bench.background.do(f"label {path}", partial(_tried, work, path), answered)
+            self.bench.background.do(f"label {path}", partial(_tried, work, path), take_answer)
             return None
 
-        def answered(answer: T | str) -> None:
+        def take_answer(answer: T | str) -> None:
             dialog.answered(answer if isinstance(answer, str) else "")
             if not isinstance(answer, str):
                 done(answer)
@@ -415,7 +415,7 @@ class RunsPage(FilteredPage, ListPage):
                 own_run.look()
             return name, delete_and_rename.rename(path, name)
 
-        def renamed(answer: tuple[str, Problem | None]) -> None:
+        def show_result(answer: tuple[str, Problem | None]) -> None:
             name, problem = answer
             bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
             self.model.path = path.with_name(name)
@@ -425,42 +425,42 @@ class RunsPage(FilteredPage, ListPage):
             if bench.run is not None and bench.run.folder.root == path:
                 bench.attach_to(RunFolder(self.model.path), go=False)
 
-        words = "The run folder is renamed as well."
-        self._ask_for(f"Rename {path.name}", words, path.name, lambda name: partial(rename, name.strip()), renamed)
+        prompt = "The run folder is renamed as well."
+        self._ask_for(f"Rename {path.name}", prompt, path.name, lambda name: partial(rename, name.strip()), show_result)
 
     def action_delete(self) -> None:
         bench, runs = self.bench, self.model.marked_runs or [self._chosen]
-        running = f"is running: not deleted; {bench.app.key_of('runs.stop')} stops it"
-        refused = [f"{run.name} {running}" for run in runs if run.alive]
-        refused += [f"{run.name} is being exported: not deleted" for run in runs if bench.exports.is_of(run.path)]
+        running_note = f"is running: not deleted; {bench.app.key_of('runs.stop')} stops it"
+        refusals = [f"{run.name} {running_note}" for run in runs if run.alive]
+        refusals += [f"{run.name} is being exported: not deleted" for run in runs if bench.exports.is_of(run.path)]
         runs = [run for run in runs if not run.alive and not bench.exports.is_of(run.path)]
         if not runs:
-            bench.tell("; ".join(refused), "warn")
+            bench.tell("; ".join(refusals), "warn")
             return
         bench.tell("checking how much space this frees ...", "dim")
         work = partial(_tried_all, delete_and_rename.bytes_to_free, [run.path for run in runs])
-        bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refused))
+        bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refusals))
 
-    def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], freed: Sequence[int | str]) -> None:
-        """Ask before deleting runs. `freed`: for each run the bytes that this frees, or why it cannot be deleted."""
-        answers = list(zip(runs, freed, strict=True))
-        refused = [*refused, *(f"{run.name}: {reason}" for run, reason in answers if isinstance(reason, str))]
-        runs = [run for run, size in answers if not isinstance(size, str)]
+    def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], sizes: Sequence[int | str]) -> None:
+        """Ask before deleting runs. `sizes`: for each run the bytes that this frees, or why it cannot be deleted."""
+        run_sizes = list(zip(runs, sizes, strict=True))
+        refused = [*refused, *(f"{run.name}: {reason}" for run, reason in run_sizes if isinstance(reason, str))]
+        runs = [run for run, size in run_sizes if not isinstance(size, str)]
         self.bench.notice = None
         if not runs:
             self.bench.tell("; ".join(refused), "bad")
         self.bench.app.draw()
         if not runs or self.bench.app.takes_text:
             return
-        total, are_many = format_bytes(sum(size for size in freed if not isinstance(size, str))), len(runs) > 1
-        rows: list[Row] = [f"Frees {total}: journals, checkpoints, models and exports."]
+        total_text, are_many = format_bytes(sum(size for size in sizes if not isinstance(size, str))), len(runs) > 1
+        rows: list[Row] = [f"Frees {total_text}: journals, checkpoints, models and exports."]
         if all(run.status == "gone" for run in runs):
             rows = ["Only removed from the list: the folder is gone."]
         rows += [(one_line(str(run.path)), "dim") for run in runs[:_NAMES_SHOWN]]
         rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
-        shown = {run.path for run in self.model.shown}
-        if hidden := sum(run.path not in shown for run in runs):
-            rows.append((f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn"))
+        shown_paths = {run.path for run in self.model.shown}
+        if hidden_count := sum(run.path not in shown_paths for run in runs):
+            rows.append((f"{hidden_count} of them {'is' if hidden_count == 1 else 'are'} hidden by the filter", "warn"))
         rows += [(one_line(reason), "warn") for reason in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"
@@ -470,16 +470,16 @@ class RunsPage(FilteredPage, ListPage):
         bench, are_many = self.bench, len(runs) > 1
         paths = [run.path for run in runs]
 
-        def deleted(answers: Sequence[delete_and_rename.Deleted | str]) -> None:
-            done = [answer for answer in answers if not isinstance(answer, str)]
+        def report(answers: Sequence[delete_and_rename.Deleted | str]) -> None:
+            results = [answer for answer in answers if not isinstance(answer, str)]
             reasons = [f"{path.name}: {answer}" for path, answer in zip(paths, answers, strict=True)
                        if isinstance(answer, str)]  # fmt: skip
-            words = done[0].words(runs[0].name) if done and not are_many else []
+            texts = results[0].words(runs[0].name) if results and not are_many else []
             if are_many:
-                words = [f"deleted {len(done)} runs: {format_bytes(sum(run.freed_bytes for run in done))} freed"]
-                if remaining := sum(bool(run.kept) for run in done):
-                    words.append(f"folders not removed because of other files in them: {remaining}")
-            bench.tell("; ".join([*words, *reasons]), "bad" if reasons else "good")
+                texts = [f"deleted {len(results)} runs: {format_bytes(sum(run.freed_bytes for run in results))} freed"]
+                if kept_count := sum(bool(run.kept) for run in results):
+                    texts.append(f"folders not removed because of other files in them: {kept_count}")
+            bench.tell("; ".join([*texts, *reasons]), "bad" if reasons else "good")
             bench.app.draw()
             self._read()
 
@@ -490,7 +490,7 @@ class RunsPage(FilteredPage, ListPage):
         bench.tell(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
         # The name contains the paths, so that a later deletion does not replace one that is still waiting.
         bench.background.do(
-            f"deleting {paths}", partial(_tried_all, delete_and_rename.delete, paths), deleted, _DELETING
+            f"deleting {paths}", partial(_tried_all, delete_and_rename.delete, paths), report, _DELETING
         )
 
     def action_new(self) -> None:

@@ -135,16 +135,16 @@ class RunsModel:
     def take(self, runs: Sequence[RunOverview]) -> None:
         """Replace the list of runs. The same run stays chosen, or if it is gone, the run now at its index."""
         self.found = runs
-        listed = {run.path for run in runs if run.is_run}
-        self.marked = [path for path in self.marked if path in listed]
+        run_paths = {run.path for run in runs if run.is_run}
+        self.marked = [path for path in self.marked if path in run_paths]
         self._cells = {}
         for title, column in COLUMNS.items():
-            filled = (run for run in runs if run.is_run or title in _OF_ANY_FOLDER)
-            texts = (column.text(run, "age", column.cells, spans.UNICODE).strip() for run in filled)
+            column_runs = (run for run in runs if run.is_run or title in _OF_ANY_FOLDER)
+            texts = (column.text(run, "age", column.cells, spans.UNICODE).strip() for run in column_runs)
             if title == _CURVE or column.is_right:
                 self._cells[title] = column.cells * any(texts)
-            elif longest := max((cell_len(one_line(text)) for text in texts), default=0):
-                self._cells[title] = min(max(longest, len(title)), column.cells)
+            elif longest_cells := max((cell_len(one_line(text)) for text in texts), default=0):
+                self._cells[title] = min(max(longest_cells, len(title)), column.cells)
         self._settle()
 
     def narrow(self, words: str) -> None:
@@ -155,16 +155,16 @@ class RunsModel:
 
     def _settle(self) -> None:
         """Filter and sort the runs. Runs without a value in the sorted column come last."""
-        names, words = {name for run in self.found or () for name in run.scores}, self.words.split()
-        scores = {name.lower(): lambda run, name=name: run.scores.get(name) for name in sorted(names)}
-        conditions = [_condition(word, _MEASURES | scores) for word in words]
+        score_names, words = {name for run in self.found or () for name in run.scores}, self.words.split()
+        score_measures = {name.lower(): lambda run, name=name: run.scores.get(name) for name in sorted(score_names)}
+        conditions = [_condition(word, _MEASURES | score_measures) for word in words]
         self.problem = next((condition for condition in conditions if isinstance(condition, str)), "")
         runs = [run for run in self.found or () if run.status != "gone" or "gone" in words]
-        self.shown = [run for run in runs if all(isinstance(holds, str) or holds(run) for holds in conditions)]
-        if sorted_by := _ORDERS.get(self.order):
-            has_value = [run for run in self.shown if _is_known(sorted_by(run))]
-            has_value.sort(key=sorted_by, reverse=self.falls)
-            self.shown = has_value + [run for run in self.shown if not _is_known(sorted_by(run))]
+        self.shown = [run for run in runs if all(isinstance(test, str) or test(run) for test in conditions)]
+        if sort_key := _ORDERS.get(self.order):
+            sorted_runs = [run for run in self.shown if _is_known(sort_key(run))]
+            sorted_runs.sort(key=sort_key, reverse=self.falls)
+            self.shown = sorted_runs + [run for run in self.shown if not _is_known(sort_key(run))]
         self.choose(next((index for index, run in enumerate(self.shown) if run.path == self.path), self.place))
 
     @property
@@ -207,9 +207,9 @@ class RunsModel:
 
     def toggle_all(self) -> None:
         """Mark all shown runs. If all of them are marked already, remove their marks."""
-        shown = [run.path for run in self.shown if run.is_run]
-        more = [path for path in shown if path not in self.marked]
-        self.marked = [*self.marked, *more] if more else [path for path in self.marked if path not in shown]
+        shown_paths = [run.path for run in self.shown if run.is_run]
+        paths = [path for path in shown_paths if path not in self.marked]
+        self.marked = [*self.marked, *paths] if paths else [path for path in self.marked if path not in shown_paths]
 
     def sign(self, path: Path, glyphs: Glyphs) -> str:
         """Return the sign before a run: its letter or a mark if it is marked, the pointer if it is chosen, or " "."""
@@ -220,17 +220,17 @@ class RunsModel:
     def columns(self, width: int) -> list[tuple[str, int]]:
         """Return title and width of each column that fits. The curve widens into free cells; the name gets the rest."""
         cells = {_NAME: min(self._cells.get(_NAME, 0), int(width * _SHARE_OF_NAMES))}
-        room = width - cells[_NAME] - 2
+        free_cells = width - cells[_NAME] - 2
         for column in sorted(COLUMNS.values(), key=attrgetter("rank")):
-            wanted = self._cells.get(column.title, 0)
-            if column.title != _NAME and 0 < wanted < room:
-                cells[column.title] = wanted
-                room -= wanted + 1
+            column_cells = self._cells.get(column.title, 0)
+            if column.title != _NAME and 0 < column_cells < free_cells:
+                cells[column.title] = column_cells
+                free_cells -= column_cells + 1
         if _CURVE in cells:
-            room += cells[_CURVE]
-            room -= (wider := next(size for size in _CURVE_CELLS if size <= room))
-            cells[_CURVE] = wider
-        cells[_NAME] += room
+            free_cells += cells[_CURVE]
+            free_cells -= (curve_cells := next(size for size in _CURVE_CELLS if size <= free_cells))
+            cells[_CURVE] = curve_cells
+        cells[_NAME] += free_cells
         return [(title, cells[title]) for title in COLUMNS if title in cells]
 
 
@@ -244,12 +244,12 @@ def _condition(word: str, measures: Mapping[str, _Measure]) -> _Condition | str:
     if word.startswith("#"):
         return lambda run: any(tag.startswith(word[1:]) for tag in run.tags)
     if not {"<", ">", "="}.isdisjoint(word):
-        compared = _COMPARISON.fullmatch(word)
-        if compared is None or compared[1] not in measures:
-            wrong = f"no run has {compared[1]!r}" if compared else f"{word!r} is not a comparison"
-            return one_line(f"{wrong}. Write, for example, loss<1.5. Names: {', '.join(measures)}")
-        measure, holds, limit = measures[compared[1]], _SIGNS[compared[2]], float(compared[3])
-        return lambda run: (value := measure(run)) is not None and holds(value, limit)
+        comparison = _COMPARISON.fullmatch(word)
+        if comparison is None or comparison[1] not in measures:
+            problem = f"no run has {comparison[1]!r}" if comparison else f"{word!r} is not a comparison"
+            return one_line(f"{problem}. Write, for example, loss<1.5. Names: {', '.join(measures)}")
+        measure, compare, limit = measures[comparison[1]], _SIGNS[comparison[2]], float(comparison[3])
+        return lambda run: (value := measure(run)) is not None and compare(value, limit)
     if colon and name not in _FIELDS:
         return f"{one_line(name, 20) + ':'!r} is unknown. Use {': '.join(_FIELDS)}: #tag, or words without a colon"
     if colon:
@@ -269,12 +269,12 @@ def summary(model: RunsModel) -> str:
     """Return a line such as `12 here, 3 matching 'chat', 2 marked`."""
     if model.found is None:
         return "reading ..."
-    gone = sum(run.status == "gone" for run in model.found)
+    gone_count = sum(run.status == "gone" for run in model.found)
     return ", ".join(filter(None, (
-        f"{len(model.found) - gone} here",
+        f"{len(model.found) - gone_count} here",
         f"{len(model.shown)} matching {one_line(model.words, 30)!r}" if model.words else "",
         f"sorted by {model.order}{', reversed' * model.is_reversed}" if model.order else "",
-        f"{gone} gone" if gone else "",
+        f"{gone_count} gone" if gone_count else "",
         f"{len(model.marked)} marked" if model.marked else "",
     )))  # fmt: skip
 
@@ -283,31 +283,31 @@ def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
     """Return the name in at most `cells` cells. A long name loses its middle, and keeps its start and its end."""
     if cell_len(name) <= cells:
         return name
-    end = set_cell_size(name[::-1], cells // 3).rstrip()[::-1]
-    return f"{set_cell_size(name, max(cells - cell_len(end) - 1, 0)).rstrip()}{glyphs.ellipsis}{end}"
+    ending = set_cell_size(name[::-1], cells // 3).rstrip()[::-1]
+    return f"{set_cell_size(name, max(cells - cell_len(ending) - 1, 0)).rstrip()}{glyphs.ellipsis}{ending}"
 
 
 def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
     """Return `(title, styled text)` of each column. The text of the sorted column has a sign for the direction."""
     titles: list[tuple[str, Span]] = []
     for title, cells in model.columns(width):
-        is_sorted, lead = title == model.order, " " * (title == _NAME)
-        text = lead + ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
+        is_sorted, indent = title == model.order, " " * (title == _NAME)
+        text = indent + ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
         text = text.rjust(cells + 1) if COLUMNS[title].is_right else text
-        titles.append((title, (pad(text, cells + 1 + len(lead)), "bold" if is_sorted else "dim")))
+        titles.append((title, (pad(text, cells + 1 + len(indent)), "bold" if is_sorted else "dim")))
     return titles
 
 
 def run_row(model: RunsModel, index: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
     run = model.shown[index]
-    usual: Role = "text" if run.is_run else "dim"
-    age, line = age_words(run, now), [(model.sign(run.path, glyphs), usual)]
-    for title, size in model.columns(width):
+    default_role: Role = "text" if run.is_run else "dim"
+    age, line = age_words(run, now), [(model.sign(run.path, glyphs), default_role)]
+    for title, cells in model.columns(width):
         column = COLUMNS[title]
-        text = one_line(column.text(run, age, size, glyphs)) if run.is_run or title in _OF_ANY_FOLDER else ""
-        text = text.rjust(size) if column.is_right else cut_inside(text, size, glyphs)
-        role = column.role(run) if column.role else usual
-        line += [(" ", "text"), *fit([(text, role)], size, glyphs.ellipsis)]
+        text = one_line(column.text(run, age, cells, glyphs)) if run.is_run or title in _OF_ANY_FOLDER else ""
+        text = text.rjust(cells) if column.is_right else cut_inside(text, cells, glyphs)
+        role = column.role(run) if column.role else default_role
+        line += [(" ", "text"), *fit([(text, role)], cells, glyphs.ellipsis)]
     return spans.cursor_line(line) if index == model.place else line
 
 
@@ -316,20 +316,20 @@ def detail_lines(run: RunOverview, now: datetime, width: int, glyphs: Glyphs, *,
     state: Line = [(f" {run.status_words} ", _STATE_ROLES.get(run.status, "dim"))]
     state += [(f"{tag_words(run.tags)} ", "accent")] if run.tags else []
     name = cut_inside(one_line(run.name), max(width - 4 - width_of(state), 12), glyphs)
-    begin: Line = [(glyphs.rule * 2 + " ", "rule"), (name, "title"), *state]
-    lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
+    title_start: Line = [(glyphs.rule * 2 + " ", "rule"), (name, "title"), *state]
+    lines: list[Line] = [fit([*title_start, (glyphs.rule * width, "rule")], width, glyphs.rule)]
     lines += paragraph(run.note, width, "bold") if run.note else []
     lines += paragraph(one_line(str(run.path)), width, "dim")
-    packed: list[Line] = []
+    packed_lines: list[Line] = []
     for label, text in _facts(run, now).items():
         fact: Line = [(f"{label} ", "dim"), (text, "text")]
         if is_wide or width_of(fact) > width:
             lines += labelled(label, text, _LABEL_CELLS, width)
-        elif packed and width_of(packed[-1]) + 3 + width_of(fact) <= width:
-            packed[-1] += [("   ", "text"), *fact]
+        elif packed_lines and width_of(packed_lines[-1]) + 3 + width_of(fact) <= width:
+            packed_lines[-1] += [("   ", "text"), *fact]
         else:
-            packed.append(fact)
-    return lines + packed
+            packed_lines.append(fact)
+    return lines + packed_lines
 
 
 def _facts(run: RunOverview, now: datetime) -> dict[str, str]:
@@ -355,19 +355,19 @@ def _facts(run: RunOverview, now: datetime) -> dict[str, str]:
 
 def run_before(run: RunOverview, runs: Sequence[RunOverview], ancestor: str) -> RunOverview | None:
     """Return the run to compare `run` with: the run named `ancestor`, else the previous run of the same task."""
-    others = [other for other in runs if other.is_run and other.path != run.path]
-    started_from = [other for other in others if ancestor and other.name == ancestor]
-    earlier = [other for other in others if other.task == run.task and "" < other.started_at < run.started_at]
-    return max(started_from or earlier, key=lambda other: other.started_at, default=None)
+    other_runs = [other for other in runs if other.is_run and other.path != run.path]
+    ancestors = [other for other in other_runs if ancestor and other.name == ancestor]
+    earlier_runs = [other for other in other_runs if other.task == run.task and "" < other.started_at < run.started_at]
+    return max(ancestors or earlier_runs, key=lambda other: other.started_at, default=None)
 
 
 def difference_lines(
     differences: Sequence[Difference], before: str, is_ancestor: bool, width: int, glyphs: Glyphs
 ) -> list[Line]:
     """Return a title and one line for each differing setting, such as `training.learning_rate  3e-3 -> 1e-3`."""
-    why = "started from" if is_ancestor else "previous run"
+    note = "started from" if is_ancestor else "previous run"
     name = cut_inside(one_line(before), max(width - 36, 12), glyphs)
-    lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]
+    lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, note)]
     if not differences:
         return [*lines, [("same settings", "dim")]]
     texts = [(setting.key, *map(value_words, setting.values)) for setting in differences[:_MOST_DIFFERENCES]]

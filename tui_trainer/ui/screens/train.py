@@ -66,7 +66,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         parts |= {"speed", "gauges"}
     if has_own_gauges and not scene.table_open and not scene.log_open:
         parts = parts - {"gauges"} | {"readings-here"}
-    of_the_run = {
+    contents = {
         "progress": has_steps, "readings": has_own_gauges, "plan": state.plan is not None,
         "targets": state.plan is not None and bool(targets_summary(state)), "epochs": state.epochs,
         "doctor": has_steps and scene.examination is not None and scene.examination.is_known and not scene.table_open,
@@ -75,13 +75,13 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "standing": state.evals or state.training_scores,
         "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
     }  # fmt: skip
-    return frozenset(parts | {name for name, has_content in of_the_run.items() if has_content})
+    return frozenset(parts | {name for name, has_content in contents.items() if has_content})
 
 
 def _memory(scene: TrainScene) -> Line:
-    words, targets = memory_words(scene.run) if scene.run.steps else "", targets_summary(scene.run).partition(",")[0]
-    line: Line = [(f"targets {targets}{', ' if words else ''}", "dim")] if targets else []
-    return [*line, (f"memory {words}", "warn" if scene.exceeds_plan else "dim")] if words else line
+    memory, targets = memory_words(scene.run) if scene.run.steps else "", targets_summary(scene.run).partition(",")[0]
+    line: Line = [(f"targets {targets}{', ' if memory else ''}", "dim")] if targets else []
+    return [*line, (f"memory {memory}", "warn" if scene.exceeds_plan else "dim")] if memory else line
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:
@@ -208,13 +208,13 @@ class TrainPage(FilteredPage):
     def _part(self, name: str) -> Pane:
         draw, heading = PARTS[name]
 
-        def lines(width: int, height: int) -> list[Line]:
+        def draw_scene(width: int, height: int) -> list[Line]:
             return draw(self._scene, width, height)
 
         if heading is None:
-            return KeyedPane(lines, id=name)
+            return KeyedPane(draw_scene, id=name)
         kind = EventList if name == "events" else Section
-        return kind(lambda: (heading, "") if isinstance(heading, str) else heading(self._scene), lines, id=name)
+        return kind(lambda: (heading, "") if isinstance(heading, str) else heading(self._scene), draw_scene, id=name)
 
     @property
     def _scene(self) -> TrainScene:
@@ -242,13 +242,13 @@ class TrainPage(FilteredPage):
         self._arrange()
 
     def _arrange(self) -> None:
-        scene, visible = self._scene, visible_parts(self._scene)
+        scene, visible_names = self._scene, visible_parts(self._scene)
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
         self.set_class(scene.is_over, "-over")
         self.set_class(bool(scene.large), "-large")
         for name in (*PARTS, "charts", "small", "left", "right"):
-            self.query_one(f"#{name}").set_class(name not in visible, "-absent")
+            self.query_one(f"#{name}").set_class(name not in visible_names, "-absent")
         self.take_curves()
 
     def take_curves(self) -> None:
@@ -258,14 +258,14 @@ class TrainPage(FilteredPage):
             self._curves_of = state.task
             self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
         # A score can be drawn only after its first evaluation.
-        names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
-        self.chart.show_metric(names[0])
-        self.second.show_metric(names[-1])
+        metric_names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
+        self.chart.show_metric(metric_names[0])
+        self.second.show_metric(metric_names[-1])
         for chart in (self.chart, self.second):
             if self.bench.app.preferences.log_scale and chart.view.metric in _LOSSES and not chart.view.log:
                 chart.toggle_log()
         height = self.query_one("#charts").size.height
-        self.second.set_class(len(names) == 1 or 0 < height < _LEAST_FOR_TWO, "-absent")
+        self.second.set_class(len(metric_names) == 1 or 0 < height < _LEAST_FOR_TWO, "-absent")
 
     def redraw(self) -> None:
         if not (self.is_shown and self.is_mounted):
@@ -279,11 +279,11 @@ class TrainPage(FilteredPage):
 
     def tick(self) -> None:
         """Redraw the sections that change with time: gauges and log. The other sections wait for news of the run."""
-        by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
-        if self._frozen or by_clock == self._by_clock:
+        clock_state = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
+        if self._frozen or clock_state == self._by_clock:
             return
-        self._by_clock = by_clock
-        self._shown_scene = replace(self._scene, gauges=by_clock[0], sparks=by_clock[1], log_lines=by_clock[2])
+        self._by_clock = clock_state
+        self._shown_scene = replace(self._scene, gauges=clock_state[0], sparks=clock_state[1], log_lines=clock_state[2])
         for name in _CHANGED_BY_THE_CLOCK:
             pane = self.query_one(f"#{name}", Pane)
             if pane.is_on_screen:
@@ -345,15 +345,15 @@ class TrainPage(FilteredPage):
         return self.bench.run
 
     def more_answers(self) -> list[Answer]:
-        export = next(action for action in self.bench.app.keymap.of("train") if action.name == "export")
-        return more_answers(self.bench, self.run.folder, has_model=not self.refusal(export))
+        export_action = next(action for action in self.bench.app.keymap.of("train") if action.name == "export")
+        return more_answers(self.bench, self.run.folder, has_model=not self.refusal(export_action))
 
     def offer_more(self) -> None:
         actions = {action.name: action for action in self.bench.app.keymap.of("train")}
-        offered: list[Answer] = [(key, actions[name].label, partial(self.action_do, name))
+        answers: list[Answer] = [(key, actions[name].label, partial(self.action_do, name))
                                  for key, name in (("x", "export"), ("w", "try_model"))
                                  if not self.refusal(actions[name])]  # fmt: skip
-        offer_more(self.bench, self.run.folder, [*offered, *self.more_answers()])
+        offer_more(self.bench, self.run.folder, [*answers, *self.more_answers()])
 
     def action_smoothing(self) -> None:
         self.chart.next_smoothing()
@@ -377,13 +377,13 @@ class TrainPage(FilteredPage):
     def action_curves(self) -> None:
         state, glyphs, metrics = self._scene.run, self.bench.glyphs, metrics_of(self._scene.run)
         # Names of scores come from the journal, so they are made safe to show.
-        names = {glyphs.only(one_line(name)): name for name in metrics}
-        commands = [Command(name=shown, help=metrics[name].newest(state), do=lambda: None)
-                    for shown, name in names.items()]  # fmt: skip
-        marked = [shown for shown, name in names.items() if name in self._curves]
+        names_by_text = {glyphs.only(one_line(name)): name for name in metrics}
+        commands = [Command(name=text, help=metrics[name].newest(state), do=lambda: None)
+                    for text, name in names_by_text.items()]  # fmt: skip
+        marked_texts = [text for text, name in names_by_text.items() if name in self._curves]
         self.bench.app.open(MarkingPalette(
-            "Choose one or two curves", commands, marked, _MOST_CURVES,
-            lambda chosen: self._draw_curves([names[shown] for shown in chosen]),
+            "Choose one or two curves", commands, marked_texts, _MOST_CURVES,
+            lambda chosen: self._draw_curves([names_by_text[text] for text in chosen]),
         ))  # fmt: skip
 
     def _draw_curves(self, names: list[str]) -> None:
@@ -398,15 +398,15 @@ class TrainPage(FilteredPage):
         self._log_open, self._large = not self._log_open, ""
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
-            words = "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder"
-            self.bench.tell(words, "warn")
+            message = "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder"
+            self.bench.tell(message, "warn")
 
     def action_table(self) -> None:
         self._table_open, self._large = not self._table_open, ""
 
     def action_large(self) -> None:
-        visible = visible_parts(replace(self._scene, large=""))
-        self._large = next_of(["", *(name for name in _CAN_BE_LARGE if name in visible)], self._large)
+        visible_names = visible_parts(replace(self._scene, large=""))
+        self._large = next_of(["", *(name for name in _CAN_BE_LARGE if name in visible_names)], self._large)
 
     def action_freeze(self) -> None:
         is_frozen, self._frozen = not self._frozen, False
@@ -415,11 +415,11 @@ class TrainPage(FilteredPage):
             self.query_one("#events", Pane).redraw()
         self._frozen = self.chart.disabled = self.second.disabled = is_frozen
 
-    def scroll_events(self, back: int) -> None:
+    def scroll_events(self, lines_back: int) -> None:
         if self._large == "samples":
-            self.query_one("#right", Scroller).scroll_lines(-back)
+            self.query_one("#right", Scroller).scroll_lines(-lines_back)
             return
-        self._events_back = min(max(self._events_back + back, 0), max(len(self._scene.matching_events) - 1, 0))
+        self._events_back = min(max(self._events_back + lines_back, 0), max(len(self._scene.matching_events) - 1, 0))
 
     def action_clear(self) -> None:
         if self.is_typing or self._filter.value:

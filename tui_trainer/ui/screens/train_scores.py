@@ -37,14 +37,14 @@ def standing_heading(scene: TrainScene) -> tuple[str, str]:
 def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Return a table of the scores with newest value, best value and baseline, and which weights are kept."""
     state = scene.run
-    losses, scores = (state.baselines.losses, state.baselines.scores) if state.baselines else ({}, {})
+    baseline_losses, baseline_scores = (state.baselines.losses, state.baselines.scores) if state.baselines else ({}, {})
     rows: list[Line] = [[(f"{'':<{_STANDING_NAME}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
-    last = state.evals[-1] if state.evals else None
-    if last is not None and result.best_by(state, "loss") is not None:
-        hardest = min(losses.items(), key=lambda item: item[1], default=None)
-        rows.append(_standing(scene, ScoreWords("held-out loss", last.loss, hardest, True), "loss", "{:.4f}".format))
-    measured = last.scores if last else {}
-    for name, score in zip(measured, score_words(measured, scores), strict=True):
+    event = state.evals[-1] if state.evals else None
+    if event is not None and result.best_by(state, "loss") is not None:
+        baseline = min(baseline_losses.items(), key=lambda item: item[1], default=None)
+        rows.append(_standing(scene, ScoreWords("held-out loss", event.loss, baseline, True), "loss", "{:.4f}".format))
+    newest_scores = event.scores if event else {}
+    for name, score in zip(newest_scores, score_words(newest_scores, baseline_scores), strict=True):
         rows.append(_standing(scene, score, name))
     for score in score_words(state.training_scores, {}):
         rows.append(_standing(scene, replace(score, name=f"{score.name}, training")))
@@ -59,8 +59,8 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 def _standing(scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = number) -> Line:
     """Return the row of a score: its newest value, its best value with the step (judged by `metric`), its baseline."""
-    done = result.best_by(scene.run, metric)
-    best, step = (show(result.metric_value(done, metric) or 0.0), f"{done.step:,}") if done else ("", "")
+    event = result.best_by(scene.run, metric)
+    best, step = (show(result.metric_value(event, metric) or 0.0), f"{event.step:,}") if event else ("", "")
     line = fit([(scene.shown(score.name), "dim")], _STANDING_NAME, scene.glyphs.ellipsis)
     line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
@@ -70,15 +70,15 @@ def _standing(scene: TrainScene, score: ScoreWords, metric: str = "", show: Call
 
 
 def epoch_rows(scene: TrainScene, *_: int) -> list[Line]:
-    planned = result.planned_epoch_seconds(scene.run.plan)
+    planned_seconds = result.planned_epoch_seconds(scene.run.plan)
     # Without a plan, there is no column for planned times.
-    planned_cell = "" if planned is None else f"{format_seconds(planned):>12}"
+    planned_cell = "" if planned_seconds is None else f"{format_seconds(planned_seconds):>12}"
     head = "epoch   mean loss        time    rows/s  tokens/s" + ("     planned" if planned_cell else "")
     rows: list[Line] = [[(head, "dim")]]
     for epoch in scene.run.epochs[-_MOST_EPOCHS:]:
-        rates = f"{format_count(epoch.samples_per_second):>8}  {format_count(epoch.tokens_per_second):>8}"
-        measured = f"{epoch.epoch:>5}   {epoch.mean_loss:>9.4f}  {format_seconds(epoch.seconds):>10}  {rates}"
-        rows.append([(measured + planned_cell, "text")])
+        rates_text = f"{format_count(epoch.samples_per_second):>8}  {format_count(epoch.tokens_per_second):>8}"
+        epoch_text = f"{epoch.epoch:>5}   {epoch.mean_loss:>9.4f}  {format_seconds(epoch.seconds):>10}  {rates_text}"
+        rows.append([(epoch_text + planned_cell, "text")])
     return rows
 
 
@@ -100,14 +100,14 @@ def target_rows(scene: TrainScene, *_: int) -> list[Line]:
 
 
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
-    done = scene.newest_table
-    title = f"scores: {scene.shown(done.table_title)}" if done and done.table_title else "scores"
-    return title, f"after step {done.step:,}" if done else ""
+    event = scene.newest_table
+    title = f"scores: {scene.shown(event.table_title)}" if event and event.table_title else "scores"
+    return title, f"after step {event.step:,}" if event else ""
 
 
 def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
-    nothing: list[Line] = [[("no evaluation has a table of scores yet", "dim")]]
-    return table_rows(done, width, height, scene.glyphs) if (done := scene.newest_table) else nothing
+    empty_lines: list[Line] = [[("no evaluation has a table of scores yet", "dim")]]
+    return table_rows(event, width, height, scene.glyphs) if (event := scene.newest_table) else empty_lines
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:
@@ -115,7 +115,7 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
 
     If the columns are classes with long names, the title of a column is the number of its class, to save width.
     """
-    names, titles = ([glyphs.only(one_line(name)) for name in part] for part in (done.table_rows, done.table_columns))
+    names, titles = ([glyphs.only(one_line(name)) for name in texts] for texts in (done.table_rows, done.table_columns))
     is_square = list(done.table_columns) == list(done.table_rows)
     is_numbered = is_square and max(map(cell_len, names)) > _SHORT_NAME
     if is_numbered:
@@ -124,20 +124,20 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
     cells = _cells(done, is_square)
     cell_width = max(len(text) for text in (*titles, *(cell for row in cells for cell in row))) + 2
     name_width = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * is_numbered)
-    columns = max(min((width - name_width) // cell_width, len(titles)), 1)
-    rows = min(len(names), most - 1 - (columns < len(titles) or len(names) > most - 1))
+    column_count = max(min((width - name_width) // cell_width, len(titles)), 1)
+    row_count = min(len(names), most - 1 - (column_count < len(titles) or len(names) > most - 1))
     lines: list[Line] = [
-        [(" " * name_width, "dim"), *((f"{title:>{cell_width}}", "dim") for title in titles[:columns])]
+        [(" " * name_width, "dim"), *((f"{title:>{cell_width}}", "dim") for title in titles[:column_count])]
     ]
-    for row in range(max(rows, 0)):
+    for row in range(max(row_count, 0)):
         lines.append(fit([(names[row], "text")], name_width, glyphs.ellipsis))
-        for column, cell in enumerate(cells[row][:columns]):
+        for column, cell in enumerate(cells[row][:column_count]):
             # In a confusion matrix, correct predictions are on the diagonal.
             role: Role = "dim" if cell == "0" else "good" if is_square and column == row else "text"
             lines[-1].append((f"{cell:>{cell_width}}", role))
-    missing = [(len(titles) - columns, "column"), (len(names) - rows, "row")]
-    words = " and ".join(quantity(count, noun) for count, noun in missing if count)
-    return [*lines, [(f"not shown, too little room: {words}", "dim")]] if words else lines
+    omitted_counts = [(len(titles) - column_count, "column"), (len(names) - row_count, "row")]
+    omitted_text = " and ".join(quantity(count, noun) for count, noun in omitted_counts if count)
+    return [*lines, [(f"not shown, too little room: {omitted_text}", "dim")]] if omitted_text else lines
 
 
 def _cells(done: EvalDone, is_square: bool) -> list[list[str]]:

@@ -23,7 +23,7 @@ _NAME_WIDTH, _BASELINE_WIDTH = 16, 18
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Return how to start a run; if a start was requested, the work that it waits for."""
-    room, title = min(width, _READING_WIDTH) - 4, "Nothing is training yet."
+    text_cells, title = min(width, _READING_WIDTH) - 4, "Nothing is training yet."
     line: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     line.append((" to start. You see the plan first and confirm it.", "text"))
     if scene.starting:
@@ -31,20 +31,20 @@ def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
         line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting, "text")]
     lines: list[Line] = [[], [(title, "bold")], [], line, []]
     for text in scene.offer:
-        lines += scene.labelled(f"{scene.glyphs.dot} ", text, room, 2)
-    ending = "A run continues if the connection is lost. You can stop and resume it at any step."
-    return _indented([*lines, [], *scene.wrapped(ending, room, role="dim"), []])
+        lines += scene.labelled(f"{scene.glyphs.dot} ", text, text_cells, 2)
+    closing_text = "A run continues if the connection is lost. You can stop and resume it at any step."
+    return _indented([*lines, [], *scene.wrapped(closing_text, text_cells, role="dim"), []])
 
 
 def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, is_loading, is_training = state.data, state.plan, state.phase == "loading", state.status == "training"
-    rows_read = "" if data is None else rows_words(data.rows, data.tokens)
-    planned = f"{quantity(plan.total_steps, 'step')}, {plan_time_words(plan)}" if plan else ""
+    rows_text = "" if data is None else rows_words(data.rows, data.tokens)
+    plan_text = f"{quantity(plan.total_steps, 'step')}, {plan_time_words(plan)}" if plan else ""
     is_read, is_planned = data is not None, plan is not None
     stages = [
-        ("reading and preparing the data", is_read, not is_read and not is_loading, rows_read),
-        ("computing the exact plan", is_planned, is_read and not is_planned, planned),
+        ("reading and preparing the data", is_read, not is_read and not is_loading, rows_text),
+        ("computing the exact plan", is_planned, is_read and not is_planned, plan_text),
         ("loading libraries and the model", is_training, is_loading or (is_planned and not is_training), ""),
         ("first step", False, is_training, ""),
     ]
@@ -55,8 +55,8 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
         lines.append([(sign.ljust(3), role), (name.ljust(33), "text" if is_now or is_done else "dim"), (note, "dim")])
         if is_now and state.progress is not None:
             lines.append([("   ", "text"), *work_line(scene, min(width, _READING_WIDTH) - 5)])
-    if state.baselines is not None and (words := event_line(state.baselines, state)):
-        lines += [[], *scene.wrapped(words, min(width, _READING_WIDTH) - 2)]
+    if state.baselines is not None and (baseline_text := event_line(state.baselines, state)):
+        lines += [[], *scene.wrapped(baseline_text, min(width, _READING_WIDTH) - 2)]
     return _indented(lines)
 
 
@@ -65,28 +65,28 @@ def _indented(lines: Sequence[Line]) -> list[Line]:
 
 
 def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
-    state, failed, finished = scene.run, scene.run.failed, scene.run.finished
-    if failed is None and finished is not None and finished.reason != "stopped":
+    state, failure, finished = scene.run, scene.run.failed, scene.run.finished
+    if failure is None and finished is not None and finished.reason != "stopped":
         return _result(scene, width)
     lines: list[Line] = []
-    if failed is not None:
-        message = in_keys(failed.message).strip() or "failed without a message"
+    if failure is not None:
+        message = in_keys(failure.message).strip() or "failed without a message"
         lines = scene.wrapped(message, width, most=4, role="bad")
-        if path := failed.log_path:
+        if path := failure.log_path:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _STORY_LABEL)
     elif finished is not None:
         lines = [[(sentence(result.ending_words(state)), "bold")]]
     elif scene.interrupted:
-        gone = gone_words(state, scene.key_of("train.pause"))
-        return scene.wrapped(f"{gone}. The process was killed, or the machine went down.", width, role="bad")
+        gone_text = gone_words(state, scene.key_of("train.pause"))
+        return scene.wrapped(f"{gone_text}. The process was killed, or the machine went down.", width, role="bad")
     else:
         return []
-    where = "from the beginning: no checkpoint was written"
+    resume_point = "from the beginning: no checkpoint was written"
     if state.checkpoints:
-        where = f"from step {state.checkpoints[-1].step:,}, exactly as if it had never stopped"
+        resume_point = f"from step {state.checkpoints[-1].step:,}, exactly as if it had never stopped"
     lines += scene.labelled("resume", f"press {scene.key_of('train.pause')}", width, _STORY_LABEL, "key")
-    return [*lines, *scene.labelled("", where, width, _STORY_LABEL)]
+    return [*lines, *scene.labelled("", resume_point, width, _STORY_LABEL)]
 
 
 def _result(scene: TrainScene, width: int) -> list[Line]:
@@ -99,13 +99,13 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         for target in result.targets_of(state):
             verdict, role = scene.verdict(target.met, target.verdict)
             lines += scene.labelled("target", f"{verdict}: {target.words}", width, _STORY_LABEL, role)
-        if words := result.better_words(state):
-            lines += scene.wrapped(words, width, role="warn")
+        if text := result.better_words(state):
+            lines += scene.wrapped(text, width, role="warn")
     rows, (grade, is_slow) = speed_rows(state), result.rated_speed(state)
     # On a wide screen, the grade stays in the rows at the end.
     if rows and width < _WIDE_RESULT and grade:
         lines += scene.labelled("speed", grade, width, _STORY_LABEL, "warn" if is_slow else "text")
-        rows = [(label, rest) for label, words in rows if (rest := words.removeprefix(grade).removeprefix("; "))]
+        rows = [(label, tail) for label, text in rows if (tail := text.removeprefix(grade).removeprefix("; "))]
     actions: list[tuple[str, str]] = []
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
@@ -116,11 +116,11 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         verb = "classify" if labels_rows(state.task) else "answer" if holds_conversations(state.task) else "continue"
         actions = [("try_model", f"{verb} a text you type"), ("export", "export")]
     actions += [("report", "copy report path")] * bool(scene.report)
-    keys: list[Line] = [[(scene.key_of(f"train.{name}"), "key"), (f" {words}   ", "text")] for name, words in actions]
-    lines += [[("next".ljust(_STORY_LABEL), "dim"), *chain(*keys)]] if keys else []
+    spans: list[Line] = [[(scene.key_of(f"train.{name}"), "key"), (f" {text}   ", "text")] for name, text in actions]
+    lines += [[("next".ljust(_STORY_LABEL), "dim"), *chain(*spans)]] if spans else []
     # These rows are last, because a small terminal has no room for them.
-    for label, words in rows:
-        lines += scene.labelled(label, words, width, _SPEED_LABEL)
+    for label, text in rows:
+        lines += scene.labelled(label, text, width, _SPEED_LABEL)
     return lines
 
 

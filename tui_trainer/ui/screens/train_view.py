@@ -77,7 +77,7 @@ class TrainScene:
 
     @property
     def newest_table(self) -> EvalDone | None:
-        return next((done for done in reversed(self.run.evals) if done.table_rows), None)
+        return next((event for event in reversed(self.run.evals) if event.table_rows), None)
 
     def verdict(self, is_met: bool | None, words: str = "") -> Span:
         """Return `words` after the sign for good (True), bad (False) or unknown (None)."""
@@ -122,30 +122,30 @@ def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
         status = "interrupted"
     line: Line = [("  ", "text"), (status.ljust(_STATUS_WIDTH), _STATUS_ROLES[status])]
     if state.total_steps:
-        total = f"{state.total_steps:,}"
-        line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
-    eta = None if scene.interrupted else eta_seconds(state)
-    right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta else []
-    if width_of(line) + width_of(right) > width:
-        right = []
+        total_text = f"{state.total_steps:,}"
+        line += [("  step ", "dim"), (f"{state.step:>{len(total_text)},}", "text"), (f" of {total_text}", "dim")]
+    seconds_left = None if scene.interrupted else eta_seconds(state)
+    eta_spans: Line = [("  ETA ", "dim"), (f"{format_seconds(seconds_left):>12}", "text")] if seconds_left else []
+    if width_of(line) + width_of(eta_spans) > width:
+        eta_spans = []
     # The journal keeps the first name of a renamed run, so the folder's name is shown.
     run_name = PurePath(scene.run_folder).name or state.name
     name: Line = [(scene.shown(run_name[:_NAME_LIMIT]), "bold")]
-    room = max(width - width_of(line) - width_of(right), 0)
-    return [beside([*fit(name, min(room, width_of(name)), scene.glyphs.ellipsis), *line], right, width)]
+    name_cells = max(width - width_of(line) - width_of(eta_spans), 0)
+    return [beside([*fit(name, min(name_cells, width_of(name)), scene.glyphs.ellipsis), *line], eta_spans, width)]
 
 
 def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     state = scene.run
     if state.progress is not None:
         return [work_line(scene, width)]
-    share = state.share_done
-    percent = "    --" if share is None else f"{int(share * 100):>4} %"
+    share_done = state.share_done
+    percent = "    --" if share_done is None else f"{int(share_done * 100):>4} %"
     losses = _losses(state)
     if width_of(losses) + len(percent) >= width:
         return [fit([(percent, "text"), *losses], width, scene.glyphs.ellipsis)]
-    cells = min(width - width_of(losses) - 6, _LONGEST_BAR)
-    progress_bar: Line = [(bar(share, cells, scene.glyphs), "accent")] if cells >= 8 else []
+    bar_cells = min(width - width_of(losses) - 6, _LONGEST_BAR)
+    progress_bar: Line = [(bar(share_done, bar_cells, scene.glyphs), "accent")] if bar_cells >= 8 else []
     return [beside([*progress_bar, (percent, "text")], losses, width)]
 
 
@@ -153,14 +153,14 @@ def work_line(scene: TrainScene, width: int) -> Line:
     """Return `tokenising ████····  42 %  of 1.2 M characters`, or only the amount done if there is no total."""
     if (progress := scene.run.progress) is None:
         return []
-    work, unit = f"{scene.shown(progress.what)[:40]}  ", scene.shown(progress.unit)[:20]
+    work_text, unit = f"{scene.shown(progress.what)[:40]}  ", scene.shown(progress.unit)[:20]
     if not progress.total:
-        return [(work, "text"), (f"{format_count(progress.done)} {unit}", "dim")]
+        return [(work_text, "text"), (f"{format_count(progress.done)} {unit}", "dim")]
     share = min(max(progress.done / progress.total, 0.0), 1.0)
-    end: Line = [(f"  {int(share * 100):>3} %", "text"), (f" of {format_count(progress.total)} {unit}", "dim")]
-    cells = min(width - len(work) - width_of(end), _LONGEST_BAR)
-    progress_bar: Line = [(bar(share, cells, scene.glyphs), "accent")] if cells >= 4 else []
-    return [(work, "text"), *progress_bar, *end]
+    end_spans: Line = [(f"  {int(share * 100):>3} %", "text"), (f" of {format_count(progress.total)} {unit}", "dim")]
+    bar_cells = min(width - len(work_text) - width_of(end_spans), _LONGEST_BAR)
+    progress_bar: Line = [(bar(share, bar_cells, scene.glyphs), "accent")] if bar_cells >= 4 else []
+    return [(work_text, "text"), *progress_bar, *end_spans]
 
 
 def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -181,8 +181,8 @@ def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     for index, (name, role) in enumerate(list(_PARTS.items())[:-1]):
         percent = "--" if shares is None else f"{shares[index] * 100:.0f}"
         line += [(f"{name} ", role), (f"{percent:>2} %  ", "text")]
-    room = width - width_of(line)
-    return [[*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line]
+    bar_cells = width - width_of(line)
+    return [[*line, *stack(shares, bar_cells)] if shares and bar_cells >= _SHORTEST_STACK else line]
 
 
 def ranks_line(scene: TrainScene, *_: int) -> list[Line]:
@@ -195,23 +195,23 @@ def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     if scene.examination is None:
         return []
     verdict: Line = [(scene.examination.healthy, "text")]
-    if (leading := scene.examination.leading) is not None:
-        evidence = scene.shown(leading.found.evidence)
-        cost = "" if leading.cost_words in evidence else f"{leading.cost_words}, "
-        role: Role = "bad" if leading.found.is_fault else "warn"
-        verdict = [(f"{leading.symptom.title}: ", role), (f"{cost}{evidence}", "text")]
-    more: Line = [("  ", "text"), (scene.key_of("train.doctor"), "key"), (" more", "dim")]
-    left = fit([("doctor  ", "dim"), *verdict], max(width - width_of(more), 8), scene.glyphs.ellipsis)
-    return [beside(left, more, width)]
+    if (finding := scene.examination.leading) is not None:
+        evidence = scene.shown(finding.found.evidence)
+        cost_note = "" if finding.cost_words in evidence else f"{finding.cost_words}, "
+        role: Role = "bad" if finding.found.is_fault else "warn"
+        verdict = [(f"{finding.symptom.title}: ", role), (f"{cost_note}{evidence}", "text")]
+    more_spans: Line = [("  ", "text"), (scene.key_of("train.doctor"), "key"), (" more", "dim")]
+    left = fit([("doctor  ", "dim"), *verdict], max(width - width_of(more_spans), 8), scene.glyphs.ellipsis)
+    return [beside(left, more_spans, width)]
 
 
 def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     shares, mean_seconds = part_shares(scene.run.recent), _mean_seconds(scene.run)
     if shares is None or mean_seconds is None:
         return []
-    room = min(width - 28, 30)
+    bar_cells = min(width - 28, 30)
     return [
-        [(f"{name:<{LABEL}}", "text"), (bar(share, room, scene.glyphs), role), (f"{share * 100:4.0f} %", "text"),
+        [(f"{name:<{LABEL}}", "text"), (bar(share, bar_cells, scene.glyphs), role), (f"{share * 100:4.0f} %", "text"),
          (f"{format_seconds(share * mean_seconds):>10}", "dim")]
         for (name, role), share in zip(_PARTS.items(), shares, strict=True)
     ]  # fmt: skip
@@ -219,11 +219,11 @@ def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 def readings_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Return the gauges of the run's process and machine in words: at the last reading, and over the whole run."""
-    last, whole_run = GaugeSummary(), scene.run.gauge_summary
+    last_reading, whole_run = GaugeSummary(), scene.run.gauge_summary
     for reading in list(scene.run.gauges)[-1:]:
-        last.add(reading)
+        last_reading.add(reading)
     lines: list[Line] = []
-    for name, summary in [("last", last)] + [("whole run", whole_run)] * (whole_run.readings > 1):
+    for name, summary in [("last", last_reading)] + [("whole run", whole_run)] * (whole_run.readings > 1):
         # The degree sign is not ASCII.
         lines += scene.labelled(name, gauges_words(summary).replace("\u00b0", ""), width, LABEL)
     return lines
@@ -244,9 +244,9 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     device = scene.shown(state.device) or "--"
     model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
     if is_tuned(plan):
-        words = trained_words(plan)
+        description = trained_words(plan)
         model = [("model", f"{scene.base_name(plan)} on {device}")]
-        model.append(("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", words))
+        model.append(("LoRA", f"r {plan.lora_rank}, {description}") if plan.lora_rank else ("trains", description))
     rows = [
         *model,
         ("data", rows_words(data.rows, data.tokens) if data else "--"),
@@ -258,19 +258,19 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     advice = "within tolerance" if result.memory_excess_bytes(state) else ""
     if scene.exceeds_plan:
         advice = "fine while memory is free; later plans use the measured peak"
-    words = ", ".join(filter(None, (result.memory_words(state), advice)))
-    memory = scene.labelled("memory", words, width, LABEL, "warn" if scene.exceeds_plan else "text")
-    time = scene.labelled("time", time_words(state), width, LABEL)
-    return [*(_field(f"{name:<{LABEL}}", text) for name, text in rows), *memory, *time]
+    description = ", ".join(filter(None, (result.memory_words(state), advice)))
+    memory_lines = scene.labelled("memory", description, width, LABEL, "warn" if scene.exceeds_plan else "text")
+    time_lines = scene.labelled("time", time_words(state), width, LABEL)
+    return [*(_field(f"{name:<{LABEL}}", text) for name, text in rows), *memory_lines, *time_lines]
 
 
 def event_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
     events = scene.matching_events
     if not events and scene.words:
         return [[(f"no matches in {quantity(len(scene.events), 'event')}", "dim")]]
-    end = max(len(events) - max(scene.events_back, 0), min(height, len(events)))
+    end_index = max(len(events) - max(scene.events_back, 0), min(height, len(events)))
     lines: list[Line] = []
-    for text, role in reversed(events[:end]):
+    for text, role in reversed(events[:end_index]):
         rows = scene.wrapped(text, width, most=2, role=role, indent="  ")
         if len(lines) + len(rows) > height:
             break
@@ -282,22 +282,22 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
     """Return the title, and a note: the filter, or how many steps ago the last checkpoint was saved."""
     state = scene.run
     if scene.words:
-        key, count = scene.key_of("train.clear"), f"{len(scene.matching_events)} of {len(scene.events)}"
-        return f"events with {scene.shown(scene.words)}: {count}", f"{key} shows all"
+        key, count_text = scene.key_of("train.clear"), f"{len(scene.matching_events)} of {len(scene.events)}"
+        return f"events with {scene.shown(scene.words)}: {count_text}", f"{key} shows all"
     if scene.frozen:
         return "events", f"frozen: {scene.key_of('train.freeze')} unfreezes"
     if not state.checkpoints:
         return "events", "not saved yet"
-    age = max(state.step - state.checkpoints[-1].step, 0)
-    ago = f", {quantity(age, 'step'):>10} ago" if age else ""
-    return "events", f"saved at step {state.checkpoints[-1].step}{ago}"
+    age_steps = max(state.step - state.checkpoints[-1].step, 0)
+    age_note = f", {quantity(age_steps, 'step'):>10} ago" if age_steps else ""
+    return "events", f"saved at step {state.checkpoints[-1].step}{age_note}"
 
 
 def log_rows(scene: TrainScene, _: int, height: int) -> list[Line]:
     if not scene.log_lines:
         return [[("nothing has been written to standard output or standard error", "dim")]]
-    matching = [text for text in scene.log_lines if has_words(text, scene.words)] or ["no matches"]
-    return [[(scene.shown(text), "dim")] for text in (matching[-height:] if height > 0 else [])]
+    matching_lines = [text for text in scene.log_lines if has_words(text, scene.words)] or ["no matches"]
+    return [[(scene.shown(text), "dim")] for text in (matching_lines[-height:] if height > 0 else [])]
 
 
 def has_words(text: str, words: str) -> bool:
@@ -307,23 +307,23 @@ def has_words(text: str, words: str) -> bool:
 
 
 def _losses(state: RunState) -> Line:
-    epochs = ""
+    epochs_note = ""
     if state.plan is not None and state.plan.steps_per_epoch:
-        total = state.total_steps / state.plan.steps_per_epoch
-        epochs = f" of {total:.2f}" if total < 10 else f" of {total:.1f}"
+        total_epochs = state.total_steps / state.plan.steps_per_epoch
+        epochs_note = f" of {total_epochs:.2f}" if total_epochs < 10 else f" of {total_epochs:.1f}"
     # A placeholder for an unknown value is as wide as the value, so that nothing moves.
-    held_out = result.held_out_loss(state)
+    held_out_loss = result.held_out_loss(state)
     fields = [
         ("epoch", f"{state.last_step.epoch:.2f}" if state.last_step else "0.00"),
         ("loss", "--    " if state.loss_smoothed is None else f"{state.loss_smoothed:.4f}"),
-        ("held out", "--    " if held_out is None else f"{held_out:.4f}"),
+        ("held out", "--    " if held_out_loss is None else f"{held_out_loss:.4f}"),
     ]
     # There is room for one score: the metric that chooses the best evaluation, otherwise the first score.
     scores, metric = result.newest_scores(state), state.plan.metric if state.plan else ""
-    shown = result.score_words({metric: scores[metric]} if metric in scores else scores, {})[:1]
-    fields += [(score.name, result.number(score.value)) for score in shown]
+    shown_scores = result.score_words({metric: scores[metric]} if metric in scores else scores, {})[:1]
+    fields += [(score.name, result.number(score.value)) for score in shown_scores]
     line = [span for label, value in fields for span in _field(f"   {label} ", value)]
-    return [*line[:2], (epochs, "dim"), *line[2:]]
+    return [*line[:2], (epochs_note, "dim"), *line[2:]]
 
 
 def _field(label: str, value: str, role: Role = "text") -> Line:
@@ -346,12 +346,12 @@ def part_shares(steps: Collection[StepDone]) -> list[float] | None:
 def stack(shares: Sequence[float], width: int) -> list[Span]:
     """Return a bar of `width` cells with the first letter of each part: `dffffbbbbbbo`, and dots for the rest."""
     spans: list[Span] = []
-    drawn_cells, total = 0, 0.0
+    drawn_cells, total_share = 0, 0.0
     for (name, role), share in zip(_PARTS.items(), shares, strict=True):
-        total += share
-        end, sign = (width, ".") if name == "rest" else (round(total * width), name[0])
-        spans.append((sign * (end - drawn_cells), role))
-        drawn_cells = max(drawn_cells, end)
+        total_share += share
+        end_cell, sign = (width, ".") if name == "rest" else (round(total_share * width), name[0])
+        spans.append((sign * (end_cell - drawn_cells), role))
+        drawn_cells = max(drawn_cells, end_cell)
     return [span for span in spans if span[0]]
 
 

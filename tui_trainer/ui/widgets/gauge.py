@@ -47,32 +47,32 @@ class Gauge:
 
 def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
     """Return a bar for a share of 0 to 1. The part of the target range above the share is shaded. None: `--`."""
-    drawn = bar(share, width, glyphs)
+    bar_text = bar(share, width, glyphs)
     if share is None:
-        return [(drawn, "dim")]
-    filled = width - drawn.count(glyphs.bar_empty)
+        return [(bar_text, "dim")]
+    filled_cells = width - bar_text.count(glyphs.bar_empty)
     if band is None:
-        return [(drawn[:filled], "accent"), (drawn[filled:], "dim")]
-    begin, end = (round(edge * width) for edge in band)
-    rest = "".join(glyphs.target if begin <= cell < end else glyphs.bar_empty for cell in range(filled, width))
-    return [(drawn[:filled], "good" if band[0] <= share <= band[1] else "accent"), (rest, "dim")]
+        return [(bar_text[:filled_cells], "accent"), (bar_text[filled_cells:], "dim")]
+    start, end = (round(edge * width) for edge in band)
+    tail = "".join(glyphs.target if start <= cell < end else glyphs.bar_empty for cell in range(filled_cells, width))
+    return [(bar_text[:filled_cells], "good" if band[0] <= share <= band[1] else "accent"), (tail, "dim")]
 
 
 def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _TAIL - 1) -> Line:
     """Return the gauge in `width` cells. Above 52 cells, it has its tail and a curve of up to `most_parts` cells."""
-    wide = width > _BOTH_ABOVE
+    is_wide = width > _BOTH_ABOVE
     percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
     line: Line = [(gauge.label.ljust(_LABEL), "text")]
-    line += target_bar(gauge.share, _WIDE_BAR if wide else _BAR, gauge.band, glyphs)
+    line += target_bar(gauge.share, _WIDE_BAR if is_wide else _BAR, gauge.band, glyphs)
     is_on_target = gauge.share is not None and gauge.band is not None and gauge.band[0] <= gauge.share <= gauge.band[1]
     line.append((f" {percent:>5} ", "good" if is_on_target else "text"))
-    parts = max(min(width - width_of(line) - _TAIL - 2, most_parts), 0) if wide else _TAIL - 1
-    if wide or not gauge.tail:
+    curve_cells = max(min(width - width_of(line) - _TAIL - 2, most_parts), 0) if is_wide else _TAIL - 1
+    if is_wide or not gauge.tail:
         values = sparks.get(gauge.spark, ())
-        curve = sparkline(values[-parts:], parts, glyphs, low=0.0, high=1.0) if parts else ""
+        curve = sparkline(values[-curve_cells:], curve_cells, glyphs, low=0.0, high=1.0) if curve_cells else ""
         line.append((f"{curve} ", "chart_raw"))
     if gauge.tail:
-        line.append((f" {gauge.tail}" if wide else gauge.tail, "dim"))
+        line.append((f" {gauge.tail}" if is_wide else gauge.tail, "dim"))
     return fit(line, width, glyphs.ellipsis)
 
 
@@ -81,18 +81,18 @@ def curve_lines(values: Sequence[float], width: int, height: int, band: Band | N
 
     The target range `band` is shaded where no bar covers it.
     """
-    levels = len(glyphs.levels)
-    shown = values[max(len(values) - width, 0) :]
+    level_count = len(glyphs.levels)
+    visible_shares = values[max(len(values) - width, 0) :]
     # A share of 0 has the lowest bar, so that it differs from a gap.
-    bars = [0 if math.isnan(share) else max(round(share * height * levels), 1) for share in shown]
+    bar_levels = [0 if math.isnan(share) else max(round(share * height * level_count), 1) for share in visible_shares]
     lines: list[Line] = []
     for row in reversed(range(height)):
-        on_target = band is not None and band[0] <= (row + 0.5) / height <= band[1] and not glyphs.ascii
-        cells = [min(max(full - row * levels, 0), levels) if full else -1 for full in bars]
-        signs = f"{glyphs.target if on_target else ' '}{glyphs.levels} "
-        parts = [("".join(signs[cell] for cell in part), drawn) for drawn, part in groupby(cells, key=lambda c: c > 0)]
-        line: Line = [(text, "chart_raw" if drawn else "dim") for text, drawn in parts]
-        lines.append([(" " * (width - len(shown)), "text"), *line])
+        is_on_target = band is not None and band[0] <= (row + 0.5) / height <= band[1] and not glyphs.ascii
+        cells = [min(max(level - row * level_count, 0), level_count) if level else -1 for level in bar_levels]
+        signs = f"{glyphs.target if is_on_target else ' '}{glyphs.levels} "
+        parts = [("".join(signs[cell] for cell in run), is_bar) for is_bar, run in groupby(cells, key=lambda c: c > 0)]
+        line: Line = [(text, "chart_raw" if is_bar else "dim") for text, is_bar in parts]
+        lines.append([(" " * (width - len(visible_shares)), "text"), *line])
     return lines
 
 
@@ -114,8 +114,8 @@ class GaugeBar(Pane):
         gauge, values = self._shown
         if height == 1:
             return [gauge_line(gauge, {gauge.spark: values}, width, self.glyphs, most_parts=_ANY)]
-        first = gauge_line(gauge, {}, width, self.glyphs, most_parts=0)
-        return [first, *curve_lines(values, width, height - 1, gauge.band, self.glyphs)]
+        first_line = gauge_line(gauge, {}, width, self.glyphs, most_parts=0)
+        return [first_line, *curve_lines(values, width, height - 1, gauge.band, self.glyphs)]
 
 
 class GaugeTrail:
@@ -128,21 +128,21 @@ class GaugeTrail:
 
     def take(self, gauges: Gauges, at_seconds: float) -> None:
         """Add a reading at a time of the monotonic clock, in seconds. A share that is not reported leaves a gap."""
-        part = math.floor(at_seconds / self._part_seconds)
+        period = math.floor(at_seconds / self._part_seconds)
         for gauge in gauges_of(gauges, len(gauges.gpus)):
             values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
             if gauge.share is not None and gauge.spark:
-                _, total, count = values.pop() if values and values[-1][0] == part else (part, 0.0, 0)
-                values.append((part, total + gauge.share, count + 1))
+                _, share_sum, count = values.pop() if values and values[-1][0] == period else (period, 0.0, 0)
+                values.append((period, share_sum + gauge.share, count + 1))
 
     def sparks(self, at_seconds: float) -> dict[str, list[float]]:
         """Return the mean shares of each gauge by period, the oldest first; NaN for a period without a reading."""
-        newest = math.floor(at_seconds / self._part_seconds)
-        parts = range(newest - self._parts + 1, newest + 1)
+        newest_period = math.floor(at_seconds / self._part_seconds)
+        periods = range(newest_period - self._parts + 1, newest_period + 1)
         means = {
             name: {part: round(total / count, 3) for part, total, count in sums} for name, sums in self._sums.items()
         }
-        return {name: [shares.get(part, math.nan) for part in parts] for name, shares in means.items()}
+        return {name: [shares.get(part, math.nan) for part in periods] for name, shares in means.items()}
 
 
 def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
@@ -150,21 +150,21 @@ def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
     for card in gauges.gpus[:most_cards]:
         yield from card_gauges(card)
     yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, spark="cpu")
-    memory, amount = _use(gauges.memory_used_bytes, gauges.memory_bytes)
-    yield Gauge("RAM", memory, tail=amount, spark="memory")
-    used, whole = gauges.disk_used_bytes, gauges.disk_bytes
+    memory_share, memory_text = _use(gauges.memory_used_bytes, gauges.memory_bytes)
+    yield Gauge("RAM", memory_share, tail=memory_text, spark="memory")
+    used_bytes, disk_bytes = gauges.disk_used_bytes, gauges.disk_bytes
     # The used bytes include reserved space that users cannot have, so free bytes say more.
-    free = "--" if used is None or whole is None else f"{(whole - used) / GIB:.0f} GiB free"
-    yield Gauge("disk", _use(used, whole)[0], tail=free)
+    free_text = "--" if used_bytes is None or disk_bytes is None else f"{(disk_bytes - used_bytes) / GIB:.0f} GiB free"
+    yield Gauge("disk", _use(used_bytes, disk_bytes)[0], tail=free_text)
 
 
 def card_gauges(card: Gpu) -> Iterator[Gauge]:
-    heat = "" if card.temperature_celsius is None else f"{card.temperature_celsius:3.0f} C"
-    power = "" if card.power_watts is None else f"{card.power_watts:4.0f} W"
-    tail = " ".join(filter(None, [heat, power]))
-    memory, amount = _use(card.memory_used_bytes, card.memory_bytes)
+    temperature_text = "" if card.temperature_celsius is None else f"{card.temperature_celsius:3.0f} C"
+    power_text = "" if card.power_watts is None else f"{card.power_watts:4.0f} W"
+    tail = " ".join(filter(None, [temperature_text, power_text]))
+    memory_share, memory_text = _use(card.memory_used_bytes, card.memory_bytes)
     yield Gauge(f"GPU {card.index}", card.utilisation_share, GPU_TARGET, tail, f"gpu{card.index}")
-    yield Gauge("  memory", memory, GPU_MEMORY_TARGET, amount, f"gpu{card.index} memory")
+    yield Gauge("  memory", memory_share, GPU_MEMORY_TARGET, memory_text, f"gpu{card.index} memory")
 
 
 def _use(used: int | None, whole: int | None) -> tuple[float | None, str]:
@@ -176,12 +176,12 @@ def _use(used: int | None, whole: int | None) -> tuple[float | None, str]:
 
 
 def gauge_lines(gauges: Gauges, sparks: Sparks, width: int, glyphs: Glyphs) -> list[Line]:
-    drawn = list(gauges_of(gauges))
+    all_gauges = list(gauges_of(gauges))
     if width < 2 * HALF_WIDTH:
-        return [gauge_line(gauge, sparks, width, glyphs) for gauge in drawn]
-    left = width - HALF_WIDTH
+        return [gauge_line(gauge, sparks, width, glyphs) for gauge in all_gauges]
+    left_cells = width - HALF_WIDTH
     lines: list[Line] = []
-    for first, second in zip_longest(drawn[::2], drawn[1::2]):
-        right = gauge_line(second, sparks, HALF_WIDTH, glyphs) if second else []
-        lines.append(fit([*gauge_line(first, sparks, left - 2, glyphs), ("  ", "text"), *right], width))
+    for left_gauge, right_gauge in zip_longest(all_gauges[::2], all_gauges[1::2]):
+        right_line = gauge_line(right_gauge, sparks, HALF_WIDTH, glyphs) if right_gauge else []
+        lines.append(fit([*gauge_line(left_gauge, sparks, left_cells - 2, glyphs), ("  ", "text"), *right_line], width))
     return lines

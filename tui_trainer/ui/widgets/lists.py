@@ -57,12 +57,12 @@ class LineList(Pane):
 
     @property
     def seen_places(self) -> range:
-        (count, chosen), height = self._extent(), self.size.height - self._first_row
-        if chosen != self._followed and height > 0:
+        (count, chosen_place), height = self._extent(), self.size.height - self._first_row
+        if chosen_place != self._followed and height > 0:
             # The mouse wheel may scroll the chosen row out of view. Choosing another row scrolls back.
-            self._followed = chosen
-            is_first = 0 < chosen < count and self._is_heading(chosen - 1)
-            self._top = min(max(self._top, chosen - height + 1), chosen - is_first)
+            self._followed = chosen_place
+            has_heading = 0 < chosen_place < count and self._is_heading(chosen_place - 1)
+            self._top = min(max(self._top, chosen_place - height + 1), chosen_place - has_heading)
         self._top = max(min(self._top, count - height), 0)
         return range(self._top, min(self._top + max(height, 0), count))
 
@@ -137,8 +137,8 @@ class ChoiceList(LineList, Generic[T]):
     @property
     def chosen(self) -> T | None:
         """The chosen row; None if the list is empty or a heading is at the chosen place."""
-        is_there = self.place < len(self.rows) and not self._is_heading(self.place)
-        return self.rows[self.place] if is_there else None
+        is_choice = self.place < len(self.rows) and not self._is_heading(self.place)
+        return self.rows[self.place] if is_choice else None
 
     def show(self, rows: Sequence[T], place: int = 0) -> None:
         self.rows, self.place = rows, max(min(place, len(rows) - 1), 0)
@@ -158,13 +158,13 @@ class ChoiceList(LineList, Generic[T]):
         places = [place for place in range(len(self.rows)) if not self._is_heading(place)]
         if places:
             index = places.index(self.place) + steps if self.place in places else 0
-            wraps = self._wraps and abs(steps) == 1
-            self.place = places[index % len(places) if wraps else min(max(index, 0), len(places) - 1)]
+            is_wrapping = self._wraps and abs(steps) == 1
+            self.place = places[index % len(places) if is_wrapping else min(max(index, 0), len(places) - 1)]
 
     def takes_key(self, key: str) -> bool:
         """Choose another row if `key` moves the choice. Return whether it does."""
-        page, whole = max(self.size.height - 1, 1), len(self.rows)
-        steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
+        page_rows, row_count = max(self.size.height - 1, 1), len(self.rows)
+        steps = {"up": -1, "down": 1, "pageup": -page_rows, "pagedown": page_rows, "home": -row_count, "end": row_count}
         if key in steps:
             self.move(steps[key])
         return key in steps

@@ -58,8 +58,8 @@ class Pane(HasGlyphs, Widget):
         width, height = self.size
         if not width or not self.is_attached or not self.display:
             return
-        wanted = self.styles.height
-        if wanted is not None and wanted.is_auto:
+        style_height = self.styles.height
+        if style_height is not None and style_height.is_auto:
             lines = self._computed(width, _ANY_SIZE)
             if len(lines) not in (height, self._asked_height):
                 self.refresh(layout=True)
@@ -71,18 +71,18 @@ class Pane(HasGlyphs, Widget):
             lines += [fit([], width)] * (height - len(lines))
         if self._widest is not None and self._width_of_lines() != self._widest:
             self.refresh(layout=True)
-        before, self._lines = self._lines, lines
-        look = width, len(lines), role_styles(self.app)
-        if look != self._look:
-            self._look = look
+        old_lines, self._lines = self._lines, lines
+        appearance = width, len(lines), role_styles(self.app)
+        if appearance != self._look:
+            self._look = appearance
             self._strips = [self._strip(line) for line in lines]
             self.refresh()
             return
         regions: list[Region] = []
-        for y, (old, new) in enumerate(zip(before, lines, strict=True)):
-            if old != new:
-                self._strips[y] = self._strip(new)
-                regions += [Region(x, y, length, 1) for x, length in changed_stretches(old, new)]
+        for y, (old_line, new_line) in enumerate(zip(old_lines, lines, strict=True)):
+            if old_line != new_line:
+                self._strips[y] = self._strip(new_line)
+                regions += [Region(x, y, length, 1) for x, length in changed_stretches(old_line, new_line)]
         if regions:
             self.refresh(*regions)
 
@@ -115,8 +115,8 @@ class Pane(HasGlyphs, Widget):
         strip = self._strips[y]
         if self.text_selection is not None and (span := self.text_selection.get_span(y)) is not None:
             start, end = span[0], strip.cell_length if span[1] == -1 else span[1]
-            chosen = strip.crop(start, end).apply_style(role_styles(self.app)["cursor"])
-            strip = Strip.join([strip.crop(0, start), chosen, strip.crop(end)])
+            selected_strip = strip.crop(start, end).apply_style(role_styles(self.app)["cursor"])
+            strip = Strip.join([strip.crop(0, start), selected_strip, strip.crop(end)])
         return strip.apply_offsets(0, y)
 
     def _strip(self, line: Line) -> Strip:
@@ -186,8 +186,8 @@ class KeyedPane(Pane):
     def on_click(self, event: Click) -> None:
         for line in self.lines[event.y : event.y + 1]:
             keys = self._keys_of(line)
-            if pressed := [key for x, key in keys if x <= event.x] or [key for _, key in keys[:1] if self._from_left]:
-                self.app.simulate_key(pressed[-1])
+            if matches := [key for x, key in keys if x <= event.x] or [key for _, key in keys[:1] if self._from_left]:
+                self.app.simulate_key(matches[-1])
 
 
 class Section(KeyedPane):
@@ -205,9 +205,9 @@ class Section(KeyedPane):
         def with_heading(width: int, height: int) -> list[Line]:
             title, note = heading()
             lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
-            if missing := len(lines[height:]):
-                more: Line = [(f" {self.glyphs.ellipsis} {missing} more", "dim")]
-                lines[height - 1] = beside(lines[height - 1], more, width)
+            if missing_count := len(lines[height:]):
+                more_spans: Line = [(f" {self.glyphs.ellipsis} {missing_count} more", "dim")]
+                lines[height - 1] = beside(lines[height - 1], more_spans, width)
             return lines
 
         super().__init__(with_heading, id=id)
@@ -260,5 +260,5 @@ class Scroller(Area):
         above = round(self.scrolled.scroll_y)
         below = self.scrolled.virtual_size.height - above - self.scrolled.size.height
         up, down = "^v" if self._position.glyphs.ascii else "\u2191\u2193"
-        words = [f"{up} {above} above"] * (above > 0) + [f"{down} {below} more below"] * (below > 0)
-        return [("   ".join(words), "dim")]
+        texts = [f"{up} {above} above"] * (above > 0) + [f"{down} {below} more below"] * (below > 0)
+        return [("   ".join(texts), "dim")]

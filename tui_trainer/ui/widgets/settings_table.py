@@ -42,14 +42,14 @@ def value_cells(width: int, name_cells: int) -> int:
 
 def preset_cells(width: int) -> int:
     """Return the width of the column of presets; 0 if the table is too narrow for it."""
-    return next((cells for least, cells in _PRESET_CELLS if width >= least), 0)
+    return next((cells for min_width, cells in _PRESET_CELLS if width >= min_width), 0)
 
 
 def value_room(width: int, name_cells: int, preset: str = "") -> int:
     """Return the largest width of a value in a row. The value may use cells that the row's preset does not need."""
-    presets = preset_cells(width)
+    preset_room = preset_cells(width)
     cells = value_cells(width, name_cells)
-    return cells + presets - min(cell_len(preset), presets) + (presets > 0 and not preset)
+    return cells + preset_room - min(cell_len(preset), preset_room) + (preset_room > 0 and not preset)
 
 
 def row_line(
@@ -58,22 +58,22 @@ def row_line(
     """Return the line of a row. `here`: the cursor is on the row. `edited`: a field covers its value."""
     if not row.key:
         return title_rule(row.name, width, glyphs)
-    room, presets = value_room(width, name_cells, "" if edited else row.preset), preset_cells(width)
-    cells = max(value_cells(width, name_cells), min(cell_len(row.value), room))
+    room_cells, preset_room = value_room(width, name_cells, "" if edited else row.preset), preset_cells(width)
+    value_width = max(value_cells(width, name_cells), min(cell_len(row.value), room_cells))
     role: Role = "bold" if row.is_changed else "dim" if row.is_placeholder else "text"
-    value = f"[{' ' * (room - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
-    plain: Role = "dim" if row.is_advanced else "text"
-    name: Line = [(letter, "accent" if index in row.matched else plain) for index, letter in enumerate(row.name)]
+    value = f"[{' ' * (room_cells - 2)}]" if edited else pad(shortened(row.value, value_width, glyphs), value_width)
+    name_role: Role = "dim" if row.is_advanced else "text"
+    name: Line = [(letter, "accent" if index in row.matched else name_role) for index, letter in enumerate(row.name)]
     line: Line = [
         (glyphs.pointer if here else " ", "accent"),
         (glyphs.bad, "bad") if row.has_problem else (glyphs.changed if row.is_changed else " ", "accent"),
         (" ", "text"),
-        *(name if row.matched else [(row.name, plain)]),
-        (" " * (name_cells + 1 - len(row.name)), plain),
+        *(name if row.matched else [(row.name, name_role)]),
+        (" " * (name_cells + 1 - len(row.name)), name_role),
         (value, "edit" if edited else role),
     ]
-    if row.preset and presets and not edited:
-        line.append((f" {shortened(row.preset, presets, glyphs)}", "dim"))
+    if row.preset and preset_room and not edited:
+        line.append((f" {shortened(row.preset, preset_room, glyphs)}", "dim"))
     line = fit(line, width)
     return [(text, role if role == "edit" else "cursor") for text, role in line] if here else line
 
@@ -139,10 +139,10 @@ class SettingsTable(Area):
         if len(rows) != len(self.rows):
             self._list.follow()
         self.rows, self.empty = rows, empty
-        before, self.key = self._place, key or self.key
+        cursor, self.key = self._place, key or self.key
         if places := self._settings:
             # If two settings are equally near, the cursor moves to the lower one.
-            self._place = min(places, key=lambda row: (rows[row].key != self.key, abs(row - before), before - row))
+            self._place = min(places, key=lambda row: (rows[row].key != self.key, abs(row - cursor), cursor - row))
             self.key = rows[self._place].key
         self.on_line_list_scrolled()
 
@@ -153,10 +153,10 @@ class SettingsTable(Area):
 
     def move_group(self, direction: int) -> None:
         """Move to the first setting of the next group (1), or to the nearest first setting above the cursor (-1)."""
-        starts = [place for place in self._settings if place and not self.rows[place - 1].key]
-        further = [place for place in starts if (place - self._place) * direction > 0]
-        if further:
-            self._go(min(further) if direction > 0 else max(further))
+        group_starts = [place for place in self._settings if place and not self.rows[place - 1].key]
+        candidates = [place for place in group_starts if (place - self._place) * direction > 0]
+        if candidates:
+            self._go(min(candidates) if direction > 0 else max(candidates))
 
     @property
     def _settings(self) -> list[int]:
