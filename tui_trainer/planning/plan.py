@@ -285,7 +285,7 @@ class Plan(BaseModel):
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
         """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
-        matters = {
+        is_used = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
             "loss_chunk_tokens": self.loss_chunk_tokens.value or self.device == "cuda",
@@ -296,7 +296,7 @@ class Plan(BaseModel):
             "cpu_offload": self.config.distributed.cpu_offload,
             "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
         }
-        return (figure for figure in self.figures() if matters.get(figure[0], True))
+        return (figure for figure in self.figures() if is_used.get(figure[0], True))
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return the planned value of each setting that may be `auto`, by key: `training.learning_rate`."""
