@@ -126,8 +126,8 @@ class Nvml:
         A driver with a problem is not queried every second: there are no GPUs until `driver` or `gpus` succeeds."""
         if (self._driver or self.driver()).problem:
             return ()
-        results = enumerate(self._handle(index) for index in range(self._count()))
-        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in results)
+        handles = enumerate(self._handle(index) for index in range(self._count()))
+        return tuple(Gpu(index=i, problem=why) if why else self._measured(i, handle) for i, (handle, why) in handles)
 
     def users(self) -> tuple[CardUsers, ...]:
         """Return the memory in use on each GPU. Empty if the driver has a problem, as for `live`."""
@@ -216,7 +216,7 @@ class Nvml:
             memory_sizes = self._query("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
             name = self._query("nvmlDeviceGetName", instance)
         clock, max_clock = (
-            self._query(query, handle, _SM_CLOCK) for query in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
+            self._query(call, handle, _SM_CLOCK) for call in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
         )
         return Gpu(
             index=index,

@@ -205,6 +205,6 @@ class DiskReads:
 
     def _stalled_seconds(self) -> float | None:
         with suppress(OSError, ValueError):
-            first_line = (self._root / "pressure/io").read_text().splitlines()[:1]
-            return int(first_line[0].rpartition("total=")[2]) / 1e6 if first_line else None
+            first_lines = (self._root / "pressure/io").read_text().splitlines()[:1]
+            return int(first_lines[0].rpartition("total=")[2]) / 1e6 if first_lines else None
         return None

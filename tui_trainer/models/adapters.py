@@ -73,7 +73,7 @@ def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
     """Return the settings of [tuning] with which an adapter was made, without those that no setting can express."""
     fields = adapter.fields
     settings: dict[str, Any] = {}
-    rank, lora_alpha, dropout = (fields.get(field) for field in ("r", "lora_alpha", "lora_dropout"))
+    rank, lora_alpha, dropout = (fields.get(name) for name in ("r", "lora_alpha", "lora_dropout"))
     if type(rank) is int and rank > 0:
         settings["tuning.r"] = rank
     if isinstance(lora_alpha, int | float) and lora_alpha > 0:
@@ -81,13 +81,13 @@ def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
     if isinstance(dropout, int | float) and 0 <= dropout < 1:
         settings["tuning.lora_dropout"] = float(dropout)
     head_names = (*head_modules(facts.shape), *(_PEFT_HEADS if facts.head in CLASSIFYING else ()))
-    modules = [str(field) for field in fields.get("modules_to_save") or () if field not in head_names]
+    modules = [str(name) for name in fields.get("modules_to_save") or () if name not in head_names]
     # peft adds the full paths of a shared module after its name.
-    short_names = [field for field in modules if not any(field.endswith(f".{longer_name}") for longer_name in modules)]
+    short_names = [name for name in modules if not any(name.endswith(f".{longer_name}") for longer_name in modules)]
     settings["tuning.modules_to_save"] = ", ".join(short_names)
     settings |= _targets_of(facts, adapter, ", ".join((*short_names, *head_modules(facts.shape))))
-    for field in ("use_rslora", "use_dora"):
-        settings[f"tuning.{field}"] = fields.get(field) is True
+    for name in ("use_rslora", "use_dora"):
+        settings[f"tuning.{name}"] = fields.get(name) is True
     settings["tuning.init_lora_weights"] = "default"  # the stored weights replace any initialisation
     return settings
 

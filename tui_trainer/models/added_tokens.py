@@ -264,8 +264,8 @@ def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) ->
 @lru_cache(maxsize=16)
 def chat_marks_in(template: str) -> tuple[str, ...]:
     """Return the chat marks that a template writes, such as `<|user|>`. `<|` and `|>` around a role mean all roles."""
-    commented_out = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
-    marks = dict.fromkeys(CHAT_MARK.findall(commented_out))
-    if re.search(r"<\|['\"]\s*[+~]\s*\(?\s*message(?:\.role|\[['\"]role['\"]\])", commented_out):
+    template_code = re.sub(r"\{#.*?#\}", "", template, flags=re.DOTALL)
+    marks = dict.fromkeys(CHAT_MARK.findall(template_code))
+    if re.search(r"<\|['\"]\s*[+~]\s*\(?\s*message(?:\.role|\[['\"]role['\"]\])", template_code):
         marks |= dict.fromkeys(f"<|{role}|>" for role in ("system", "user", "assistant"))
     return tuple(marks)

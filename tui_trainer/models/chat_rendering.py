@@ -412,13 +412,13 @@ class ConversationRenderer:
         answer_turns = [message for message in messages if message["role"] == "assistant"]
         if self._loss_on == "completion":
             answer_turns = answer_turns[-1:]
-        is_learnt = [message.get("weight", 1) != 0 for message in answer_turns]
-        if all(is_learnt):
+        learnt_flags = [message.get("weight", 1) != 0 for message in answer_turns]
+        if all(learnt_flags):
             return spans
-        if len(is_learnt) != len(spans):
+        if len(learnt_flags) != len(spans):
             message = f"a turn has weight 0, but the chat template {self._template.name} does not delimit each turn"
             raise DataError(message, hint=f"set {TEMPLATE_KEY} to another, such as chatml, or remove the row")
-        return [span for span, is_span_learnt in zip(spans, is_learnt, strict=True) if is_span_learnt]
+        return [span for span, is_learnt in zip(spans, learnt_flags, strict=True) if is_learnt]
 
     def _controls_in(self, text: str, marked_positions: Sequence[int]) -> list[Span]:
         """Return the spans of special tokens that the template wrote. Those that the data spells contained a sign."""

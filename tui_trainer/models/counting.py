@@ -256,10 +256,10 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
 
 def _part_with_sizes(entry: ModelPart, sizes: Mapping[int, int]) -> ModelPart:
     """Return a part with its real size in place of a placeholder. `sizes` maps placeholders to real sizes."""
-    for size, real_size in sizes.items():
-        if entry.parameters_each % size == 0:
-            rows = real_size if entry.rows == size else entry.rows
-            return replace(entry, parameters_each=entry.parameters_each // size * real_size, rows=rows)
+    for placeholder, real_size in sizes.items():
+        if entry.parameters_each % placeholder == 0:
+            rows = real_size if entry.rows == placeholder else entry.rows
+            return replace(entry, parameters_each=entry.parameters_each // placeholder * real_size, rows=rows)
     return entry
 
 

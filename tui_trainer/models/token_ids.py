@@ -110,7 +110,7 @@ def cut_token_ids(
     texts, is_marked = strip_spelled_marks(tokenizer, texts, as_target=as_target)
     if pairs is not None:
         pairs, is_pair_marked = strip_spelled_marks(tokenizer, pairs)
-        is_marked = [first or second_text for first, second_text in zip(is_marked, is_pair_marked, strict=True)]
+        is_marked = [first or second for first, second in zip(is_marked, is_pair_marked, strict=True)]
     if _is_rust_only(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         encodings = _encodings(tokenizer, rows, limit, True, tokenizer.split_special_tokens)
@@ -120,8 +120,8 @@ def cut_token_ids(
             [bool(row.overflowing) for row in encodings],
             is_marked,
         )
-    second_text = {} if pairs is None else {"text_pair": list(pairs)}
-    inputs = {"text_target" if as_target else "text": list(texts), **second_text, "return_attention_mask": False}
+    second = {} if pairs is None else {"text_pair": list(pairs)}
+    inputs = {"text_target" if as_target else "text": list(texts), **second, "return_attention_mask": False}
     cut = tokenizer(**inputs, return_token_type_ids=segments, truncation=True, max_length=limit, verbose=False)
     whole_ids = tokenizer(**inputs, verbose=False)["input_ids"]
     is_cut = [len(full_ids) > len(cut_ids) for full_ids, cut_ids in zip(whole_ids, cut["input_ids"], strict=True)]

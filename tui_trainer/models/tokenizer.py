@@ -130,15 +130,15 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
         raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
     id_by_token = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
-    tokens = (read_json(folder / "special_tokens_map.json") or {}) | config
-    special_ids = {name: id_by_token.get(token_text(tokens.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
+    special = (read_json(folder / "special_tokens_map.json") or {}) | config
+    special_ids = {name: id_by_token.get(token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
     processor = content.get("post_processor")
     has_template_file = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
         vocabulary=len(id_by_token),
         rows=max(id_by_token.values(), default=-1) + 1,
         **{f"{name}_token_id": token_id for name, token_id in special_ids.items()},
-        adds_bos=_adds_first(processor, token_text(tokens.get("bos_token"))),
+        adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
         has_chat_template=bool(config.get("chat_template")) or has_template_file,
         added=_special_token_count(processor),
     )

@@ -285,7 +285,7 @@ class Plan(BaseModel):
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
         """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
-        matters = {
+        is_used = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
             "loss_chunk_tokens": self.loss_chunk_tokens.value or self.device == "cuda",
@@ -296,7 +296,7 @@ class Plan(BaseModel):
             "cpu_offload": self.config.distributed.cpu_offload,
             "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
         }
-        return (figure for figure in self.figures() if matters.get(figure[0], True))
+        return (figure for figure in self.figures() if is_used.get(figure[0], True))
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return the planned value of each setting that may be `auto`, by key: `training.learning_rate`."""
@@ -648,7 +648,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
 
     flops, key, step, calibration = time_of_setup(setup)
     other = time_of_setup(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
-    with_it, without_checkpoints = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
+    with_it, without = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
     offload_figure = group.cpu_offload
     if setup.cpu_offload:
         passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
@@ -759,7 +759,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         beginning_seconds=beginning_figure,
         duration_seconds=estimated(total, "; ".join(filter(None, (time_reason, busy_text)))),
         checkpointing_cost=checkpointing_cost(
-            recomputed_share(shape, setup, row_width), with_it.step_seconds, without_checkpoints.step_seconds
+            recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds
         ),
         compute_rates=compute_rates(
             flops / rows,
@@ -782,7 +782,7 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
     if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
         return None
-    old, new_text = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
+    old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
     if set(had) == set(names):
         return exact("kept", f"the model already has the labels of the data: {old}")
-    return exact("new", f"the model has the labels {old}, but the data has {new_text}")
+    return exact("new", f"the model has the labels {old}, but the data has {new}")

@@ -44,15 +44,15 @@ class Steps:
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
         """Return how many held-out rows an evaluation uses. `auto` does not depend on measured time, so that equal runs
         are evaluated on equal rows."""
-        reason, others, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
+        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
         if limit != "auto":
             rows = limit
-        elif others:
+        elif on_the_way:
             training_rows = self.total.value * min(cut.effective, facts.rows)
-            affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / others
+            affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(LEAST_EVAL_ROWS, round(affordable_rows))
-            time_part = others * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(others, 'evaluation', 'take')} {time_part:.0%}"
+            share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} {share:.0%}"
             reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)

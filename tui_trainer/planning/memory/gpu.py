@@ -29,18 +29,18 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     """Return the parts of the peak memory of training, whose sum is the peak."""
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
-    lasting_parts: Moment = (
+    lasting: Moment = (
         *model.weight_parts(), *model.masters(), model.optimizer(), *model.adapted_experts(), *model.dora_norms(),
         *model.token_tables(batch.labels),
     )  # fmt: skip
     if setup.zero_stage:
-        lasting_parts, moments = zero_lasting(model), tuple(zero_moment(model, peak_moment) for peak_moment in moments)
+        lasting, moments = zero_lasting(model), tuple(zero_moment(model, moment) for moment in moments)
     elif setup.shards > 1 or setup.cpu_offload:
         moments = split_moments(model, moments)
-        lasting_parts = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting_parts)
-    peak_moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
-    step_bytes = sum(part.bytes for part in peak_moment)
-    parts = (*lasting_parts, *peak_moment, _evaluation(model, batch, step_bytes), *model.before_training(step_bytes))
+        lasting = () if setup.cpu_offload else tuple(split_part(part, setup.shards) for part in lasting)
+    moment = max(moments, key=lambda parts: sum(part.bytes for part in parts))
+    step_bytes = sum(part.bytes for part in moment)
+    parts = (*lasting, *moment, _evaluation(model, batch, step_bytes), *model.before_training(step_bytes))
     allocated_bytes = sum(part.bytes for part in parts)
     return (
         *parts,
