@@ -33,6 +33,7 @@ from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.disk import SAVE_FIXED_BYTES
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
@@ -199,7 +200,7 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     if len(state.steps) < _ENOUGH_STEPS or not seconds:
         return None
     view, trained = RunView(state), sum(state.token_counts)
-    saves = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
+    saves = [(save.bytes + SAVE_FIXED_BYTES) / save.seconds for save in state.checkpoints if save.seconds > 0]
     samples = [sample.seconds for sample in state.samples if sample.seconds > 0]
     # Seconds per token in evaluations.
     costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]

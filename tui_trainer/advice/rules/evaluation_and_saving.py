@@ -27,7 +27,7 @@ from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
-from tui_trainer.planning.disk import run_bytes, space_words
+from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
@@ -368,7 +368,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (evaluated or EVALUATION_SHARE)
-    save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
+    save_bytes = plan.checkpoint_bytes.value
+    save_seconds = (save_bytes + SAVE_FIXED_BYTES) / rate if rate else save_bytes / _ASSUMED_SAVE_BYTES_PER_SECOND
     sample_seconds = sample or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
     group, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
