@@ -31,6 +31,8 @@ from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead, GpuRe
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks import find_task
+from tui_trainer.ui.screens.checklist import finding_lines
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import GIB
 
 
@@ -185,6 +187,17 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
     probed = "variable-length attention is not used (torch: it leaks"
     assert f"run r: {probed}" in details("attention", replace(slow, attention=probed))
     assert "run r" not in details("attention", slow)
+
+
+def test_the_checklist_names_only_findings_that_the_planned_run_can_have(quickstart):
+    (finding,) = run_checks(quickstart, [check for check in all_checks() if check.name == "busy_machine"])
+    plan = quickstart.planned
+    for processes, has_slowest in ((1, False), (2, True)):
+        shared = plan.model_copy(update={"processes": plan.processes.model_copy(update={"value": processes})})
+        rows = ["".join(text for text, _ in row) for row in finding_lines(finding, 80, UNICODE, plan=shared)]
+        doctor = rows[rows.index("During a run, the doctor would report:") :]
+        assert any("Other processes:" in row for row in doctor)
+        assert any("One slow process:" in row for row in doctor) == has_slowest
 
 
 def test_no_fix_turns_saving_off(subtests):

@@ -89,7 +89,7 @@ from tui_trainer.planning.fit import (
     with_dry_run,
 )
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fused_kernels, fuses_loss, kernel_problems
-from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.learning_rates import learning_rate, usual_learning_rate
 from tui_trainer.planning.measured_steps import (
     Calibration,
     StepKey,
@@ -192,6 +192,8 @@ class Plan(BaseModel):
     attention: Annotated[Attention, Figure(title="attention", unit="text")] = NOT_PLANNED
     weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text")]
     learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
+    usual_learning_rate: float | None = None
+    """Learning rate that `auto` would give for this model, method and effective batch; None in older plans."""
     loraplus_learning_rate: Annotated[Planned[float] | None, Figure(title="LoRA+ rate", unit="number")] = None
     """Learning rate of the B matrix of each adapter; None if it is `learning_rate`."""
     final_learning_rate: Annotated[Planned[float] | None, Figure(title="final learning rate", unit="number")] = None
@@ -712,6 +714,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         attention=made.chosen.attention,
         weights_dtype=made.chosen.weights_dtype,
         learning_rate=rate,
+        usual_learning_rate=usual_learning_rate(asked, whole, cut.effective),
         loraplus_learning_rate=None if ratio == 1 else exact(rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
         final_learning_rate=exact(rate.value * floor, floor_reason) if floor else None,

@@ -95,7 +95,7 @@ def disk(context: Context) -> Verdict:
     return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
 
 
-@symptom("Overfitting")
+@symptom("Overfitting", can_occur=lambda plan: plan.eval_rows.value > 0)
 def overfitting(view: RunView) -> Cause | None:
     """Steps after the best held-out loss cost time and make the model worse."""
     evals = [done for done in view.state.evals if math.isfinite(done.loss)]
@@ -158,7 +158,7 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     return fix
 
 
-@symptom("Cache emptied often")
+@symptom("Cache emptied often", can_occur=lambda plan: plan.config.training.empty_cache_steps > 0)
 def cache_emptied(view: RunView) -> Cause | None:
     """Released memory is allocated again in the next step; a healthy run does not need this."""
     share, every = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
@@ -189,7 +189,7 @@ def _interruptions(
     )
 
 
-@symptom("Frequent evaluations")
+@symptom("Frequent evaluations", can_occur=lambda plan: plan.eval_rows.value > 0)
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
     costs = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
@@ -209,7 +209,7 @@ def checkpoints(view: RunView) -> Cause | None:
     return _interruptions(view, cause, _SAVE, every, view.checkpoint_seconds, costs, size)
 
 
-@symptom("Frequent samples")
+@symptom("Frequent samples", can_occur=lambda plan: plan.sample_every_steps.value > 0)
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
     costs = [sample.seconds for sample in view.state.samples]
