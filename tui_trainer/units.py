@@ -131,8 +131,18 @@ class Figure:
     """Position of the figure on the Config screen, from 1; 0 if the figure is not shown there."""
     in_journal: bool = False
     """Whether the journal contains the planned value, in `PlanMade.figures`."""
-    setting: str = ""
-    """Name of the setting whose `auto` this figure resolves, if it differs from the figure's name."""
+
+
+SETTING_NAMES: Final = {
+    "eval_rows": "max_eval_rows",
+    "grouping": "group_by_length",
+    "precision": "mixed_precision",
+    "attention": "attn_implementation",
+    "weights_dtype": "dtype",
+    "loader_workers": "num_workers",
+    "threads": "cpu_threads",
+}
+"""Names of the settings whose `auto` a figure of `Plan` resolves, keyed by figure, if they differ."""
 
 
 def figure_text(figure: Figure, value: Any) -> str:

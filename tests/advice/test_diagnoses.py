@@ -284,6 +284,11 @@ def test_a_proposed_learning_rate_goes_by_what_is_usual_for_the_method_and_the_s
         with subtests.test(f"{name} at {rate:g} of {plan['usual_learning_rate']:g}"):
             found = fix_of(name, **more, plan=plan | {"learning_rate": rate})
             assert (found and found.fix) == (proposed and {"training.learning_rate": proposed})
+    assert {
+        one.cost_words
+        for one in examine(made_up(plan=lora | {"learning_rate": 2e-4})).findings
+        if one.name == "rate_could_rise"
+    } == {"note"}
 
 
 def test_a_stall_of_the_disk_is_only_the_cause_when_the_run_reads_from_it(subtests):

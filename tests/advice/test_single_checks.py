@@ -31,6 +31,8 @@ from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead, GpuRe
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks import find_task
+from tui_trainer.ui.screens.checklist import finding_lines
+from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import GIB
 
 
@@ -115,13 +117,16 @@ def step(number: int) -> StepDone:
 
 
 def test_shares_and_rates_are_computed_from_the_events_of_an_earlier_run():
-    saved = CheckpointSaved(step=5, path="p", bytes=100, seconds=0.5, reason="scheduled")
+    saved = CheckpointSaved(step=5, path="p", bytes=300_000, seconds=0.1, reason="scheduled")
     sampled = TextSampled(step=5, prompt="a", text="b", seconds=0.3)
     evaluated = EvalDone(step=5, loss_sum=1.0, tokens=4, loss=1.0, seconds=2.0, scheduled=True, best=False)
     steps = [step(number) for number in range(20)]
     found = measured_in("r", fold([*steps, saved, sampled]))
     assert found is not None and found.data_share == pytest.approx(0.1)
-    assert (found.save_bytes_per_second, found.sample_seconds, found.steps) == (200.0, 0.3, 20)
+    assert (found.sample_seconds, found.steps) == (0.3, 20)
+    # A checkpoint of 10.9 MB takes hardly longer than a small one of an adapter.
+    often = context_on(config("checkpoint.save_steps=1", "training.max_steps=40"), earlier=found)
+    assert "39 during the run, 165 ms each (measured in run r)" in "\n".join(verdict_of("cadence", often).details)
     assert found.step_seconds == 0.5 and found.busy_share is None and found.evaluation_share is None
     assert measured_in("r", fold([*steps, evaluated])).evaluation_share == pytest.approx(1.0)
     on_cores, on_card = GaugesRead(step=9, process_cpu_share=0.4), GpuReading(index=0, utilization_share=0.7)
@@ -182,6 +187,17 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
     probed = "variable-length attention is not used (torch: it leaks"
     assert f"run r: {probed}" in details("attention", replace(slow, attention=probed))
     assert "run r" not in details("attention", slow)
+
+
+def test_the_checklist_names_only_findings_that_the_planned_run_can_have(quickstart):
+    (finding,) = run_checks(quickstart, [check for check in all_checks() if check.name == "busy_machine"])
+    plan = quickstart.planned
+    for processes, has_slowest in ((1, False), (2, True)):
+        shared = plan.model_copy(update={"processes": plan.processes.model_copy(update={"value": processes})})
+        rows = ["".join(text for text, _ in row) for row in finding_lines(finding, 80, UNICODE, plan=shared)]
+        doctor = rows[rows.index("During a run, the doctor would report:") :]
+        assert any("Other processes:" in row for row in doctor)
+        assert any("One slow process:" in row for row in doctor) == has_slowest
 
 
 def test_no_fix_turns_saving_off(subtests):

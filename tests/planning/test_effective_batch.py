@@ -158,6 +158,9 @@ def test_the_learning_rate_is_scaled_as_suits_the_optimizer_within_its_range():
     assert planned("tweet-sentiment", H100, "training.lr_scaling=linear").learning_rate.value == pytest.approx(1.6e-4)
     sgd = planned("tweet-sentiment", H100, "training.optim=sgd", "training.learning_rate=auto")
     assert sgd.learning_rate.value == pytest.approx(0.03 * 4) and "linear scaling" in sgd.learning_rate.reason
+    assert sgd.usual_learning_rate == sgd.learning_rate.value
+    written = planned("tweet-sentiment", H100, "training.optim=sgd", "training.learning_rate=0.5")
+    assert (written.learning_rate.value, written.usual_learning_rate) == (0.5, sgd.usual_learning_rate)
     own = planned("tweet-sentiment", H100, "training.learning_rate=3e-5")
     assert own.learning_rate.value == 3e-5 and "a rate that you set is not scaled" in own.learning_rate.reason
     own = planned("tweet-sentiment", H100, "training.learning_rate=1e-5", "training.base_batch_size=32")

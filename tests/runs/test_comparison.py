@@ -13,7 +13,8 @@ from tui_trainer.runs.state import fold
 
 
 def config(learning_rate=0.001, **more):
-    return {"training": {"learning_rate": learning_rate, "seed": 42}, "output": {"name": str(more)}} | more
+    training = {"learning_rate": learning_rate, "seed": 42, "mixed_precision": "auto"}
+    return {"training": training, "output": {"name": str(more)}} | more
 
 
 def finished(parent, name, *, last=100, loss=1.25, plan=None, **scores):
@@ -27,7 +28,12 @@ def finished(parent, name, *, last=100, loss=1.25, plan=None, **scores):
 @pytest.fixture
 def pair(tmp_path):
     first = {"config": config(), "precision": {"value": "fp32", "exact": True, "reason": "a CPU"}, "device_name": "X"}
-    second = {"config": config(0.003), "precision": {"value": "bf16", "exact": True, "reason": "a GPU"}}
+    first["save_every_steps"] = {"value": 5, "exact": True, "reason": "from a file"}
+    second = {
+        "config": config(0.003),
+        "save_every_steps": {"value": 9, "exact": True, "reason": ""},
+        "precision": {"value": "bf16", "exact": True, "reason": "a GPU"},
+    }
     return [finished(tmp_path, "a", plan=first), finished(tmp_path, "b", last=50, loss=1.5, plan=second, f1=0.7)]
 
 
@@ -69,7 +75,7 @@ def test_steps_with_a_loss_that_is_not_finite_are_left_out_of_the_curve():
 
 def test_only_settings_that_differ_are_listed(pair):
     found = {one.key: one.values for one in compare(pair).differences}
-    assert found == {"training.learning_rate": (0.001, 0.003), "plan.precision": ("fp32", "bf16")}
+    assert found == {"training.learning_rate": (0.001, 0.003), "training.mixed_precision": ("fp32", "bf16")}
 
 
 def test_a_run_without_a_plan_is_compared_by_its_config(pair, tmp_path):

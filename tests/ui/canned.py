@@ -289,7 +289,7 @@ COMPARISON = Comparison(
     differences=(
         Difference(key="training.learning_rate", values=(2e-4, 3e-3, 1e-3)),
         Difference(key="data.path", values=("/data/conversations.jsonl", "sample:topics", "sample:topics")),
-        Difference(key="plan.effective_batch_size", values=(8, 16, 16)),
+        Difference(key="training.effective_batch_size", values=(8, 16, 16)),
     ),
 )
 

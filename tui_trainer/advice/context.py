@@ -37,6 +37,7 @@ class EarlierRun:
     steps: int
     data_share: float | None = None
     save_bytes_per_second: float | None = None
+    """Speed of saving, with `SAVE_FIXED_BYTES` added to the bytes of each checkpoint."""
     sample_seconds: float | None = None
     evaluation_share: float | None = None
     """Time of a token in an evaluation, as a share of the time of a token in a training step."""

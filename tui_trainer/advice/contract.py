@@ -17,6 +17,7 @@ from tui_trainer.advice.context import Context
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.planning.basis import Basis
+from tui_trainer.planning.plan import Plan
 
 Status = Literal["pass", "warn", "fail", "n/a", "error"]
 Group = Literal["Machine", "Data", "Memory", "Speed", "Learning"]
@@ -81,6 +82,8 @@ class Symptom:
     needs_steps: bool = True
     least_share: float = BAR_SHARE
     """Smallest share of the time that a cause must cost to be reported, unless it is a fault."""
+    can_occur: Callable[[Plan], bool] = lambda plan: True
+    """Function that returns whether a run with this plan can have the symptom."""
 
 
 def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:

@@ -42,8 +42,9 @@ class FoundCause:
 
     @property
     def cost_words(self) -> str:
-        """Cost of the cause as text: `61 % of the time`, or `error` for a fault."""
-        return "error" if self.found.is_fault else f"{percent(self.found.share)} of the time"
+        """Cost of the cause as text: `61 % of the time`, `error` for a fault, or `note` if it costs little time."""
+        words = f"{percent(self.found.share)} of the time" if self.matters else "note"
+        return "error" if self.found.is_fault else words
 
     @property
     def remedy_words(self) -> str:

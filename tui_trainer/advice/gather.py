@@ -33,6 +33,7 @@ from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
 from tui_trainer.planning import plan as planning
+from tui_trainer.planning.disk import SAVE_FIXED_BYTES
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
@@ -199,7 +200,7 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     if len(state.steps) < _ENOUGH_STEPS or not run_seconds:
         return None
     view, run_tokens = RunView(state), sum(state.token_counts)
-    save_rates = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
+    save_rates = [(save.bytes + SAVE_FIXED_BYTES) / save.seconds for save in state.checkpoints if save.seconds > 0]
     sample_seconds = [sample.seconds for sample in state.samples if sample.seconds > 0]
     # Seconds per token in evaluations.
     token_costs = [event.seconds / event.tokens for event in state.evals if event.scheduled and event.tokens]

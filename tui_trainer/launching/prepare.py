@@ -277,7 +277,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
 
     A field of the event with the name of a field of the plan gets the plan's value.
     """
-    config, learning_rates = plan.config, peak_rate(plan.config, plan.parameters.value)
+    config = plan.config
     values = {field.name: _announced(plan, field.name) for field in fields(PlanMade) if hasattr(plan, field.name)}
     figure_names = (name for name, figure in figures_of(Plan).items() if figure.in_journal)
     rows, seconds = min(plan.effective_batch_size.value, plan.train_rows.value), plan.step_seconds.value
@@ -295,8 +295,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
         "torch_compile": config.training.torch_compile,
         "logging_steps": config.logging.logging_steps,
         "empty_cache_steps": config.training.empty_cache_steps,
-        "usual_learning_rate": learning_rates.auto,
-        "most_learning_rate": learning_rates.most,
+        "most_learning_rate": peak_rate(config, plan.parameters.value).most,
         "kernel_bytes": sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
         "attention": plan.attention.words,
         "best_samples_per_second": rows / seconds if seconds and plan.step_grade == StepGrade.MEASURED else None,

@@ -1,8 +1,10 @@
 """The peak learning rate of a config: the value of `auto`, and the usual range for optimizer, method and size."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.methods.learning_rates import ADAPTIVE, PeakRate, Start, rate_of_size
@@ -27,6 +29,12 @@ def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[f
     size_words = f"{_words(config)[0]}, {format_count(parameters)} parameters"
     reason = f"auto: {'; '.join(filter(None, (size_words, OPTIMIZERS[config.training.optim].learning_rate_reason)))}"
     return _scaled(loaded, exact(peak_rate(config, parameters).auto, reason), parameters, rows)
+
+
+def usual_learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> float:
+    """Return the peak learning rate that `auto` gives, also if another rate is set."""
+    config = with_changes(loaded.config, {LEARNING_RATE: "auto"})
+    return learning_rate(replace(loaded, config=config), parameters, rows).value
 
 
 def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:

@@ -89,7 +89,7 @@ from tui_trainer.planning.fit import (
     with_dry_run,
 )
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fused_kernels, fuses_loss, kernel_problems
-from tui_trainer.planning.learning_rates import learning_rate
+from tui_trainer.planning.learning_rates import learning_rate, usual_learning_rate
 from tui_trainer.planning.measured_steps import (
     Calibration,
     StepKey,
@@ -129,7 +129,7 @@ from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import Figure, figures_of, format_count, format_seconds, quantity
+from tui_trainer.units import SETTING_NAMES, Figure, figures_of, format_count, format_seconds, quantity
 
 CHECKPOINTING = "training.gradient_checkpointing"
 
@@ -174,11 +174,9 @@ class Plan(BaseModel):
     data_notes: tuple[str, ...] = ()
     """Findings in the data, in words; empty before the data is prepared."""
     train_rows: Annotated[Planned[int], Figure(title="rows to train on")]
-    eval_rows: Annotated[Planned[int], Figure(title="rows evaluated", setting="max_eval_rows")]
+    eval_rows: Annotated[Planned[int], Figure(title="rows evaluated")]
     packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
-    grouping: Annotated[
-        Planned[bool] | None, Figure(title="batches by length", unit="flag", setting="group_by_length")
-    ] = None
+    grouping: Annotated[Planned[bool] | None, Figure(title="batches by length", unit="flag")] = None
     """True if each batch has rows of similar length; None in older plans."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
     """Share of the computed tokens that are padding; None without padding, or if it is not known yet."""
@@ -188,12 +186,14 @@ class Plan(BaseModel):
     """Head of a classifier, `kept` or `new`; None for other tasks, or if it is not known."""
     parameters: Annotated[Planned[int], Figure(title="parameters", unit="rounded count")]
     trained_parameters: Annotated[Planned[int], Figure(title="trainable", unit="rounded count")]
-    precision: Annotated[Planned[Precision], Figure(title="precision", unit="text", setting="mixed_precision")]
+    precision: Annotated[Planned[Precision], Figure(title="precision", unit="text")]
     best_precision: Precision | None = None
     """Value of `training.mixed_precision = "auto"` on this machine; None in older plans."""
-    attention: Annotated[Attention, Figure(title="attention", unit="text", setting="attn_implementation")] = NOT_PLANNED
-    weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text", setting="dtype")]
+    attention: Annotated[Attention, Figure(title="attention", unit="text")] = NOT_PLANNED
+    weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text")]
     learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
+    usual_learning_rate: float | None = None
+    """Learning rate that `auto` would give for this model, method and effective batch; None in older plans."""
     loraplus_learning_rate: Annotated[Planned[float] | None, Figure(title="LoRA+ rate", unit="number")] = None
     """Learning rate of the B matrix of each adapter; None if it is `learning_rate`."""
     final_learning_rate: Annotated[Planned[float] | None, Figure(title="final learning rate", unit="number")] = None
@@ -204,7 +204,7 @@ class Plan(BaseModel):
     training_setup: TrainingSetup
     loss_chunk_tokens: Annotated[Planned[int], Figure(title="loss chunk tokens")]
     kernels: Annotated[Planned[Kernels], Figure(title="kernels", unit="text")] = NOT_USED
-    loader_workers: Annotated[Planned[int], Figure(title="loader threads", setting="num_workers")]
+    loader_workers: Annotated[Planned[int], Figure(title="loader threads")]
     train_tokens: Planned[int]
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
@@ -233,7 +233,7 @@ class Plan(BaseModel):
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
     sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = exact(SAMPLE_TOKENS, "the usual length")
-    threads: Annotated[Planned[int], Figure(title="CPU threads", setting="cpu_threads")]
+    threads: Annotated[Planned[int], Figure(title="CPU threads")]
     checkpoint_bytes: Annotated[Planned[int], Figure(title="checkpoint", unit="bytes")]
     final_model_bytes: int
     disk_bytes: Annotated[Planned[int], Figure(title="disk", unit="bytes", config_place=3)]
@@ -300,7 +300,7 @@ class Plan(BaseModel):
 
     def resolved(self) -> dict[str, Planned[Any]]:
         """Return the planned value of each setting that may be `auto`, by key: `training.learning_rate`."""
-        figures = {figure.setting or name: value for name, figure, value in self.figures()}
+        figures = {SETTING_NAMES.get(name, name): value for name, _, value in self.figures()}
         figures["hardware_profile"] = exact(self.hardware_profile or "none", self.hardware_reason)
         return {key: figures[setting.name] for key, setting in all_settings().items() if setting.name in figures}
 
@@ -714,6 +714,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         attention=made.chosen.attention,
         weights_dtype=made.chosen.weights_dtype,
         learning_rate=peak_rate,
+        usual_learning_rate=usual_learning_rate(asked, whole, cut.effective),
         loraplus_learning_rate=None if ratio == 1 else exact(peak_rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
         final_learning_rate=exact(peak_rate.value * floor, floor_reason) if floor else None,

@@ -19,12 +19,13 @@ from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import RunResult, overview
 from tui_trainer.runs.result import best_by, best_evaluation, targets_summary
 from tui_trainer.runs.state import FollowedJournal, RunState, measured_figures, smoothing_window, spread_ends
-from tui_trainer.units import MIB, Figure
+from tui_trainer.units import MIB, SETTING_NAMES, Figure
 
 LEAST_RUNS: Final = 2
 MOST_RUNS: Final = 6
 CURVE_POINTS: Final = 400
 _FILE_LIMIT_BYTES: Final = MIB
+_PLANNED: Final = "plan."
 # Settings that only name the location of a run.
 _NO_DIFFERENCE: Final = frozenset({"output.name", "output.runs_dir", "schema_version"})
 
@@ -102,7 +103,7 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
     repeated_name = next((folder.name for index, folder in enumerate(folders) if folder in folders[:index]), "")
     if repeated_name:
         raise InputError(f"{repeated_name} is named twice", hint="name different runs")
-    differences = differing([settings_of(folder) for folder in folders])
+    differences = differing(folders)
     journals = [FollowedJournal(folder) for folder in folders]
     runs = tuple(map(_compared, folders, journals))
     return Comparison(runs=runs, differences=differences), tuple(journal.state for journal in journals)
@@ -178,23 +179,34 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
             key: figure["value"] for key, figure in plan.items() if isinstance(figure, dict) and figure.get("exact")
         }
         plan_values |= {key: plan[key] for key in ("hardware_profile", "device_name") if key in plan}
-        return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in plan_values.items()}
+        return dotted_keys(plan["config"]) | {_PLANNED + key: value for key, value in plan_values.items()}
     with suppress(OSError, ValueError, RecursionError):
         return dotted_keys(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))
     return {}
 
 
-def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
-    """Return the settings whose values differ between the runs.
+def differing(folders: Sequence[RunFolder]) -> tuple[Difference, ...]:
+    """Return the settings whose values differ between the runs. The planned value replaces `auto`.
 
     A setting that only one run names does not count, because a preset may give the same value to the other runs.
     """
-    differences = []
+    differences, settings = [], [_resolved(settings_of(folder)) for folder in folders]
     for key in dict.fromkeys(key for config in settings for key in config if key not in _NO_DIFFERENCE):
         json_values = {json.dumps(config[key], default=str, sort_keys=True) for config in settings if key in config}
         if len(json_values) > 1:
             differences.append(Difference(key=key, values=tuple(config.get(key) for config in settings)))
     return tuple(differences)
+
+
+def _resolved(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings without the plan's values, which replace the `auto` of the settings that they resolve."""
+    planned = {key.removeprefix(_PLANNED): value for key, value in settings.items() if key.startswith(_PLANNED)}
+    decided = {SETTING_NAMES.get(name, name): value for name, value in planned.items()}
+    return {
+        key: decided.get(key.rpartition(".")[2], value) if value == "auto" else value
+        for key, value in settings.items()
+        if not key.startswith(_PLANNED)
+    }
 
 
 def value_words(value: Any) -> str:

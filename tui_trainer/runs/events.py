@@ -143,7 +143,7 @@ class PlanMade(Event):
     empty_cache_steps: int | None = None
     learning_rate: float | None = None
     usual_learning_rate: float | None = None
-    """Learning rate to which `auto` resolves for this tuning method and model size."""
+    """Learning rate to which `auto` resolves for this model, tuning method and effective batch."""
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     kernel_bytes: int | None = None

@@ -27,7 +27,7 @@ from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
-from tui_trainer.planning.disk import run_bytes, space_words
+from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
@@ -95,7 +95,7 @@ def disk(context: Context) -> Verdict:
     return (failed if needed_bytes > free_bytes else warned)(sentence, fix=fix, advice=advice)
 
 
-@symptom("Overfitting")
+@symptom("Overfitting", can_occur=lambda plan: plan.eval_rows.value > 0)
 def overfitting(view: RunView) -> Cause | None:
     """Steps after the best held-out loss cost time and make the model worse."""
     evals = [done for done in view.state.evals if math.isfinite(done.loss)]
@@ -158,7 +158,7 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     return fix
 
 
-@symptom("Cache emptied often")
+@symptom("Cache emptied often", can_occur=lambda plan: plan.config.training.empty_cache_steps > 0)
 def cache_emptied(view: RunView) -> Cause | None:
     """Released memory is allocated again in the next step; a healthy run does not need this."""
     share, interval = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
@@ -189,7 +189,7 @@ def _interruptions(
     )
 
 
-@symptom("Frequent evaluations")
+@symptom("Frequent evaluations", can_occur=lambda plan: plan.eval_rows.value > 0)
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
     seconds = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
@@ -209,7 +209,7 @@ def checkpoints(view: RunView) -> Cause | None:
     return _interruptions(view, cause, _SAVE, interval, view.checkpoint_seconds, seconds, size_text)
 
 
-@symptom("Frequent samples")
+@symptom("Frequent samples", can_occur=lambda plan: plan.sample_every_steps.value > 0)
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
     seconds = [sample.seconds for sample in view.state.samples]
@@ -368,7 +368,10 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
-    save_seconds = plan.checkpoint_bytes.value / (save_speed or _ASSUMED_SAVE_BYTES_PER_SECOND)
+    own_bytes = plan.checkpoint_bytes.value
+    save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / _ASSUMED_SAVE_BYTES_PER_SECOND
+        (saved_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else saved_bytes / _ASSUMED_SAVE_BYTES_PER_SECOND
+    )
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
     group_steps, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"

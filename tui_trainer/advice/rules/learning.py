@@ -318,7 +318,7 @@ def loss_flat(view: RunView) -> Cause | None:
     higher_rate = (_rung(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher_rate and not (plan and plan.most_learning_rate and higher_rate > plan.most_learning_rate)
     rates_text = f"; learning rate {rate:g}" if rate else ""
-    rates_text += f" ({usual_rate:g} is usual for a model of this size)" if rate and usual_rate else ""
+    rates_text += f" ({usual_rate:g} is usual for this model and effective batch)" if rate and usual_rate else ""
     return fault(
         cause="The loss is flat: the run learns nothing.",
         evidence=f"loss {first_loss:.4g} in the first {blocks[0][0]:,} steps, "
@@ -349,7 +349,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
     return Cause(
         cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
         evidence=f"loss fell from {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
-        f"{plan.usual_learning_rate:g} is usual for a model of this size",
+        f"{plan.usual_learning_rate:g} is usual for this model and effective batch",
         fix=_learning_rate(higher_rate),
     )
 

@@ -178,7 +178,7 @@ def other_processes(view: RunView) -> Cause | None:
     )
 
 
-@symptom("One slow process")
+@symptom("One slow process", can_occur=lambda plan: plan.processes.value > 1)
 def slow_rank(view: RunView) -> Cause | None:
     """All processes finish a step together, so every step waits for the slowest one."""
     slowest = slowest_rank(view.state)
@@ -231,7 +231,7 @@ def swap(context: Context) -> Verdict:
     )
 
 
-@symptom("More threads than cores")
+@symptom("More threads than cores", can_occur=lambda plan: plan.device == "cpu")
 def threads_take_turns(view: RunView) -> Cause | None:
     """More threads than cores do not compute faster, and every matmul waits for the last thread."""
     wait_share, others_share, cores, threads = (
@@ -252,7 +252,7 @@ def threads_take_turns(view: RunView) -> Cause | None:
     )
 
 
-@symptom("Single thread")
+@symptom("Single thread", can_occur=lambda plan: plan.device == "cpu")
 def one_thread(view: RunView) -> Cause | None:
     """Matmuls are split among threads; with only one, all other cores are idle."""
     threads, cores = view.state.threads, view.mean("usable_cores")
@@ -359,7 +359,7 @@ def throughput(context: Context) -> Verdict:
     )
 
 
-@symptom("GPU throttled")
+@symptom("GPU throttled", can_occur=lambda plan: plan.device == "cuda")
 def throttled(view: RunView) -> Cause | None:
     """A GPU that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
     gpus = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
@@ -381,7 +381,7 @@ def throttled(view: RunView) -> Cause | None:
     )
 
 
-@symptom("Launch-bound")
+@symptom("Launch-bound", can_occur=lambda plan: plan.device == "cuda")
 def launch_bound(view: RunView) -> Cause | None:
     """Launching a kernel takes about 10 microseconds; larger batches and compiled layers launch fewer per token."""
     usage, plan = view.gpu_mean("utilization_share"), view.plan

@@ -14,6 +14,7 @@ from tui_trainer.advice.contract import STATUSES, Group, Status
 from tui_trainer.config.changes import Change, settings_count, settings_words
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.config.sections import Config
+from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.commands import install
 from tui_trainer.ui.dialogs import ChoiceDialog
@@ -42,8 +43,10 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
     return signs.get(status, "?")
 
 
-def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config | None = None) -> list[Line]:
-    """Return the details of a finding, the settings of its check, and what the check looks for during a run."""
+def finding_lines(
+    finding: Finding, width: int, glyphs: Glyphs, config: Config | None = None, plan: Plan | None = None
+) -> list[Line]:
+    """Return the details of a finding, the settings of its check, and what the doctor looks for during a run."""
     rule, verdict, mark = finding.rule, finding.verdict, _mark(finding.status, glyphs)
     status: Line = [(f"{'' if mark == 'ok' else f'{mark} '}{finding.status}", _ROLES[finding.status])]
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
@@ -62,8 +65,10 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config |
     for key, value in ({key: value_of(config, key) for key in rule.settings} if config else {}).items():
         lines += labelled("now", patch_words({key: value}), _LABEL_COLUMNS, width)
         lines += labelled("", all_settings()[key].help, _LABEL_COLUMNS, width, "dim")
-    for symptom in rule.during:
-        lines += labelled("in run", f"{symptom.title}: {symptom.why}", _LABEL_COLUMNS, width, "dim")
+    symptoms = [symptom for symptom in rule.during if plan is None or symptom.can_occur(plan)]
+    lines += paragraph("During a run, the doctor would report:", width, "dim") if symptoms else []
+    for symptom in symptoms:
+        lines += labelled("", f"{symptom.title}: {symptom.why}", _LABEL_COLUMNS, width, "dim")
     return lines
 
 
@@ -135,7 +140,8 @@ class ChecklistPage(ListPage):
         return line if room_cells < _LEAST_EVIDENCE else [*line, *fit(evidence, room_cells, glyphs.ellipsis), fix]
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
-        return finding_lines(self._chosen, width, self.bench.glyphs, self._config) if self._chosen else []
+        bench, chosen = self.bench, self._chosen
+        return finding_lines(chosen, width, bench.glyphs, self._config, bench.plan) if chosen else []
 
     @property
     def _chosen(self) -> Finding | None:
@@ -226,7 +232,8 @@ class ChecklistPage(ListPage):
     def action_show(self) -> None:
         if finding := self._chosen:
             answers = [("a", "apply fix", self.action_apply)] if self._chosen_fix else []
-            draw = partial(finding_lines, finding, glyphs=self.bench.glyphs, config=self._config)
+            glyphs, config, plan = self.bench.glyphs, self._config, self.bench.plan
+            draw = partial(finding_lines, finding, glyphs=glyphs, config=config, plan=plan)
             self.bench.app.open(ChoiceDialog("Finding", draw, answers))
 
     def action_apply(self) -> None:

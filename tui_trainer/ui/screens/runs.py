@@ -19,7 +19,7 @@ from textual.events import ScreenResume
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
 from tui_trainer.runs import delete_and_rename
-from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing, settings_of
+from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
 from tui_trainer.runs.overview import Overviews, RunOverview
@@ -93,7 +93,7 @@ def look_at(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJour
     ancestor_name = str(link["name"]) if isinstance(link, dict) and link.get("method") and "name" in link else ""
     if (earlier_run := view.run_before(run, runs, ancestor_name)) is None:
         return ChosenRun(journal)
-    differences = differing([settings_of(RunFolder(earlier_run.path)), settings_of(folder)])
+    differences = differing([RunFolder(earlier_run.path), folder])
     return ChosenRun(journal, differences, earlier_run.name, is_ancestor=earlier_run.name == ancestor_name)
 
 
