@@ -110,6 +110,7 @@ async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
     async with open_canned(size=(100, 30)) as screens:
         for keys, letters, command in (
             ("1", "diagnose", "tui-trainer diagnose"), ("2", "train", "tui-trainer train --set "),
+            ("2", "plan", "tui-trainer plan --set "),
             ("3", "check", "tui-trainer check --set "), ("5", "attach", f"tui-trainer attach {run.root}"),
             ("5M", "attach", f"tui-trainer attach {run.root}"),
         ):  # fmt: skip
@@ -117,6 +118,7 @@ async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
             await screens.settled()
             await screens.press("Y", *letters, "enter")
             await screens.until(lambda command=command: screens.app.clipboard.startswith(command))
+            assert screens.bench.notice[0].startswith(f"copied (OSC 52): $ {command}")
 
 
 @in_event_loop
