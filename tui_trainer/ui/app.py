@@ -36,7 +36,7 @@ from tui_trainer.ui.keymap import CHANGES_RUNS, PLACES, TITLES, Action, Keymap, 
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
-from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
+from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, has_mouse, hung_up
 from tui_trainer.ui.theme import AsciiOnly, readable
 from tui_trainer.ui.workbench import ExitReason, Workbench
 
@@ -497,9 +497,18 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.notify(words, markup=False)
 
     def action_mouse(self) -> None:
-        key, has_mouse = self.key_of("app.mouse"), self.terminal is not None and self.terminal.switch_mouse()
-        words = "clicks work here" if has_mouse else "the mouse selects text of the terminal"
-        self.bench.tell(f"{words}: {key} {'leaves the mouse to the terminal' if has_mouse else 'takes it back'}")
+        def report(has_clicks: bool) -> None:
+            if takes_mouse and not has_clicks:
+                words = "tmux passes no clicks while its option mouse is off: `tmux set -g mouse on` turns it on"
+                self.bench.tell(words, "warn")
+            else:
+                words = "clicks work here" if takes_mouse else "the mouse selects text of the terminal"
+                does = "leaves the mouse to the terminal" if takes_mouse else "takes it back"
+                self.bench.tell(f"{words}: {self.key_of('app.mouse')} {does}")
+            self.draw()
+
+        takes_mouse = self.terminal is not None and self.terminal.switch_mouse()
+        self.bench.background.do("mouse", partial(has_mouse, os.environ), report, "mouse")
 
     def action_suspend(self) -> None:
         note = "tui-trainer is suspended: `fg` resumes it"
