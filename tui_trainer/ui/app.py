@@ -139,8 +139,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.when_shown()
             self.draw()
 
-    def find_living_runs(self) -> None:
-        """Offer to watch a run that is already training, for example after a lost connection."""
+    def find_living_runs(self, *, offers: bool = True) -> None:
+        """Look for active runs, and offer to watch one that is training already, as after a lost connection."""
 
         def read() -> "tuple[bool, list[RunFolder]]":
             from tui_trainer.runs.lock import owner
@@ -151,14 +151,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         def offer(answer: "tuple[bool, list[RunFolder]]") -> None:
             has_runs, living = answer
-            self.bench.has_no_runs = not has_runs
+            self.bench.has_no_runs, self.bench.living_runs = not has_runs, living
             self.draw()
-            if living:
+            if living and offers:
                 from tui_trainer.ui.starting import offer_to_watch
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living))
 
-        self.bench.background.do("runs", read, offer)
+        self.bench.background.do("runs" if offers else "living runs", read, offer)
 
     def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
