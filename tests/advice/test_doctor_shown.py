@@ -82,6 +82,14 @@ def test_the_command_reports_a_healthy_run_and_one_that_is_too_short(tmp_path, c
     assert main(["doctor", "short"]) == 0 and "too short to judge" in capsys.readouterr().out
 
 
+def test_settings_that_no_command_applies_are_to_be_considered(tmp_path, capsys):
+    events = run_events(plan={"lora_rank": 16, "learning_rate": 2e-4, "usual_learning_rate": 2e-4})
+    run_of(tmp_path / "runs", "well", *events)
+    assert main(["doctor", "well"]) == 0
+    out = capsys.readouterr().out
+    assert "consider: training.learning_rate = 0.0003" in out and "set: " not in out and "--fix" not in out
+
+
 def test_the_json_has_every_finding(waiting, capsys):
     assert main(["doctor", "waits", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -199,6 +199,13 @@ def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
     assert draft_for(Request(profile="finetune")) is None is draft_for(Request())
     as_setting = ("model.model_name_or_path=./llama", "data.path=notes.jsonl")
     assert draft_for(Request(assignments=as_setting)) == draft
+    second = ConfigDocument(Request(), lambda requested: NONE)
+    second.set("model.model_name_or_path", "./llama")
+    draft_writer(second)()
+    assert draft_for(Request()).subject == "recipe finetune, model ./llama"
+    second.set("profile", "ner")
+    draft_writer(second)()
+    assert draft_for(Request()).subject == "recipe ner, model ./llama"
     monkeypatch.chdir(tmp_path / "llama")
     assert draft_for(asked("./llama")) is None, "another folder of that name"
     for name in ("../llama", str(tmp_path / "llama")):

@@ -148,6 +148,8 @@ async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
         )
         shown = await press("right")
         assert "\u2192" not in shown and "reason " not in shown, "a value of one's own is what it says"
+        await press("escape / =warmup_steps enter")
+        await screens.shows("0.05 \u2192 25 steps", "value    0.05 \u2192 25 steps", "reason   ")
     async with open_canned(glyphs=ASCII) as screens:
         await screens.press("2")
         await screens.shows("auto -> ")

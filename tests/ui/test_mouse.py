@@ -146,6 +146,20 @@ def test_tmux_has_a_mouse_only_where_its_user_said_so(tmp_path, monkeypatch, ans
     assert terminal.has_mouse({}) is True
 
 
+@in_event_loop
+async def test_tmux_without_its_mouse_is_reported(tmp_path, monkeypatch):
+    program = tmp_path / "tmux"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("TMUX", "/tmp/tmux-0/default,1,0")
+    async with open_screens(bench=bench()) as screens:
+        screens.app.terminal = SimpleNamespace(switch_mouse=lambda: True, write=str)
+        for answer, words in ((0, "tmux passes no clicks while its option mouse is off"), (1, "clicks work here: F")):
+            program.write_text(f"#!/bin/sh\necho {answer}\n")
+            program.chmod(0o755)
+            await screens.press("F")
+            await screens.shows(words)
+
+
 def test_unicode_is_for_terminals_that_show_it(subtests):
     for shows_it, environment in (
         (True, {}), (True, {"LANG": "de_DE.UTF-8", "TERM": "xterm"}), (False, {"TERM": "linux", "LANG": "en_US.UTF-8"}),

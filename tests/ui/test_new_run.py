@@ -98,6 +98,10 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.shows("review 0, as it was written")
         await screens.press("enter")
         await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
+        await screens.press("escape")
+        await screens.shows("1 of 2: your data", "reviews.csv", "review 0, as it was written", gone="notes")
+        await screens.press("enter")
+        await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
         await screens.press("enter")
         await screens.shows("Start reviews-my-bert?", "sequence_classification", "my-bert", "Enter start")
         assert screens.app.page.place == "train"

@@ -243,6 +243,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("run tui-trainer diagnose to see what to install", "press 1 (hardware) to see what to install"),
         # For another terminal, for the shell, the subject of a sentence, and what no key does.
         ("`tui-trainer attach` shows it again", None),
+        ("copied: $ tui-trainer plan --set training.seed=5", None),
         ("uv pip install torch && uv run --no-sync tui-trainer diagnose", None),
         ("tui-trainer starts its processes itself", None),
         ("tui-trainer predict generates rows of similar length", None),

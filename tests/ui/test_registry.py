@@ -7,6 +7,7 @@ from itertools import product
 
 from rich.cells import cell_len
 
+from tests.advice.made_up import run_events
 from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
@@ -110,6 +111,7 @@ async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
     async with open_canned(size=(100, 30)) as screens:
         for keys, letters, command in (
             ("1", "diagnose", "tui-trainer diagnose"), ("2", "train", "tui-trainer train --set "),
+            ("2", "plan", "tui-trainer plan --set "),
             ("3", "check", "tui-trainer check --set "), ("5", "attach", f"tui-trainer attach {run.root}"),
             ("5M", "attach", f"tui-trainer attach {run.root}"),
         ):  # fmt: skip
@@ -117,6 +119,7 @@ async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
             await screens.settled()
             await screens.press("Y", *letters, "enter")
             await screens.until(lambda command=command: screens.app.clipboard.startswith(command))
+            assert screens.bench.notice[0].startswith(f"copied (OSC 52): $ {command}")
 
 
 @in_event_loop
@@ -135,6 +138,10 @@ async def test_a_read_only_view_refuses_every_action_that_changes_a_run():
                     assert screens.app.dialog is None and action not in screens.app.offered_actions
         await screens.press("4", "H")
         await screens.shows("Doctor")
+    events = run_events(plan={"lora_rank": 16, "learning_rate": 2e-4, "usual_learning_rate": 2e-4})
+    async with open_canned(run=CannedRun(events, True)) as screens:
+        await screens.press("4", "H")
+        await screens.shows("consider training.learning_rate = 0.0003", gone="apply to the config")
 
 
 def test_the_last_line_has_the_help_at_its_end_and_whole_keys_before_it_at_every_width():

@@ -253,3 +253,7 @@ async def test_nobody_is_asked_for_a_run_to_watch_while_one_is_opened(tmp_path):
                 screens.app.find_living_runs()
                 text = await (screens.settled() if is_attaching else screens.shows("A run is active"))
                 assert ("A run is active" in text) != is_attaching
+                await screens.press("escape", "4")
+                await screens.shows("one is training in the background (5 shows it)", gone="Nothing is training")
+                await screens.press("t")
+                await screens.shows("other run   one is training in the background (5 shows it): both")

@@ -102,6 +102,8 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             ([*trained(148), STARTED_AGAIN, e.PhaseChanged(phase="training")], True, ("resumed from step 100",)),
             ([*trained(148), replace(SAMPLED, prompt="of many words " * 40)], True,
              ("... many words of many words", "words -> an e with", "writes: ... ")),
+            ([*trained(148), replace(SAMPLED, prompt="It was superb. ", text=" -> positive 0.46")], True,
+             ("writes: It was superb. -> positive",)),
             ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.",
                                             "2.4768  bigram baseline", "beaten",
                                             "not beaten", "/model", "w continue a text you type   x export",

@@ -10,7 +10,7 @@ import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import psutil
 
 from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import ConfigDocument
-from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
+from tui_trainer.config.load import Layer, Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.errors import Problem, system_reason
@@ -31,7 +31,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 _LIMIT_BYTES = 256 * 1024
-_NAMED = {"model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
+_NAMED = {"recipe": "profile", "model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class Draft:
     """Unsaved edits for `ConfigDocument.restore`. `at` is their time (UTC), and `digest` identifies the content of the
     config file that was edited.
 
-    `subject` says what the edits were made for: `recipe finetune, model ./llama, data notes.jsonl`."""
+    `subject` names what the edited config is about: `recipe finetune, model ./llama, data notes.jsonl`."""
 
     edits: Mapping[str, Any]
     at: str
@@ -59,7 +59,7 @@ def draft_for(request: Request) -> Draft | None:
         written_at, digest = str(content["at"]), content["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    subject = ", ".join(f"{kind} {name}" for kind, name in _subject(request.config_file, request).items())
+    subject = ", ".join(f"{kind} {name}" for kind, name in _subject(request.config_file, request, edits).items())
     return Draft(edits=edits, at=written_at, digest=digest, subject=subject) if edits else None
 
 
@@ -127,17 +127,18 @@ def _path(config_file: Path | None, request: Request) -> Path:
     return drafts_folder() / f"{hashlib.sha256(subject.encode()).hexdigest()[:32]}-{_owner()}.json"
 
 
-def _subject(config_file: Path | None, request: Request) -> dict[str, str]:
-    """Return what edits are made for: `{"recipe": "finetune", "model": "./llama"}`."""
-    layers = user_layers(request, [])
-    option_values = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
+def _subject(config_file: Path | None, request: Request, edits: Edits | None = None) -> dict[str, str]:
+    """Return what a config is about, before or after `edits`: `{"recipe": "finetune", "model": "./llama"}`."""
+    edits = edits or {}
+    layers = [replace(layer, values={key: value for key, value in layer.values.items() if key not in edits})
+              for layer in user_layers(request, [])]  # fmt: skip
+    edited = {key: value for key, value in edits.items() if value is not PRESET}
+    layers.append(Layer(origin=Origin.COMMAND_LINE, where="edits", values=edited))
+    command_line = [layer.values for layer in layers if layer.origin is Origin.COMMAND_LINE]
     # A config file that was saved in this session contains the values that the command line named.
-    values_by_key = dict(ChainMap(*reversed(option_values))) if config_file == request.config_file else {}
-    if config_file:
-        subject = {"file": str(config_file)}
-    else:
-        subject = {"recipe": request.profile or default_recipe(request, layers)}
-    return subject | {kind: str(values_by_key[key]) for kind, key in _NAMED.items() if values_by_key.get(key)}
+    named = dict(ChainMap(*reversed(command_line))) if config_file == request.config_file else {}
+    subject = {"file": str(config_file)} if config_file else {"recipe": default_recipe(request, layers)}
+    return subject | {kind: str(named[key]) for kind, key in _NAMED.items() if named.get(key)}
 
 
 def _full_name(kind: str, name: str) -> str:

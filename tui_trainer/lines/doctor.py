@@ -61,7 +61,9 @@ def _finding_lines(cause: FoundCause) -> list[str]:
     finding, indent = cause.found, " " * (_COST_WIDTH + 2)
     cost_text = "error" if finding.is_fault else percent(finding.share) if cause.matters else "note"
     lines = [f"{cost_text:<{_COST_WIDTH}}  {one_line(finding.cause)}", f"{indent}{one_line(finding.evidence)}"]
-    lines += [f"{indent}set: {settings_words(finding.fix)}"] if finding.fix else []
+    # `--fix` writes only what matters.
+    verb = "set" if cause.matters else "consider"
+    lines += [f"{indent}{verb}: {settings_words(finding.fix)}"] if finding.fix else []
     lines += [f"{indent}do: {one_line(finding.advice)}"] if finding.advice else []
     return [*lines, f"{indent}why: {cause.symptom.why}"]
 

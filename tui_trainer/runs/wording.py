@@ -97,12 +97,13 @@ def gone_words(state: RunState, key: str = "") -> str:
 def sample_words(prompt: str, text: str, characters: int) -> str:
     """Return a sample on one line: `... end of the prompt -> text that the model wrote`.
 
-    An incomplete last character of the text, which the tokenizer decodes as U+FFFD, is removed.
+    The answers of some tasks, such as a predicted class, begin with an arrow already. An incomplete last character of
+    the text, which the tokenizer decodes as U+FFFD, is removed.
     """
     if len(prompt) > characters:
         prompt_end = prompt[-characters:]
         prompt = f"... {prompt_end.partition(' ')[2].lstrip() or prompt_end}"
-    return f"{prompt.rstrip()} -> {text.rstrip(_INCOMPLETE)}"
+    return f"{prompt.rstrip()} -> {text.removeprefix(' -> ').rstrip(_INCOMPLETE)}"
 
 
 def come_back_words(name: str) -> str:

@@ -36,7 +36,7 @@ from tui_trainer.ui.keymap import CHANGES_RUNS, PLACES, TITLES, Action, Keymap, 
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
-from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
+from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, has_mouse, hung_up
 from tui_trainer.ui.theme import AsciiOnly, readable
 from tui_trainer.ui.workbench import ExitReason, Workbench
 
@@ -139,8 +139,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.when_shown()
             self.draw()
 
-    def find_living_runs(self) -> None:
-        """Offer to watch a run that is already training, for example after a lost connection."""
+    def find_living_runs(self, *, offers: bool = True) -> None:
+        """Look for active runs, and offer to watch one that is training already, as after a lost connection."""
 
         def read() -> "tuple[bool, list[RunFolder]]":
             from tui_trainer.runs.lock import owner
@@ -151,14 +151,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         def offer(answer: "tuple[bool, list[RunFolder]]") -> None:
             has_runs, living_runs = answer
-            self.bench.has_no_runs = not has_runs
+            self.bench.has_no_runs, self.bench.living_runs = not has_runs, living_runs
             self.draw()
-            if living_runs:
+            if living_runs and offers:
                 from tui_trainer.ui.starting import offer_to_watch
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living_runs))
 
-        self.bench.background.do("runs", read, offer)
+        self.bench.background.do("runs" if offers else "living runs", read, offer)
 
     def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
@@ -497,9 +497,18 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.notify(message, markup=False)
 
     def action_mouse(self) -> None:
-        key, has_mouse = self.key_of("app.mouse"), self.terminal is not None and self.terminal.switch_mouse()
-        effect = "clicks work here" if has_mouse else "the mouse selects text of the terminal"
-        self.bench.tell(f"{effect}: {key} {'leaves the mouse to the terminal' if has_mouse else 'takes it back'}")
+        def report(has_clicks: bool) -> None:
+            if takes_mouse and not has_clicks:
+                words = "tmux passes no clicks while its option mouse is off: `tmux set -g mouse on` turns it on"
+                self.bench.tell(words, "warn")
+            else:
+                words = "clicks work here" if takes_mouse else "the mouse selects text of the terminal"
+                does = "leaves the mouse to the terminal" if takes_mouse else "takes it back"
+                self.bench.tell(f"{words}: {self.key_of('app.mouse')} {does}")
+            self.draw()
+
+        takes_mouse = self.terminal is not None and self.terminal.switch_mouse()
+        self.bench.background.do("mouse", partial(has_mouse, os.environ), report, "mouse")
 
     def action_suspend(self) -> None:
         note = "tui-trainer is suspended: `fg` resumes it"

@@ -365,10 +365,10 @@ def load_keymap() -> Keymap:
 
 
 # Commands in messages of other rooms, and the actions that do the same. A command that is meant for another terminal
-# stays in the message, such as `tui-trainer attach` without a name.
+# stays in the message, such as `tui-trainer attach` without a name. So does one to be copied: `$ tui-trainer plan`.
 _NAME: Final = r"[^\s`;,)]+"
 _DONE_HERE: Final = tuple(
-    (rf"(?:(?P<what>\w+) with: |(?P<run>run ))?(?:`{command}`|(?<!`)(?<!sync ){command}(?![\w-]))", action)
+    (rf"(?:(?P<what>\w+) with: |(?P<run>run ))?(?:`{command}`|(?<!`)(?<!sync )(?<!\$ ){command}(?![\w-]))", action)
     for command, action in ((f"tui-trainer {words}", action) for words, action in (
         (f"ask {_NAME} (?:pause|resume)", "train.pause"), (f"resume {_NAME}", "runs.resume"),
         (f"stop {_NAME}", "runs.stop"), (f"attach {_NAME}", "runs.open"), ("runs", "app.go_runs"),

@@ -180,9 +180,10 @@ def matching(text: str, choices: Sequence[Choice]) -> list[Choice]:
 class DataDialog(ChoiceOfPath):
     heading = "New run, 1 of 2: your data"
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, text: str = "") -> None:
         kinds = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set."
         super().__init__(bench, DATA_KEY, f"{kinds} Type to search, or give a path.", local_choices.data_here)
+        self._text = text
 
     def look(self, value: str) -> FirstRows:
         return local_choices.first_rows(value)
@@ -219,6 +220,10 @@ class ModelDialog(ChoiceOfPath):
         return isinstance(facts, PlannedChoice) and bool(facts.loaded and facts.first.columns)
 
     def take_key(self, event: Key) -> bool:
+        if event.key == "escape":
+            self.close()
+            self._bench.app.open(DataDialog(self._bench, self._data))
+            return True
         if event.key not in _COLUMNS_KEYS or not self._has_columns:
             return super().take_key(event)
         facts = self._known[self.value]

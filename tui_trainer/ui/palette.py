@@ -295,12 +295,12 @@ def command_lines(app: Any) -> list[Command]:
         elif line and (loaded_config or "{" not in line):
             settings = shlex.join(config_options(loaded_config, bench.chosen_gpu)) if loaded_config else ""
             lines[line.replace(" {settings}", "")] = line.format(settings=settings)
-    return [Command(name, f"tui-trainer {one_line(line)}", partial(_copy, app, line)) for name, line in lines.items()]
+    return [Command(name, f"$ tui-trainer {one_line(line)}", partial(_copy, app, line)) for name, line in lines.items()]
 
 
 def _copy(app: Any, line: str) -> None:
     app.copy_to_clipboard(f"tui-trainer {line}")
-    app.bench.tell(f"copied (OSC 52): tui-trainer {one_line(line)}", "good")
+    app.bench.tell(f"copied (OSC 52): $ tui-trainer {one_line(line)}", "good")
 
 
 def add_runs(app: Any, palette: Palette) -> None:

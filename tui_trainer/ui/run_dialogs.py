@@ -69,7 +69,9 @@ class DoctorDialog(Dialog):
         role: Role = "bad" if diagnosis.is_fault else "warn" if finding.matters else "text"
         lines: list[Line] = [[(finding.symptom.title, role), (f"  {finding.cost_words}", "bold")]]
         texts = [("", safe_text(diagnosis.cause)), ("", safe_text(diagnosis.evidence))]
-        texts += [("set", settings_words(diagnosis.fix or {})), ("do", safe_text(diagnosis.advice))]
+        # The key applies only what matters.
+        words, label = settings_words(diagnosis.fix or {}), "set" if finding.matters else ""
+        texts += [(label, words if label or not words else f"consider {words}"), ("do", safe_text(diagnosis.advice))]
         for label, text in [*texts, ("why", finding.symptom.why)]:
             text_role: Role = "accent" if label == "set" else "dim" if label == "why" else "text"
             lines += labelled(label, text, _LABEL, width, text_role) if text else []

@@ -114,9 +114,11 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     if plan.busy_words:
         lines[2:2] = labelled("", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
+    words = bench.background_run_words
     if bench.run is not None and bench.run_is_alive:
-        message = f"{one_line(bench.run.folder.name)} is training: both would be slower"
-        lines.append([(pad("other run", _LABEL), "dim"), (message, "warn")])
+        words = f"{one_line(bench.run.folder.name)} is training"
+    if words:
+        lines += labelled("other run", f"{words}: both would be slower", _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])

@@ -75,7 +75,7 @@ class Application(Protocol):
     def open_next(self, dialog: Dialog) -> None: ...
     def leave(self, how: ExitReason = ExitReason.QUIT) -> None: ...
     def key_of(self, action_id: str) -> str: ...
-    def find_living_runs(self) -> None: ...
+    def find_living_runs(self, *, offers: bool = True) -> None: ...
     def offer_draft(self, draft: Draft) -> None: ...
     def checked(self, findings: list[Finding]) -> None: ...
     def run_changed(self) -> None: ...
@@ -143,6 +143,8 @@ class Workbench:
         self._draft: Draft | None = None
         """Draft with `old_edits`; None once it was offered to the user."""
         self.has_no_runs = False
+        self.living_runs: Sequence[RunFolder] = ()
+        """Active runs on this machine, the newest last, when a page was opened last."""
         """Whether the index of runs is empty; False until it was read."""
         self.start_wanted = False
         """Whether the user pressed the key to start before there was a plan."""
@@ -315,6 +317,14 @@ class Workbench:
         return "checking the settings ..."
 
     @property
+    def background_run_words(self) -> str:
+        """Message about the newest active run that Train does not show, with the key that shows it; empty if none."""
+        shown = {run.folder for run in (self.run, self.own_run) if run}
+        names = [one_line(folder.name, 40) for folder in self.living_runs if folder not in shown][-1:]
+        key = self.app.key_of("app.go_runs")
+        return "".join(f"{name} is training in the background ({key} shows it)" for name in names)
+
+    @property
     def active_run_words(self) -> str:
         """Message that a run is already active, with the keys that stop it, detach it or prepare the next run."""
         stop, detach, new = map(self.app.key_of, ("train.stop", "train.detach", "app.new"))
@@ -361,6 +371,7 @@ class Workbench:
         self.unseen.discard(page)
         self.set_gauge_interval()
         self.app.show_page(page)
+        self.app.find_living_runs(offers=False)
         if page == CONFIG_PAGE:
             self.offer_draft()
 

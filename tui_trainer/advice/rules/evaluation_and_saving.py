@@ -368,10 +368,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
-    own_bytes = plan.checkpoint_bytes.value
-    save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / _ASSUMED_SAVE_BYTES_PER_SECOND
-        (saved_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else saved_bytes / _ASSUMED_SAVE_BYTES_PER_SECOND
-    )
+    own_bytes, own_speed = plan.checkpoint_bytes.value, _ASSUMED_SAVE_BYTES_PER_SECOND
+    save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
     group_steps, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"

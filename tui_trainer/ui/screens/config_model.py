@@ -135,8 +135,8 @@ class ConfigModel:
         arrow: str = "->",
     ) -> None:  # fmt: skip
         self.document, self.names, self._has_gpu, self._arrow = document, names or {}, has_gpu, arrow
-        self.resolved: dict[str, tuple[str, str]] = {}
-        """Planned value of each setting that is `auto`, with its reason, by the setting's key."""
+        self.resolved: dict[str, tuple[Any, str, str]] = {}
+        """Value, planned value and reason of each setting whose planned value is another one, by the setting's key."""
         self.only_changed = self.show_all = False
         self.filter = ""
         self._rows: tuple[object, list[ListRow]] = (None, [])
@@ -156,23 +156,25 @@ class ConfigModel:
         return self._rows[1]
 
     def note_plan(self, plan: Plan | None) -> None:
-        """Store the planned value of each setting that is `auto` now. One that becomes `auto` later has none yet."""
+        """Store the planned values of settings that are `auto` now, and numbers that the plan changes."""
         columns = self.document.loaded.columns if self.document.loaded else {}
-        values: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
-        values |= plan.resolved() if plan else {}
+        decided: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
+        decided |= plan.resolved() if plan else {}
+        values = {key: self.document.value(key) for key in decided}
         self.resolved = {
-            key: (_decided_text(key, values[key]), values[key].reason)
-            for key in values if self.document.value(key) == "auto"
+            key: (values[key], _decided_text(key, planned), planned.reason) for key, planned in decided.items()
+            if values[key] == "auto" or (isinstance(planned.value, int | float) and values[key] != planned.value)
         }  # fmt: skip
 
     def decided(self, key: str) -> tuple[str, str]:
-        """Return the planned value of an `auto` setting and its reason; both empty for others or without a plan."""
-        return self.resolved.get(key, ("", "")) if self.document.value(key) == "auto" else ("", "")
+        """Return the planned value of a setting and its reason; both empty if it is the setting's own, or not known."""
+        value, text, reason = self.resolved.get(key, (None, "", ""))
+        return (text, reason) if self.document.value(key) == value else ("", "")
 
     def value_text(self, key: str) -> str:
-        """Return the setting's value with its unit. After `auto` comes the planned value, as `auto -> 8 rows`."""
-        text, planned_text = value_text(all_settings()[key], self.document.value(key)), self.decided(key)[0]
-        return f"{text} {self._arrow} {planned_text}" if planned_text else text
+        """Return the setting's value with its unit, and the planned value if it is another one: `16 -> 8 rows`."""
+        setting, value, decided = all_settings()[key], self.document.value(key), self.decided(key)[0]
+        return f"{display_text(setting, value)} {self._arrow} {decided}" if decided else value_text(setting, value)
 
     @property
     def unread(self) -> dict[str, str]:

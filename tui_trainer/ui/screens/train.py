@@ -235,7 +235,7 @@ class TrainPage(FilteredPage):
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
-            starting=bench.start_words,
+            starting=bench.start_words, background_run=bench.background_run_words,
         )  # fmt: skip
 
     def on_mount(self) -> None:

@@ -23,7 +23,7 @@ _NAME_WIDTH, _BASELINE_WIDTH = 16, 18
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Return how to start a run; if a start was requested, the work that it waits for."""
-    text_cells, title = min(width, _READING_WIDTH) - 4, "Nothing is training yet."
+    text_cells, title = min(width, _READING_WIDTH) - 4, scene.background_run or "Nothing is training yet."
     line: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     line.append((" to start. You see the plan first and confirm it.", "text"))
     if scene.starting:

@@ -41,7 +41,8 @@ class TrainScene:
     events and log lines. `is_beside`: the run is alive in this process, so the machine's gauges are those of the run.
     `has_screens`: the run's process also shows screens. `interrupted`: the run has not ended, but its process is gone.
     `large` names a section that fills the screen. `starting` names the work that a requested start waits for; `offer`
-    has sentences about what a start would do. `report` is the path of the run's report.
+    has sentences about what a start would do. `background_run` names an active run that is not shown. `report`
+    is the path of the run's report.
     """
 
     state: RunState | None
@@ -65,6 +66,7 @@ class TrainScene:
     report: str = ""
     run_folder: str = ""
     starting: str = ""
+    background_run: str = ""
     offer: Sequence[str] = ()
 
     @property
