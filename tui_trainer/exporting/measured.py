@@ -137,8 +137,11 @@ _TEXTS, _TEXT_TOKENS = 20, 64
 
 
 def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
-    """Measure one model in a worker. `question` has: run; folder and format of the export (empty: the trained model);
-    rows, their number; logits, the file to write; texts to tokenize (None: choose texts from the rows)."""
+    """Measure one model in a worker.
+
+    `question` has `run`; `folder` and `format` of the export (both empty: the trained model); `rows`, how many rows to
+    measure on; `logits`, the file to write; `texts`, the texts to tokenize (None: they are chosen from the rows).
+    """
     trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
     folder = Path(question["folder"])
     data = prepared_data(trained)

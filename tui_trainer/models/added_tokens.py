@@ -253,7 +253,8 @@ def resized_table(stored_table: Tensor, rows: int, ids: Sequence[int]) -> Tensor
 
 
 def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) -> None:
-    """Set `count` rows from `first` on, and all from `rows_before` on, to the mean of the rows below `first`."""
+    """Set the rows of new tokens (`first` to `first + count`), and those that resizing added (from `rows_before` to the
+    end), to the mean of the older rows."""
     import torch
 
     mean_row = weight[: min(first, rows_before)].mean(dim=0, dtype=torch.float32).to(weight.dtype)

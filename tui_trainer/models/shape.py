@@ -143,8 +143,10 @@ class ModelShape:
         return any("experts" in part.path.split(".") for part in self.parts)
 
     def matrix_parameters_read(self, reads: Reads) -> int:
-        """Return the number of weights in matmuls for one unit of input: an input token, a target token or a row.
-        Weights count once for each use, also those of a tied head."""
+        """Return the number of weights that multiply one unit of `reads`: a source token, a target token, or a row.
+
+        A weight that is used several times, such as that of a tied head, counts each time.
+        """
         return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == reads)
 
 

@@ -127,7 +127,10 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
 
 
 def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
-    """Return fields of `AdaptedParts` for an adapted model. Raises ConfigError if not the named layers are adapted."""
+    """Return the fields of `AdaptedParts` for an adapted model.
+
+    Raises ConfigError if the linear layers with an adapter are not exactly those in `wanted` (None: not checked).
+    """
     from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 
     linears: Counter[Linear] = Counter()

@@ -123,7 +123,11 @@ _SHAPES: Shapes = {
 
 
 def _why_the_cpu_matches(match: dict[str, Any], hardware: Hardware, gpu: Gpu | None) -> str:
-    """Return why a [match] fits this CPU, naming the unusable GPU that `name` matches. Empty if no GPU has the name."""
+    """Return why a [match] with `device = "cpu"` fits this machine.
+
+    A match with a `name` fits only if a GPU of that name cannot be used. The reason then names the GPU; it is empty if
+    there is no such GPU.
+    """
     reason = f"trains on the CPU ({one_line(hardware.cpu_name)}, {_cores(hardware)})"
     if "name" not in match:
         return reason

@@ -243,7 +243,10 @@ class ChatReader(TableReader):
 
 
 def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
-    """Return the renderer for `tokenizer`; None is the tokenizer that this run will train. Raise ConfigError."""
+    """Return the renderer for `tokenizer` or, if it is None, for the tokenizer that this run will train.
+
+    Raises ConfigError if there is no usable chat template.
+    """
     loss_on = config.task.loss_on
     if tokenizer is None:
         special_tokens, name = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE

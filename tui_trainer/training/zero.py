@@ -53,7 +53,10 @@ class _GradientPiece:
 
 
 class ZeroOptimizer(RunOptimizer):
-    """A `RunOptimizer` whose updates are made by DeepSpeed's engine. `Zero` calls `belongs_to` with the engine."""
+    """A `RunOptimizer` whose updates are made by DeepSpeed's engine.
+
+    The engine is built from this optimizer, so `Zero` passes it afterwards (`belongs_to`), before the first use.
+    """
 
     def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
         super().__init__(model, training, lr=lr, has_masters=False)

@@ -11,9 +11,10 @@ bytes per row and some chunks of rows, so data may have any size. The spool take
 until the rows are written.
 
 A single process lets the tokenizer use all cores. Several processes share all work except decisions and writing
-(`processes.py`), and give the same files; they read tables only for a reader that `reads_apart`.
+(`processes.py`), and give the same files. They share the reading of a table only if its `Reader` allows it.
 
-For the preview and the checklist, a bit per row records whether it was truncated, and a detail how long rows would be.
+For the preview and the checklist, one bit per row records whether the row was truncated, and the details record how
+long rows would be without truncation.
 """
 
 import pickle

@@ -318,7 +318,10 @@ class _LostRows:
 def _records(
     lines: Iterable[str], label: str, options: dict[str, Any], lost_rows: _LostRows
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line and the fields of each record that is not blank. Raises DataError if a text swallowed rows."""
+    """Yield the number of the first line, and the fields, of each record that is not blank.
+
+    Raises DataError for broken CSV, and if a stray quote made several rows into one text (`lost_rows`).
+    """
     reader = csv.reader(lines, **options)
     while True:
         line = reader.line_num + 1

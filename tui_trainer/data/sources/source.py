@@ -803,7 +803,10 @@ def validation_of(source: Source) -> Source | None:
 
 
 def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
-    """Yield the use of each training source that has splits. `named_by`: the setting that names `held_out`, if any."""
+    """Yield, for each source with something to report, which of its splits are trained on, held out and not read.
+
+    `named_by` is the setting that names `held_out`, such as `data.eval_path`; empty if none does.
+    """
     held_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
     needs_paths = held_out is not None or any(part.others for part in source.parts)
