@@ -107,7 +107,7 @@ class ChatSession:
         self._tell("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
-        """Append the conversation to the file `value`. With two models, save that with the last, the trained one."""
+        """Append the conversation to the file `value`. Of two conversations, save that with the trained model."""
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
             raise ValueError("/save needs a file name" if not value else "nothing to save yet")

@@ -58,7 +58,7 @@ def look() -> Hardware:
 def with_memory_now(hardware: Hardware) -> Hardware:
     """Return the facts with the currently free memory of the machine and its GPUs, and the load of other processes.
 
-    The machine takes some milliseconds. A driver that hangs is waited for until its deadline."""
+    Reading takes some milliseconds. If the NVIDIA driver hangs, this waits until the deadline of the query."""
     gpus, load_of_others = nvml.with_memory_now(hardware.gpus, nvml.session()), processor.load_of_others()
     return replace(hardware, memory_available_bytes=memory_available_now(), gpus=gpus, load_of_others=load_of_others)
 

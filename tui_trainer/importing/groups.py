@@ -471,7 +471,7 @@ def read_beside(
 
 
 def deepspeed(done: Conversion, given: Given) -> None:
-    """Convert a table or a file of DeepSpeed, except its batch size, which the importing file sets."""
+    """Convert DeepSpeed's settings, except batch, accumulation and logging, which the other tool's config sets."""
     path = done.file(given) if isinstance(given.value, str) else None
     source = path or given.value
     if isinstance(source, Path | dict):

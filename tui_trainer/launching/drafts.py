@@ -128,7 +128,7 @@ def _path(config_file: Path | None, request: Request) -> Path:
 
 
 def _subject(config_file: Path | None, request: Request, edits: Edits | None = None) -> dict[str, str]:
-    """Return what a config is about, before or after `edits`: `{"recipe": "finetune", "model": "./llama"}`."""
+    """Return what identifies a config after `edits`, such as `{"recipe": "finetune", "model": "./llama"}`."""
     edits = edits or {}
     layers = [replace(layer, values={key: value for key, value in layer.values.items() if key not in edits})
               for layer in user_layers(request, [])]  # fmt: skip

@@ -89,7 +89,8 @@ def _keep_step_seconds(plan: Plan, figures: dict[str, Any], started: float) -> N
 class Utilisation:
     """Share of time (0 to 1) in which the device is busy between `start` and `stop`; None if it is not reported.
 
-    For a GPU it is the mean of the driver's readings, for a CPU the use of the run's threads by this process."""
+    For a GPU it is the mean of the driver's readings, for a CPU
+    the CPU time of this process divided by the elapsed time and by the number of the run's threads."""
 
     _PERIOD_SECONDS = 0.2
 

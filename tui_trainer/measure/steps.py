@@ -128,8 +128,8 @@ def refuse_while_training(verb: str) -> None:
 def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -> list[dict[str, Any]]:
     """Return a row of medians for each variant. The first variant is the baseline.
 
-    `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it is larger
-    than the spreads of both; None after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured
+    `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it differs
+    from 1 by more than the spreads of the variant and the baseline; None for the baseline and after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured
     rate."""
     figure_names = (
         "steps", "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes",

@@ -183,7 +183,7 @@ class TrainingBench:
         return self._variant(switch.name, self._patch(switch))
 
     def _patch(self, switch: _Switch) -> Patch:
-        """Return the fix that the option's check suggests, or the option's own patch if that fix changes others."""
+        """Return the fix that the option's check suggests, if it changes a setting of the option; else its patch."""
         finding = self._findings.get(switch.check)
         fix = (finding.fix if finding else None) or {}
         return fix if set(fix) & set(switch.patch) else switch.patch

@@ -185,8 +185,10 @@ def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
 
 
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
-    """Convert the weights of a module in place of `Module._apply`, which would need data that fake tensors lack. Shared
-    weights stay shared."""
+    """Apply `change` to each weight of a module. Shared weights stay shared.
+
+    It replaces `Module._apply`, which needs data that fake tensors lack.
+    """
     from torch import nn
 
     new_by_weight: dict[nn.Parameter, nn.Parameter] = {}

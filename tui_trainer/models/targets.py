@@ -1,7 +1,8 @@
 """Find the layers that get a LoRA adapter or are trained as a whole, by name, and count their weights.
 
-Source: peft 0.21: `check_target_module_exists` (a name is the end of a module's path, after a dot),
-`_maybe_include_all_linear_layers` (all-linear excludes the head), `_set_trainable` (modules_to_save match any end).
+Source: peft 0.21: `check_target_module_exists` (a name matches a whole path, or its end after a dot),
+`_maybe_include_all_linear_layers` (all-linear excludes the head), `_set_trainable` (modules_to_save match any
+end of a path, even inside a word).
 """
 
 from collections.abc import Iterable

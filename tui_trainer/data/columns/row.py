@@ -187,7 +187,7 @@ def refuse_rejected(row: Row) -> None:
 
 
 def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
-    """Raise DataError if a named column is missing. The keyword is its setting: `text` stands for data.text_column."""
+    """Raise DataError if a column that a setting names is not in `names`. `text="body"` is data.text_column = "body"."""
     for setting, name in columns.items():
         if name not in (AUTO, "", *names):
             raise missing_column(name, label, names, key=f"data.{setting}_column")

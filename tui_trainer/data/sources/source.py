@@ -126,8 +126,10 @@ EVERYTHING = DataChoice()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitFiles:
-    """The files of one split: its name (`label`), and its kind, if any. `several`: the splits that `train+test`
-    joins."""
+    """The files of one split, or of several that are joined.
+
+    `label` is its name in the data, `split` its kind, if known. For `train+test`, `several` has both splits.
+    """
 
     label: str
     split: Split | None
