@@ -30,7 +30,7 @@ EXIT_STOPPED = 3
 _FULL_DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota of this account is used up"}
 EXIT_CODES = {
     EXIT_DONE: "Done.",
-    EXIT_FAILED: "Failed: a run that could not continue, a failed check, an export outside its tolerance.",
+    EXIT_FAILED: "Failed: a run that could not continue, a failed check, an export that differs too much.",
     EXIT_BAD_INPUT: "Wrong input: an argument, a setting, data or a folder; nothing was started.",
     EXIT_STOPPED: "Stopped on request: a run that was saved, a measurement with partial results, a declined offer.",
 }

@@ -129,8 +129,8 @@ def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -
     """Return a row of medians for each variant. The first variant is the baseline.
 
     `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it differs
-    from 1 by more than the spreads of the variant and the baseline; None for the baseline and after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured
-    rate."""
+    from 1 by more than the spreads of variant and baseline; None for the baseline and after a single turn.
+    `whole_seconds` is the time of `whole_tokens` at the measured rate."""
     figure_names = (
         "steps", "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes",
         "loss", "others_cores",

@@ -49,7 +49,7 @@ def fused_kernels(
 
 
 def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> bool:
-    """Return whether a fused kernel computes the loss if the logits are computed in chunks, which is not checked here."""
+    """Return whether a fused kernel computes the loss if logits are computed in chunks, which is not checked here."""
     return fused_kernels(loaded, hardware, target, shape).value == "liger"
 
 

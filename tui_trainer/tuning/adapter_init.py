@@ -116,7 +116,7 @@ class TakenOut:
 
 
 def taken_out_of(model: Any) -> TakenOut | None:
-    """Return the initial adapters that were subtracted from the frozen weights (PiSSA, OLoRA); None if there are none."""
+    """Return the initial adapters that were subtracted from the frozen weights (PiSSA, OLoRA), or None."""
     taken_out: TakenOut | None = getattr(model, "taken_out", None)
     return taken_out
 

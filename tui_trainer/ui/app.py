@@ -151,8 +151,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         def offer(answer: "tuple[bool, list[RunFolder]]") -> None:
             has_runs, living_runs = answer
-            self.bench.has_no_runs, self.bench.living_runs = not has_runs, living_runs
-            self.draw()
+            has_changed, self.bench.living_runs = living_runs != self.bench.living_runs, living_runs
+            if offers:
+                self.bench.has_no_runs = not has_runs
+            if offers or has_changed:
+                self.draw()
             if living_runs and offers:
                 from tui_trainer.ui.starting import offer_to_watch
 

@@ -143,7 +143,7 @@ class Workbench:
         self._draft: Draft | None = None
         """Draft with `old_edits`; None once it was offered to the user."""
         self.has_no_runs = False
-        self.living_runs: Sequence[RunFolder] = ()
+        self.living_runs: Sequence[RunFolder] = []
         """Active runs on this machine, the newest last, when a page was opened last."""
         """Whether the index of runs is empty; False until it was read."""
         self.start_wanted = False

@@ -187,7 +187,7 @@ def refuse_rejected(row: Row) -> None:
 
 
 def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
-    """Raise DataError if a column that a setting names is not in `names`. `text="body"` is data.text_column = "body"."""
+    """Raise DataError if a column that a setting names is not in `names`. `text="body"` means data.text_column."""
     for setting, name in columns.items():
         if name not in (AUTO, "", *names):
             raise missing_column(name, label, names, key=f"data.{setting}_column")

@@ -247,7 +247,9 @@ class Static(AdapterMemory):
             peaks.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
         parts = []
         for name, size_bytes, formula in peaks:
-            parts.append(MemoryPart(name, max(0, size_bytes - later_bytes), f"{formula}, beyond the needs of a step"))
+            parts.append(
+                MemoryPart(name, max(0, size_bytes - later_bytes), f"{formula}, in addition to the memory of a step")
+            )
             later_bytes = max(0, later_bytes - size_bytes)
         return tuple(parts)
 
