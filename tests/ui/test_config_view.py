@@ -196,7 +196,11 @@ async def test_tab_completes_paths_and_data_sets_of_the_cache(tmp_path, monkeypa
         await screens.shows("[corpus-a/", "\u25b8 corpus-a/")
         await press("down enter")
         assert value("data.path") == "corpus-b/"
-        await press("enter , space c o tab tab enter")
+        await press("enter , space c o tab")
+        await screens.shows("corpus-b/, corpus-")
+        await press("tab")
+        await screens.shows("corpus-b/, corpus-a/")
+        await press("enter")
         assert value("data.path") == "corpus-b/, corpus-a/"
         await press("enter ctrl+u s a m tab enter")
         assert str(value("data.path")).startswith("sample:")

@@ -158,7 +158,7 @@ async def test_what_does_not_go_together_is_said_before_it_is_taken(folder):
         # An encoder writes no answers.
         await screens.shows("./my-bert", "need a decoder", "task chat: the rows are conversations")
         await screens.press("escape")
-        await screens.shows("1 Hardware", gone="2 of 2")
+        await screens.shows("1 of 2", gone="2 of 2")
 
 
 @pytest.mark.full
