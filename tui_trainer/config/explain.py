@@ -36,7 +36,10 @@ def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     """Return the lines about a setting: its help, type, default and effects, and its value with its source."""
     lines = [setting.key, f"  {setting.help}", f"  type:    {setting.expected}"]
     lines += [f"           {line}" for line in setting.choice_help]
-    lines.append(f"  default: {display_text(setting, setting.default)}{' ' + setting.unit if setting.unit else ''}")
+    default, unit = setting.default, setting.unit
+    # Below 1, a number of steps is a share of all steps.
+    unit = "of all steps" if unit == "steps" and isinstance(default, float) and 0 < default < 1 else unit
+    lines.append(f"  default: {display_text(setting, default)} {unit}".rstrip())
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []
     lines += [f"  speed:   {setting.speed}"] if setting.speed else []
     value_text = display_text(setting, value_of(loaded.config, setting.key))
