@@ -155,10 +155,9 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
 
 def size_words(offer: "DownloadOffer | PublishOffer") -> str:
     """Return the size of a transfer in words, such as `1.2 GiB in 4 files`."""
-    from tui_trainer.downloading.hub import counted
-    from tui_trainer.units import format_bytes
+    from tui_trainer.units import format_bytes, quantity
 
-    return f"{format_bytes(offer.size_bytes)} in {counted(offer.files)}"
+    return f"{format_bytes(offer.size_bytes)} in {quantity(len(offer.files), 'file')}"
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -38,11 +38,6 @@ def settings_words(patch: Patch) -> str:
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in patch.items())
 
 
-def settings_count(count: int) -> str:
-    """Return a number of settings as text: `1 setting`, `2 settings`."""
-    return f"{count} setting{'' if count == 1 else 's'}"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """A setting whose value differs between two states of a config."""

@@ -74,6 +74,11 @@ def unit_text(setting: Setting, value: Any) -> str:
     return setting.unit
 
 
+def value_text(setting: Setting, value: Any) -> str:
+    """Return the value with its unit: `8 rows`, `0.05 of all steps`, `auto`."""
+    return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()
+
+
 def toml_text(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return ("true" if value else "false") if isinstance(value, bool) else number_text(value)

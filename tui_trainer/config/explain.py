@@ -3,7 +3,7 @@
 from difflib import get_close_matches
 from functools import cache
 
-from tui_trainer.config.editing import display_text
+from tui_trainer.config.editing import display_text, value_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import LoadedConfig, all_settings, did_you_mean, value_of
 from tui_trainer.config.removed import MEANT, nearest_setting
@@ -36,14 +36,11 @@ def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     """Return the lines about a setting: its help, type, default and effects, and its value with its source."""
     lines = [setting.key, f"  {setting.help}", f"  type:    {setting.expected}"]
     lines += [f"           {line}" for line in setting.choice_help]
-    default, unit = setting.default, setting.unit
-    # Below 1, a number of steps is a share of all steps.
-    unit = "of all steps" if unit == "steps" and isinstance(default, float) and 0 < default < 1 else unit
-    lines.append(f"  default: {display_text(setting, default)} {unit}".rstrip())
+    lines.append(f"  default: {value_text(setting, setting.default)}")
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []
     lines += [f"  speed:   {setting.speed}"] if setting.speed else []
-    value_text = display_text(setting, value_of(loaded.config, setting.key))
-    return [*lines, f"  now:     {value_text}  (from {loaded.where(setting.key)})"]
+    now_text = display_text(setting, value_of(loaded.config, setting.key))
+    return [*lines, f"  now:     {now_text}  (from {loaded.where(setting.key)})"]
 
 
 # One group for each TOML table, in the order in which a user decides. Other tables come last, under their own names.

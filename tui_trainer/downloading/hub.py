@@ -95,11 +95,6 @@ class DownloadOffer:
         return sum(file.size_bytes for file in self.files)
 
 
-def counted(files: Sequence[object]) -> str:
-    """Return a number of files in words: `1 file`, `2,000 files`."""
-    return quantity(len(files), "file")
-
-
 Ask = Callable[[DownloadOffer], bool]
 
 
@@ -354,7 +349,7 @@ def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
     """Return a description of the files in `listed` that are not in `files` and thus not downloaded."""
     unimportant = {*(file.name for file in files), ".gitattributes", *ABOUT}
     left_out_names = [file.name for file in listed if file.name not in unimportant]
-    return f"{counted(left_out_names)} ({_endings(left_out_names)})" if left_out_names else ""
+    return f"{quantity(len(left_out_names), 'file')} ({_endings(left_out_names)})" if left_out_names else ""
 
 
 def _endings(names: Iterable[str]) -> str:

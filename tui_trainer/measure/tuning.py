@@ -53,8 +53,7 @@ from tui_trainer.measure.turns import (
 )
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, GROUP_BY_LENGTH, MICRO, PACKING
-from tui_trainer.planning.effective_batch import LEAST_STEPS as LEAST_STEPS_OF_A_RUN
-from tui_trainer.planning.effective_batch import most_rows_of_step
+from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN, most_rows_of_step
 from tui_trainer.planning.fused_kernels import KERNELS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import is_busy

@@ -149,16 +149,17 @@ def checkpointing_cost(
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
     """Return the operations of matmuls for one input token, or for one answer token of an encoder-decoder."""
     parameters = shape.matrix_parameters_read(reads)
-    layer_kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
-    adapter_count = sum(kind.count * kind.uses * setup.lora_rank * (kind.inputs + kind.outputs) for kind in layer_kinds)
-    flops = 6.0 * parameters if setup.method == "full" else 4.0 * parameters + 6.0 * adapter_count
+    kinds = (kind for kind in setup.adapted(shape) if kind.reads == reads)
+    adapter_parameters = setup.lora_rank * sum(kind.count * kind.uses * (kind.inputs + kind.outputs) for kind in kinds)
+    flops = 6.0 * parameters if setup.method == "full" else 4.0 * parameters + 6.0 * adapter_parameters
     if setup.freezes_layers:
         # Forward through all layers, backward through the last ones, and the gradients of the trained weights.
         backward_share = setup.backward_layers / max(shape.layers, 1)
         flops = 2.0 * parameters * (1 + min(backward_share, 1.0) + setup.trained_parameters / max(shape.parameters, 1))
     if setup.gradient_checkpointing:
-        head_sum = sum(linear.matrix_parameters for linear in shape.linears if linear.is_head and linear.reads == reads)
-        flops += 2.0 * (parameters - head_sum + adapter_count)
+        heads = (linear for linear in shape.linears if linear.is_head and linear.reads == reads)
+        head_parameters = sum(linear.matrix_parameters for linear in heads)
+        flops += 2.0 * (parameters - head_parameters + adapter_parameters)
     return flops
 
 
@@ -182,13 +183,14 @@ def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
     """Return the launch overhead of one pass, forward and backward, in seconds.
 
-    It counts as 0 for compiled layers, which have fewer operations that nobody has counted.
+    It is 0 for compiled layers, whose fewer operations were not counted.
     """
+    if setup.compiled:
+        return 0.0
     is_separate = setup.lora_dropout or setup.use_dora
     adapter_operations = OPERATIONS_OF_SEPARATE_ADAPTER if is_separate else OPERATIONS_OF_ADAPTER
     operation_count = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
     operation_count += adapter_operations * sum(layer.count * layer.uses for layer in setup.adapted(shape))
-    operation_count *= not setup.compiled
     slowdown = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
     return operation_count * OPERATION_SECONDS * slowdown
 

@@ -26,13 +26,13 @@ from tui_trainer.units import GIB, quantity
 
 EPOCHS = "training.num_train_epochs"
 # With fewer updates a pretrained model learns little, at any batch size: 300 are 3 epochs of 3,200 rows at 32 a step.
-LEAST_STEPS = 300
-# Small data gets more epochs rather than smaller steps: a BERT of 23 million weights that learned from 30 texts reached
-# a macro F1 of 0.62 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
+LEAST_STEPS_OF_A_RUN = 300
+# Small data gets more epochs rather than smaller steps: a BERT of 22 million weights that learned from 30 texts reached
+# a macro F1 of 0.57 in 10 epochs with 8 rows per step, and 0.40 in 3 epochs with 1 row.
 LEAST_ROWS = 8
 USUAL_EPOCHS, MOST_EPOCHS = 3, 10
-# Warm-up and decay alone take dozens of updates. With fewer than 100 steps a run is warned about.
-FEWEST_STEPS, GOOD_STEPS = 100, 200
+# Warm-up and decay alone take dozens of updates, so a check warns about shorter runs, and proposes GOOD_STEPS.
+WARNED_STEPS, GOOD_STEPS = 100, 200
 _MOST_ROWS = 10**7
 
 
@@ -58,7 +58,7 @@ def with_rows_of_step(
     largest_step = most_rows_of_step(loaded.config.training.num_train_epochs, facts.rows)
     rows = min(suitable_rows, max(largest_step, 1 if loaded.config.distributed.processes == "auto" else process_count))
     if rows < suitable_rows:
-        limit_reason = f"with more, {quantity(facts.rows, 'row')} would give fewer than {LEAST_STEPS} steps"
+        limit_reason = f"with more, {quantity(facts.rows, 'row')} would give fewer than {LEAST_STEPS_OF_A_RUN} steps"
         reason = f"auto: {rows}, because {limit_reason}; without this limit: {reason}"
     else:
         reason = f"auto: {reason}"
@@ -117,15 +117,15 @@ def is_automatic(loaded: LoadedConfig) -> bool:
 
 
 def most_rows_of_step(epochs: float | Auto, rows: int) -> int:
-    """Return the largest power of two of rows per step with which `epochs` over `rows` rows have `LEAST_STEPS` steps.
+    """Return the largest power of two of rows per step that leaves `LEAST_STEPS_OF_A_RUN` steps in the epochs.
 
     It is at least `LEAST_ROWS`, unless the data has fewer rows.
     """
     epochs = USUAL_EPOCHS if epochs == "auto" else epochs
-    return _power_of_two(max(epochs * rows / LEAST_STEPS, min(LEAST_ROWS, rows)))
+    return _power_of_two_up_to(max(epochs * rows / LEAST_STEPS_OF_A_RUN, min(LEAST_ROWS, rows)))
 
 
-def _power_of_two(most: float) -> int:
+def _power_of_two_up_to(most: float) -> int:
     return 1 << max(0, math.floor(most).bit_length() - 1)
 
 
@@ -171,7 +171,7 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     rows, rows_text = nearest_batch.rows, f"{nearest_batch.rows} rows of {nearest_batch.tokens} tokens"
     if nearest_batch.tokens != max_length:
         # Longer rows give fewer rows for the same tokens, but not fewer than the learning rate is meant for.
-        rows = max(least_rows, _power_of_two(nearest_batch.rows * nearest_batch.tokens / max_length))
+        rows = max(least_rows, _power_of_two_up_to(nearest_batch.rows * nearest_batch.tokens / max_length))
         rows_text = f"{rows} rows of {max_length} tokens, because {rows_text} keep the GPU busy"
     return rows, f"{rows_text} (hardware profile {profile.name}: {nearest_batch.source})"
 

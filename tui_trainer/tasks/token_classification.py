@@ -42,6 +42,7 @@ from tui_trainer.tasks.parts.starts_from_model import WordInputs, find_model_fac
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.tasks.parts.word_windows import WordTokens, windows_of
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import quantity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -361,10 +362,10 @@ class TaggedWords(TableReader):
             subject = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"
             notes.append(f"{subject} inside a word; the whole word gets the tag")
         if self._utf16_rows:
-            subject = "1 row counts" if self._utf16_rows == 1 else f"{self._utf16_rows:,} rows count"
+            subject = quantity(self._utf16_rows, "row", "count")
             notes.append(f"{subject} span positions in UTF-16 units, as JavaScript does")
         if self._model_labels and tuple(self._numbers) == self._model_labels:
-            notes.append(f"the model already has these tags and keeps their numbers: {listed(self._model_labels)}")
+            notes.append(f"the model already has these tags, so they keep their ids: {listed(self._model_labels)}")
         return notes
 
 

@@ -183,7 +183,7 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
             ("e", "evaluate", lambda: evaluate(bench, folder)),
             ("E", "evaluate on a file", lambda: _ask_for_data(bench, "Evaluate on", partial(evaluate, bench, folder))),
             ("p", "predict on a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
-            ("b", "bench: measure its speed", lambda: bench_run(bench, folder)),
+            ("b", "bench: measure how fast the model answers", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),
         ]
     return [*answers, ("r", "write a report", lambda: report(bench, folder)), *own_answers(bench, folder)]

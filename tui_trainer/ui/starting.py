@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tui_trainer.config.changes import Change, Patch, settings_count, settings_words
+from tui_trainer.config.changes import Change, Patch, settings_words
 from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
@@ -396,7 +396,8 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
         if isinstance(result, Exception) or not result[1]:
             load(result if isinstance(result, Exception) else result[0])
         else:
-            heading = f"Use the settings of {one_line(folder.name, 40)} with {settings_count(len(result[1]))} changed?"
+            count_text = quantity(len(result[1]), "setting")
+            heading = f"Use the settings of {one_line(folder.name, 40)} with {count_text} changed?"
             ask_to_apply(bench, heading, result[1], partial(load, result[0]))
 
     def load(text: str | Exception) -> None:

@@ -21,6 +21,7 @@ from tui_trainer.ui.keymap import in_keys
 from tui_trainer.ui.own_processes import Exports, Gains, Measurement, Tool
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
+from tui_trainer.units import quantity
 from tui_trainer.worker.asking import end_workers, shapes_worker
 
 if TYPE_CHECKING:
@@ -143,9 +144,9 @@ class Workbench:
         self._draft: Draft | None = None
         """Draft with `old_edits`; None once it was offered to the user."""
         self.has_no_runs = False
-        self.living_runs: Sequence[RunFolder] = []
-        """Active runs on this machine, the newest last, when a page was opened last."""
         """Whether the index of runs is empty; False until it was read."""
+        self.living_runs: Sequence[RunFolder] = []
+        """Active runs on this machine when a page was last opened, the newest last."""
         self.start_wanted = False
         """Whether the user pressed the key to start before there was a plan."""
         self.is_attaching = False
@@ -643,8 +644,8 @@ class Workbench:
 
     def patch_words(self, patch: Mapping[str, Any]) -> str:
         """Return the changed settings with their new values, or their count if that is too long for a message."""
-        from tui_trainer.config.changes import settings_count, settings_words
+        from tui_trainer.config.changes import settings_words
 
-        changes_text = one_line(settings_words(patch))
-        count_text = f"{settings_count(len(patch))} ({self.app.key_of('config.changed_only')} on Config lists them)"
-        return changes_text if len(changes_text) <= _PATCH_CHARACTERS else count_text
+        if len(changes_text := one_line(settings_words(patch))) <= _PATCH_CHARACTERS:
+            return changes_text
+        return f"{quantity(len(patch), 'setting')} ({self.app.key_of('config.changed_only')} on Config lists them)"

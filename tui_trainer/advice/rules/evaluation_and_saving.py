@@ -29,7 +29,7 @@ from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
-from tui_trainer.planning.effective_batch import LEAST_STEPS
+from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
@@ -45,7 +45,7 @@ _BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
 # A run that takes up to half of the free space on a disk leaves room for the next run.
 _ROOMY_SHARE = 0.5
 # In fewer epochs or steps a run has no time to overfit.
-_MANY_EPOCHS, _MANY_STEPS = 5, LEAST_STEPS
+_MANY_EPOCHS, _MANY_STEPS = 5, LEAST_STEPS_OF_A_RUN
 _PATIENCE = 3
 _EVAL_SHARE = EvaluationSection().eval_steps
 # Two evaluations whose losses are this many times the best loss are not noise.

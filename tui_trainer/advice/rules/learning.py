@@ -30,7 +30,7 @@ from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OP
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
-from tui_trainer.planning.effective_batch import EPOCHS, FEWEST_STEPS, GOOD_STEPS, MOST_EPOCHS
+from tui_trainer.planning.effective_batch import EPOCHS, GOOD_STEPS, MOST_EPOCHS, WARNED_STEPS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
@@ -153,7 +153,7 @@ def steps(context: Context) -> Verdict:
         f"{quantity(steps, 'step')}, {format_number(epochs)} epochs of {quantity(plan.steps_per_epoch.value, 'step')}"
     )
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
-    if steps < FEWEST_STEPS and (epochs < MOST_EPOCHS or context.config.is_from_scratch):
+    if steps < WARNED_STEPS and (epochs < MOST_EPOCHS or context.config.is_from_scratch):
         # Change the setting that determines the number of steps now.
         good_epochs = float(math.ceil(GOOD_STEPS / plan.steps_per_epoch.value))
         has_max_steps = bool(context.config.training.max_steps)

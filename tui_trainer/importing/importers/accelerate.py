@@ -89,7 +89,7 @@ IMPORTER = Importer(
             "rdzv_backend same_network main_training_function mpirun_config mpirun_config.*": NotNeeded(
                 "tui-trainer starts its processes itself"
             ),
-            "compute_environment": Only(("LOCAL_MACHINE",), "training runs on this machine"),
+            "compute_environment": Only(("LOCAL_MACHINE",), "tui-trainer trains on the machine where you start it"),
             "gpu_ids": Automatic("the GPUs with the most free memory are used; choose with --gpu"),
             """enable_cpu_affinity debug ipex_* deepspeed_config.deepspeed_moe_layer_cls_names
             deepspeed_config.*""": hf.OTHER_TOOL,

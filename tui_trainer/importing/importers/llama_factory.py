@@ -198,8 +198,8 @@ IMPORTER = Importer(
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "{} here"),
             "split_special_tokens": Refused(
-                "for plain texts, set it in tokenizer_config.json; in chats, all special tokens are split here, except "
-                "those of the template"
+                "for plain texts, set it in tokenizer_config.json; in chats, special tokens in a message are "
+                "always split, and those of the template never"
             ),
             "init_special_tokens": Only(
                 ("noise_init",), f"{MEAN_ROWS}, without noise", f"{MEAN_ROWS}, not from descriptions"

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 
 from tui_trainer.advice.checklist import ALL, Finding, counts, patch_words
 from tui_trainer.advice.contract import STATUSES, Group, Status
-from tui_trainer.config.changes import Change, settings_count, settings_words
+from tui_trainer.config.changes import Change, settings_words
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.planning.plan import Plan
@@ -26,6 +26,7 @@ from tui_trainer.ui.starting import ask_to_apply
 from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
+from tui_trainer.units import quantity
 
 _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
@@ -263,7 +264,7 @@ class ChecklistPage(ListPage):
         elif not patch:
             bench.tell("there are no fixes to apply", "warn")
         elif not bench.app.takes_text:
-            count = settings_count(len(patch))
+            count = quantity(len(patch), "setting")
             changes = [Change(key=key, old=document.value(key), new=new) for key, new in patch.items()]
             ask_to_apply(bench, f"Change {count}?", changes, partial(bench.apply, patch, f"{count} from the checklist"))
         bench.app.draw()

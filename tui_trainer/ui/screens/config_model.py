@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 from tui_trainer.config import editing
-from tui_trainer.config.changes import settings_count
 from tui_trainer.config.document import ConfigDocument
-from tui_trainer.config.editing import choices, display_text, parse, unit_text
+from tui_trainer.config.editing import choices, display_text, parse, unit_text, value_text
 from tui_trainer.config.explain import groups
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings
@@ -20,6 +19,7 @@ from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.search import IN_TEXT, match
 from tui_trainer.ui.widgets.settings_table import ListRow
+from tui_trainer.units import quantity
 
 _EDIT_IT = "press Enter to edit it"
 
@@ -252,7 +252,7 @@ class ConfigModel:
         count_before = len(self.document.changes())
         self.document.reset_all()
         reset_count = count_before - len(self.document.changes())
-        return f"reset {settings_count(reset_count)}; undo restores them" if reset_count else "nothing to reset"
+        return f"reset {quantity(reset_count, 'setting')}; undo restores them" if reset_count else "nothing to reset"
 
 
 def table_rows(
@@ -291,7 +291,3 @@ def _decided_text(key: str, planned: Planned[Any]) -> str:
     setting, value = all_settings()[key], planned.value
     text = f"{value:g}" if isinstance(value, float) else display_text(setting, value)
     return f"{'' if planned.exact else '~'}{text} {unit_text(setting, value)}".rstrip()
-
-
-def value_text(setting: Setting, value: object) -> str:
-    return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()

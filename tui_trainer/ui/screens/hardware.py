@@ -30,7 +30,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, fit, pad, title_
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of
 from tui_trainer.ui.widgets.pane import Area, KeyedPane, Scroller
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, format_bytes
+from tui_trainer.units import GIB, format_bytes, quantity
 
 LABEL = 11
 _BAR = 10
@@ -426,7 +426,8 @@ class HardwarePage(ListPage):
             self._is_trying = False
             if gpu_choice == self.bench.chosen_gpu:
                 self._trial = trial
-            message = f"benchmarks: {(count := len(trial['problems'])) or 'no'} problem{'s' * (count != 1)} found"
+            count = len(trial["problems"])
+            message = f"benchmarks: {quantity(count, 'problem') if count else 'no problems'} found"
             self.bench.tell(message, "warn" if count else "good")
             self.bench.app.draw()
 

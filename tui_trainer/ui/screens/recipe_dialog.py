@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from textual.events import Key
 
-from tui_trainer.config.changes import Change, RecipePreview, settings_count
+from tui_trainer.config.changes import Change, RecipePreview
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import all_settings, flatten
@@ -20,6 +20,7 @@ from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Glyphs, Line, Role, change_lines, paragraph, title_rule
 from tui_trainer.ui.workbench import Workbench, fitting_words
+from tui_trainer.units import quantity
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig
@@ -176,11 +177,11 @@ class RecipeDialog(SearchDialog[str | Profile]):
             return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {self._error}"), width, "bad")]
         changes, kept_changes = self._preview.changes, self._preview.stays
         lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
-        title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
+        title = f"Changes {quantity(len(changes), 'setting')}" if changes else "Changes nothing"
         note = "your own values are kept" if self._keeps_own else "your own values are dropped"
         heading = title_rule(title, width, glyphs, note)
         change_rows = _change_lines(changes, width, glyphs)
-        kept_title, kept_rows = f"Keeps {settings_count(len(kept_changes))} that you changed", list[Line]()
+        kept_title, kept_rows = f"Keeps {quantity(len(kept_changes), 'setting')} that you changed", list[Line]()
         if kept_changes:
             # These changes go from the recipe's value to the user's own value.
             own_changes = [Change(key=change.key, old=change.new, new=change.old) for change in kept_changes]

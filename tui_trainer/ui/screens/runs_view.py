@@ -22,7 +22,7 @@ from tui_trainer.runs.result import number, plain
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import spans
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, labelled, pad, paragraph, title_rule, width_of
-from tui_trainer.units import GIB, format_bytes
+from tui_trainer.units import GIB, format_bytes, quantity
 
 SIGNS: Final = "ABCDEF"
 """Letters of the compared runs, in the order in which they were marked."""
@@ -345,7 +345,7 @@ def _facts(run: RunOverview, now: datetime) -> dict[str, str]:
         "loss": f"{loss_words(run.loss)}, held out {loss_words(run.eval_loss)}",
         "best": "" if run.best is None else f"{plain(run.metric)} {number(run.best)}",
         "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in run.scores.items()),
-        "memory": f"ran out {shortages} time{'s' * (shortages > 1)}" if (shortages := run.out_of_memory_events) else "",
+        "memory": f"ran out {quantity(shortages, 'time')}" if (shortages := run.out_of_memory_events) else "",
         "started": f"{run.started_at[:16].replace('T', ' ')} UTC" if run.started_at else "",
         "last event": age_words(run, now) + " ago" * ((run.age_seconds(now) or 0) >= 0),
         "size": format_bytes(run.size_bytes) + f" (deleting it frees {format_bytes(run.freed_bytes or 0)})" * is_shared,
