@@ -635,8 +635,9 @@ class Workbench:
 
     def apply(self, patch: Mapping[str, Any], label: str) -> bool:
         """Change settings as one undoable step, and show the changes or the first problem. Return whether it worked."""
-        problems = self.document.patch(patch, label) if self.document else ()
-        if problems:
+        if self.document is None:
+            return False
+        if problems := self.document.patch(patch, label):
             self.tell(str(problems[0]), "bad")
         else:
             self.note_change(f"applied {self.patch_words(patch)}; {self.app.key_of('config.undo')} to undo", "good")
