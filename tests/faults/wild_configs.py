@@ -325,8 +325,8 @@ METHODS = (
     _of("llama_factory", "training only some layers at a time", use_badam=True),
     _of("llama_factory", "optimizers such as GaLore", use_galore=True),
     _of("llama_factory", "the architecture in config.json", mixture_of_depths="convert"),
-    _of("peft", "all adapters are plain", rank_pattern={"q_proj": 4}),
-    _of("peft", "all adapters are plain", bias="all"),
+    _of("peft", "only plain adapters", rank_pattern={"q_proj": 4}),
+    _of("peft", "only plain adapters", bias="all"),
     _of("peft", _PLACE, init_lora_weights="eva"),
     WildConfig(
         name="peft with a pattern among names of target_modules",
@@ -457,7 +457,7 @@ resume_from_checkpoint: null
             "training.lr_scheduler_type": "cosine", "training.warmup_steps": 0.1, "training.mixed_precision": "bf16",
         },
         defaults="llama_factory",
-        told=("(from dataset_info.json)", "(per device; --processes N multiplies this number"),
+        told=("(from dataset_info.json)", "(the batch size of one device; --processes N multiplies it"),
     ),
     WildConfig(
         name="LLaMA-Factory: all weights on conversations, split by ZeRO 3 over 8 devices",
@@ -545,7 +545,7 @@ resume_from_checkpoint: null
         beside=_list(talks={"file_name": "talks.jsonl", **_SHAREGPT}),
         values={**_FULL_VALUES, "data.path": "talks.jsonl", "task.loss_on": "completion", "data.packing": True,
                 "model.dtype": "bfloat16", "training.effective_batch_size": 4},
-        defaults="llama_factory", told=("the last turn of each conversation", "packed rows of several documents in"),
+        defaults="llama_factory", told=("the last turn of each conversation", "a number of packed rows in"),
     ),
     WildConfig(
         name="LLaMA-Factory: what is held out decides when to stop",
@@ -647,7 +647,7 @@ warmup_steps: 0
             ("two kinds of rows", {}, _SHAREGPT | {"columns": {"messages": "talk"}},
              ("dataset: ", "the data sets differ in columns, splits or number of rows")),
             ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: its rows are pref",)),
-            ("images in its list", {}, {"columns": {"images": "images"}}, ("its rows have images",)),
+            ("images in its list", {}, {"columns": {"images": "images"}}, ("the rows have images",)),
             ("a name that its list does not have", {"dataset": "sheap"}, {},
              ("dataset_info.json has no data set 'sheap'", "sheep")),
             ("sources mixed by chance", {"mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"}, {},
@@ -671,7 +671,7 @@ warmup_steps: 0
             ("OFT", {"finetuning_type": "oft", "oft_block_size": 32}, {}, ("finetuning_type: oft",)),
             ("FP8", {"fp8": True, "fp8_backend": "torchao"}, {}, ("fp8: true", "no FP8")),
             ("a number of rows held out", {"val_size": 200}, {},
-             ("val_size: 200", "the number counts rows of all data sets")),
+             ("val_size: 200", "a number of rows can only be held out")),
             ("both kinds of what is learnt", {"mask_history": True, "train_on_prompt": True}, {}, ("mask_history: ",)),
             ("tensor parallelism", {"tensor_model_parallel_size": 2}, {}, ("tensor_model_parallel_size: 2",)),
         )
@@ -828,7 +828,7 @@ special_tokens:
             "evaluation.eval_steps": 0.25, "checkpoint.save_steps": 0.25, "training.weight_decay": 0,
         },
         told=("special_tokens: {\"pad_token\": \"<pad>\"} (not needed: padding is excluded from the loss",
-              "in the other tool; for the same 32,768 tokens per step, set it to 32,768 / tokens per document",
+              "in the other tool; to keep 32,768 tokens per step, set it to 32,768 divided by the tokens per document",
               "data.max_length = 4096 (a longer text is split into several rows)"),
     ),
     WildConfig(
@@ -1013,7 +1013,7 @@ PUBLIC = (
         content={**_MIXTRAL, "bf16": "auto", "fp16": False, "deepspeed": "zero3.json"},
         beside={"zero3.json": json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})},
         values={**_MIXTRAL_VALUES, "training.mixed_precision": "bf16", "distributed.strategy": "deepspeed-3"},
-        defaults="axolotl", told=("bf16: auto (not needed: this key is auto, and another key sets a value)",),
+        defaults="axolotl", told=("bf16: auto (not needed: this key is auto, so the value of another key is used)",),
     ),
     WildConfig(
         name="axolotl: an adapter that trains further",
@@ -1021,7 +1021,7 @@ PUBLIC = (
                  "loraplus_lr_ratio": 4},
         values={"model.model_name_or_path": "out/first", "tuning.method": "lora", "training.learning_rate": 2e-4,
                 "task.type": "chat", "data.path": "hub:org/talks", "tuning.loraplus_lr_ratio": 4},
-        defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter keeps its own value)",
+        defaults="axolotl", told=("lora_r: 16 (not needed: training continues an adapter, which already has a value)",
                                   "base_model: org/m (not needed: the adapter's adapter_config.json"),
     ),
     WildConfig(
@@ -1067,7 +1067,7 @@ PUBLIC = (
         content={**_SFT, "dataset": "sheep", "val_size": 200}, beside=_list(sheep={"file_name": "sheep.json"}),
         values={**_SFT_VALUES, "data.path": "sheep.json", "data.split": "train[200:]",
                 "data.eval_split": "train[:200]"},
-        defaults="llama_factory", told=("the first rows, not random ones",),
+        defaults="llama_factory", told=("the first rows are held out, not random ones",),
     ),
     WildConfig(
         name="LLaMA-Factory: a text in blocks", content={**_SFT, "stage": "pt", "cutoff_len": 512, "lora_rank": 8},
@@ -1086,7 +1086,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 cannot be imported: the number counts rows of all data sets; set data.split",),
+        refused=("val_set_size: 64 cannot be imported: a number of rows can only be held out",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
@@ -1105,7 +1105,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: adapters on some layers, all of each",
         content={**_LORA, "peft_layers_to_transform": [0], "datasets": [_TALKS]},
-        refused=("peft_layers_to_transform: ", "lora_target_modules must list names one by one"),
+        refused=("peft_layers_to_transform: ", "lora_target_modules must be a list of module names"),
     ),
     WildConfig(
         name="peft: adapters on some layers, by a pattern",
@@ -1240,7 +1240,7 @@ use_liger: false
                 "evaluation.eval_steps": 100, "checkpoint.save_steps": 0.5, "training.num_train_epochs": 2,
                 "training.effective_batch_size": 16, "training.warmup_steps": 0.1, "model.kernels": "none",
                 "data.eval_split": "test", "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl", told=("the split that TRL evaluates on", "a longer text is split into several rows here"),
+        defaults="trl", told=("the split that TRL evaluates on", "here a longer text is split into several rows"),
     ),
     WildConfig(
         name="TRL: a list of data sets, which is not axolotl's",
@@ -1278,7 +1278,7 @@ per_device_train_batch_size: 2
                 "tuning.lora_alpha": 16, "tuning.lora_dropout": 0.1, "tuning.target_modules": "all-linear",
                 "tuning.use_rslora": True, "data.packing": True, "data.max_length": 4096,
                 "training.effective_batch_size": 2, "task.loss_on": "all"},
-        defaults="trl", told=("the batch size counts documents here, but packed rows of several documents in",),
+        defaults="trl", told=("the batch size is a number of documents here, but a number of packed rows in",),
     ),
     WildConfig(
         name="TRL: adapters whose layers are not named",
@@ -1390,7 +1390,7 @@ gradient_accumulation_steps: 2
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.packing": False,
                 "distributed.strategy": "deepspeed-3", "distributed.processes": 2, "training.effective_batch_size": 16,
                 "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl", told=("per device in the file, multiplied here by 2 devices",),
+        defaults="trl", told=("the batch size of one device in the file, multiplied by --processes 2",),
     ),
     WildConfig(
         name="TRL: a launch file beside it",
@@ -1403,7 +1403,7 @@ gradient_accumulation_steps: 2
     ),
     _of("trl", "the start of a long row is kept", truncation_mode="keep_end"),
     _of("trl", "texts end with the tokenizer's own", eos_token="<|im_end|>"),
-    _of("trl", "only cosine_with_min_lr and warmup_stable_decay take arguments", lr_scheduler_kwargs={"num_cycles": 2}),
+    _of("trl", "only the schedules cosine_with_min_lr and", lr_scheduler_kwargs={"num_cycles": 2}),
     _of("trl", "the only supported optimizer arguments", optim_args="betas=0.9"),
     _of("trl", "one optimizer updates all", optim_target_modules=["attn"]),
     _of("trl", "adapters are trained on 16-bit", load_in_8bit=True),
@@ -1532,7 +1532,7 @@ same_network: true
 """,
         values={"distributed.strategy": "ddp", "distributed.processes": 2, "distributed.nodes": 2,
                 "distributed.rendezvous": "10.0.0.1:29500", "training.mixed_precision": "bf16"},
-        told=("set on each further machine with `tui-trainer join --node-rank`",),
+        told=("run `tui-trainer join --node-rank` on each further machine",),
     ),
     WildConfig(
         name="accelerate: numbers of 8 bits",
@@ -1575,7 +1575,7 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
                 "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
                 "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
-        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size counts documents here"),
+        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size is a number of documents here"),
     ),
     WildConfig(
         name="run_clm: the tokenizer of another model",
@@ -1637,7 +1637,7 @@ ARGUMENTS = (
     ),
     _of("training_script", "on 4-bit weights, only adapters", use_qlora=True, use_lora=False),
     _of("training_script", "the tokenizer and config.json must be", tokenizer="org/other"),
-    _of("peft", "all adapters are plain", velora_config={"rank": 1}),
+    _of("peft", "only plain adapters", velora_config={"rank": 1}),
     _of("peft", "only plain LoRA is supported", use_something_new=True),
     WildConfig(
         name="DeepSpeed's JSON with Adam of another kind",
@@ -1683,11 +1683,11 @@ learning_rate = 1e-4
     ),
     WildConfig(
         name="TOML of nobody's", content='[flock]\nsheep = 3\n', file="flock.toml",
-        refused=("is TOML of another tool, which is not supported (flock)",),
+        refused=("is a TOML file of an unsupported tool (keys found: flock)",),
     ),
     WildConfig(
         name="TOML of this program", content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n', file="mine.toml",
-        refused=("is TOML, which needs no import", "tui-trainer plan mine.toml"),
+        refused=("is a TOML config of tui-trainer, which needs no import", "tui-trainer plan mine.toml"),
     ),
 )  # fmt: skip
 

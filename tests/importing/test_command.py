@@ -69,7 +69,7 @@ def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
     given = {"model_name_or_path": "m", "max_length": 64, "chat_template": template}
     (tmp_path / "sft.yaml").write_text(json.dumps(given))
     assert main(["import", "sft.yaml", "--as", "trl"]) == 2
-    assert "--to OUT.toml writes this file next to OUT.toml" in capsys.readouterr().err
+    assert "--to OUT.toml writes that file next to OUT.toml" in capsys.readouterr().err
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 0
     config = load(Request(config_file=out), lambda name: (None, "")).config
     beside = out.with_suffix(".jinja")

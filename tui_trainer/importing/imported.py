@@ -161,7 +161,9 @@ def import_file(
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]
-    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="named by --without") for name in without]
+    ignored = [
+        LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="left out by --without") for name in without
+    ]
     imported = Imported(
         path=path,
         importer=importer,
@@ -200,10 +202,12 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     """Add a note to the batch size of packed data, which counts documents here and packed rows in the other tool."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
-    note = "the batch size counts documents here, but packed rows of several documents in the other tool"
+    note = "the batch size is a number of documents here, but a number of packed rows in the other tool"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
-        note += f"; for the same {tokens} tokens per step, set it to {tokens} / tokens per document (see the plan)"
+        note += (
+            f"; to keep {tokens} tokens per step, set it to {tokens} divided by the tokens per document (see the plan)"
+        )
     return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, note))))
 
 

@@ -33,7 +33,7 @@ def read_foreign(path: Path) -> dict[str, Any]:
     """Read a config file as keys and values. Raises ConfigError with the file, the line and the reason."""
     where = str(path)
     if path.suffix.lower() in _PROSE:
-        hint = "copy its keys and values into a YAML file"
+        hint = "copy the keys and values into a YAML file"
         raise ConfigError("is a program or a text, not a config", where=where, hint=hint)
     hint, adapter_file = "use a config in YAML or JSON", path / _ADAPTER
     with suppress(OSError):

@@ -100,9 +100,9 @@ IMPORTER = Importer(
             f"{_LR} {_PEAK}": _to("training.learning_rate"),
             "scheduler.params.warmup_min_lr": Only((0, "auto"), "the warm-up starts at 0", "{} here"),
             "scheduler.params.warmup_type": Only(("linear",), "the warm-up is linear", "{} here"),
-            "scheduler.params.total_num_steps": Only(("auto",), "a schedule ends with the run", "{} here"),
+            "scheduler.params.total_num_steps": Only(("auto",), "a schedule always ends with the run", "{} here"),
             "scheduler.params.cos_min_ratio": _to("training.min_lr_rate"),
-            "scheduler.*": Refused("schedules take no other argument"),
+            "scheduler.*": Refused("other arguments of schedules are not supported"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
                 "stages 2 and 3 use DeepSpeed; stage 1 uses fsdp, which also splits weights and gradients",

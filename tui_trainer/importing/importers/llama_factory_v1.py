@@ -94,7 +94,7 @@ IMPORTER = Importer(
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
             "optim_config": Refused("optimizers with extra arguments are not supported; nearest: adamw_torch, muon"),
-            "lr_scheduler_config": Refused("LLaMA-Factory v1 has this key but no schedules; remove it"),
+            "lr_scheduler_config": Refused("LLaMA-Factory v1 has no schedules; remove this key"),
             "save_steps save_total_limit": "checkpoint.*",
             "save_ckpt_as_hf": Always("weights are saved as safetensors"),
             "resume_from_checkpoint": hf.RESUMED,

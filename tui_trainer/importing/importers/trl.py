@@ -116,7 +116,7 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
         return
     if len(configurations) != 1 or has_several_shares or any(part != first_parts for part in parts_by_name.values()):
         why = "a run has one configuration and the same splits for all data sets, but this list has several"
-        done.leave(Why.REFUSED, f"{why}; nearest: one file with all rows as data.path", *source_keys)
+        done.leave(Why.REFUSED, f"{why}; set data.path to one file with all rows", *source_keys)
         return
     done.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts_by_name], *source_keys)
     weights = [share for weights in shares_by_name.values() for share in weights]
@@ -221,7 +221,7 @@ IMPORTER = Importer(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
             "max_length max_seq_length": To(
-                "data.max_length", "TRL truncates longer rows; a longer text is split into several rows here"
+                "data.max_length", "TRL truncates longer rows, but here a longer text is split into several rows"
             ),
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed like training rows"),
