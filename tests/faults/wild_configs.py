@@ -828,7 +828,7 @@ special_tokens:
             "evaluation.eval_steps": 0.25, "checkpoint.save_steps": 0.25, "training.weight_decay": 0,
         },
         told=("special_tokens: {\"pad_token\": \"<pad>\"} (not needed: padding is excluded from the loss",
-              "in the other tool; to keep 32,768 tokens per step, set it to 32,768 divided by the tokens per document",
+              "in the other tool; for 32,768 tokens per step, divide 32,768 by the tokens per document",
               "data.max_length = 4096 (a longer text is split into several rows)"),
     ),
     WildConfig(
@@ -1575,7 +1575,7 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
                 "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
                 "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
-        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size is a number of documents here"),
+        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size is a number of documents"),
     ),
     WildConfig(
         name="run_clm: the tokenizer of another model",
@@ -1687,7 +1687,7 @@ learning_rate = 1e-4
     ),
     WildConfig(
         name="TOML of this program", content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n', file="mine.toml",
-        refused=("is a TOML config of tui-trainer, which needs no import", "tui-trainer plan mine.toml"),
+        refused=("is already a config of tui-trainer", "tui-trainer plan mine.toml"),
     ),
 )  # fmt: skip
 

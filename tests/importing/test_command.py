@@ -29,7 +29,7 @@ def test_the_config_goes_to_standard_output_and_the_report_to_standard_error(cap
     }
     assert "warmup_ratio: 0.1 -> training.warmup_steps = 0.1 (a share of all steps)\n" in shown.err
     assert 'lr_scheduler_type: cosine -> training.lr_scheduler_type = "cosine"\n' in shown.err
-    assert "(transformers): also fits trl, training_script" in " ".join(shown.err.split())
+    assert "(transformers): the keys also match trl, training_script" in " ".join(shown.err.split())
 
 
 def test_to_writes_the_file_and_names_the_next_command(capsys, tmp_path):

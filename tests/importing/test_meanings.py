@@ -286,9 +286,7 @@ def test_the_effective_batch_is_the_product_of_its_parts(read, subtests):
             assert reason in rewrite.reason
     assert read({"model_name_or_path": "org/m"}, "trl", devices=4).values[BATCH] == 32
     given = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "packing": True}
-    assert any(
-        "the batch size is a number of documents here" in rewrite.reason for rewrite in read(given, "trl").rewrites
-    )
+    assert any("the batch size is a number of documents" in rewrite.reason for rewrite in read(given, "trl").rewrites)
 
 
 def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
@@ -387,7 +385,7 @@ def test_schedules_are_imported_with_their_arguments(read, subtests):
 WRONG_ARGUMENTS = [
     ({**FLOOR}, None, "must contain min_lr_rate or min_lr, not both"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "min_lr": 1e-5}, "not both"),
-    ({**FLOOR}, {"min_lr": 1e-5}, "min_lr becomes a share of it"),
+    ({**FLOOR}, {"min_lr": 1e-5}, "min_lr becomes a share of learning_rate"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "num_cycles": 2}, "num_cycles; supported values: num_cycles = 0.5"),
     ({**FLOOR}, {"min_lr_rate": 1.5}, "training.min_lr_rate must be"),
     ({**FLOOR}, [0.1], "lr_scheduler_kwargs must be a table"),

@@ -90,9 +90,7 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
         if columns.get(name, name) != name:
             raise ValueError(f"the {name} column must be called {name}, not {one_line(columns[name], 40)}")
     if (weight := entry.get("weight")) not in (None, 1):
-        raise ValueError(
-            f"the weight {weight} is not supported; set data.weights to how often the rows of each data set are used"
-        )
+        raise ValueError(f"the weight {weight} is not supported; set data.weights to how often rows are used")
     for name, setting in _PART.items():
         value = entry.get(name)
         if value not in (None, "") and (name, value) != ("split", "train"):

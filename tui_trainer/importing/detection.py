@@ -140,11 +140,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
 def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError if the file is not a training config but, for example, the config.json of a model."""
     if file_kind := _title(NO_TRAINING, raw):
-        hint = (
-            "give the folder of the model: tui-trainer --model FOLDER"
-            if "of a model" in file_kind
-            else "use a training config"
-        )
+        hint = "try `tui-trainer --model FOLDER`" if "of a model" in file_kind else "use a training config"
         raise ConfigError(f"is {file_kind}, not a training config", where=where, hint=hint)
 
 
@@ -157,9 +153,7 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     if not any(key in settings or key in ("schema_version", "profile") for key in keys):
         message = f"is a TOML file of an unsupported tool (keys found: {_listed(list(raw))})"
         raise ConfigError(message, where=where, hint="use a config in YAML or JSON")
-    raise ConfigError(
-        "is a TOML config of tui-trainer, which needs no import", where=where, hint=f"try `tui-trainer plan {where}`"
-    )
+    raise ConfigError("is already a config of tui-trainer", where=where, hint=f"try `tui-trainer plan {where}`")
 
 
 def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,9 +155,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
     if floor_share is None:
         floor_value, peak_rate = number(floor_rate), number(done.given.get("learning_rate"))
         if floor_value is None or not peak_rate:
-            raise ValueError(
-                "min_lr and learning_rate must be numbers, because min_lr becomes a share of it (or set min_lr_rate)"
-            )
+            raise ValueError("min_lr becomes a share of learning_rate, so min_lr and learning_rate must be numbers")
         floor_share = floor_value / peak_rate
     _refuse_arguments(arguments, num_cycles=0.5)
     return {SCHEDULE_KEY: "cosine", _FLOOR: floor_share}
@@ -226,11 +224,7 @@ def trackers(done: Conversion, given: Given) -> None:
         reason = f"not supported: {other_names}; {available_text}" if other_names else ""
         done.write("logging.report_to", ", ".join(supported_names), given, reason=reason)
     elif given.is_off or names in (["none"], ["all"]):
-        done.leave(
-            Why.NOT_NEEDED,
-            "metrics are always written to the run's journal; set trackers with logging.report_to",
-            given,
-        )
+        done.leave(Why.NOT_NEEDED, "the journal always has the metrics; set trackers with logging.report_to", given)
     else:
         done.leave(Why.NOT_SUPPORTED, available_text, given)
 
@@ -318,9 +312,7 @@ def start_adapter(
         done.leave(Why.REFUSED, "a run can start from only one adapter; merge the others into the model first", adapter)
         return
     folder = str(Path(paths[0]) / str(inside.value)) if inside else paths[0]
-    done.write(
-        MODEL_KEY, folder, adapter, inside, reason="the adapter; the base model is read from its adapter_config.json"
-    )
+    done.write(MODEL_KEY, folder, adapter, inside, reason="the base model is read from the adapter")
     model_key = done.first(*models.split())
     done.leave(Why.NOT_NEEDED, "the base model is read from the adapter's adapter_config.json", model_key)
     done.goes_on = not merges or not merges.is_on
@@ -544,7 +536,7 @@ def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str
     interval = given.number
     given_epochs = next((count for name in epochs if name and (count := name.number)), None)
     total_epochs = given_epochs or epochs_default
-    reason = f"every {interval or 0:g} epochs, {total_epochs:g} epochs in total{'' if given_epochs else ' (from the recipe)'}"
+    reason = f"every {interval or 0:g} of {total_epochs:g} epochs{'' if given_epochs else ' (from the recipe)'}"
     times_per_epoch = 1 / interval if interval is not None and interval > 0 else interval
     _write_share(done, key, given, times_per_epoch if total_epochs > 0 else None, total_epochs, reason)
 

@@ -161,9 +161,7 @@ def import_file(
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]
-    ignored = [
-        LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="left out by --without") for name in without
-    ]
+    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without") for name in without]
     imported = Imported(
         path=path,
         importer=importer,
@@ -205,9 +203,7 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     note = "the batch size is a number of documents here, but a number of packed rows in the other tool"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
-        note += (
-            f"; to keep {tokens} tokens per step, set it to {tokens} divided by the tokens per document (see the plan)"
-        )
+        note += f"; for {tokens} tokens per step, divide {tokens} by the tokens per document (see the plan)"
     return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, note))))
 
 

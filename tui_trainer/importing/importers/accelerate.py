@@ -79,9 +79,7 @@ IMPORTER = Importer(
         {
             "distributed_type": Refused("set distributed.strategy instead"),
             "num_processes": "distributed.processes",
-            "num_machines": Same(
-                (1,), "the run uses one machine", "set num_processes to the number of processes on all machines"
-            ),
+            "num_machines": Same((1,), "there is one machine", "set num_processes to the total of all machines"),
             "mixed_precision": To(
                 "training.mixed_precision", values={**_NO, "fp8": Refused("8-bit training is not supported")}
             ),

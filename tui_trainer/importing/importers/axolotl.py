@@ -336,7 +336,7 @@ IMPORTER = Importer(
             "eval_sample_packing": Automatic("held-out rows are packed like training rows"),
             "pretrain_multipack_attn": Same((True,), "packed documents do not attend to each other here"),
             "pretraining_sample_concatenation": hf.PACKING,
-            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest row of their batch, or packed"),
+            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest of a batch, or packed"),
             "curriculum_sampling": Refused("rows are shuffled in each epoch"),
             "shuffle_merged_datasets": Only((True,), "streamed rows are always shuffled here"),
             "shuffle_before_merging_datasets": Always("rows are shuffled in each epoch"),
@@ -398,7 +398,7 @@ IMPORTER = Importer(
             # What is watched and saved.
             "strict": Always("unknown settings are always an error"),
             "auto_resume_from_checkpoints": hf.RESUMED,
-            "save_first_step dynamic_checkpoint": Off("to save a checkpoint at any time, run `tui-trainer ask RUN save`"),
+            "save_first_step dynamic_checkpoint": Off("`tui-trainer ask RUN save` saves at any time"),
             "loss_watchdog_threshold": Off("a NaN or infinite loss is reported, but does not stop the run"),
             "loss_watchdog_patience": NotNeeded("only used with loss_watchdog_threshold"),
             """do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split eval_table_size
