@@ -118,7 +118,7 @@ def test_a_second_source_is_held_out_whole(data):
     entry = prepared(data, write(data.parent / "eval.jsonl", others))
     assert rows_of(entry.eval_path) == [[*ids, END] for ids in encode(others)]
     assert rows_of(entry.train_path) == [[*ids, END] for ids in encode(numbered(30))]
-    assert "data.jsonl" in entry.source and "measured on eval.jsonl" in entry.source
+    assert "data.jsonl" in entry.source and "evaluated on eval.jsonl" in entry.source
     others = numbered(30)
     entry = prepared(data, write(data.parent / "eval.jsonl", others), max_chars=50)
     assert entry.counts.eval_documents == 30
@@ -263,7 +263,7 @@ def test_weighted_rows_depend_on_the_seed_alone(tmp_path):
     other = mixed(paths, **{**changes, "seed": 7})
     assert other.counts.train_rows == again.counts.train_rows == 30 + 12
     assert rows_of(other.train_path) != rows_of(again.train_path)
-    message = r"b\.csv .*a weight of 0.01 leaves none of its 41 rows to train on; raise"
+    message = r"b\.csv .*a weight of 0.01, none of the 41 rows of this source is trained on; raise"
     with pytest.raises(DataError, match=message):
         mixed(paths, weights=(1.0, 0.01))
 

@@ -296,7 +296,7 @@ def test_each_revision_has_its_own_snapshot(hub, environment):
         ["download", "--data", *words, "--yes"] for words in (["org/one@v9"], ["org/one@v2", "--revision", "v9"])
     ]
     unknown, twice = run_each(*commands, environment=environment)
-    assert unknown.returncode == 2 and "org/one has no revision v9; set the part after the @" in unknown.stderr
+    assert unknown.returncode == 2 and "org/one has no revision v9; set the revision after @" in unknown.stderr
     assert twice.returncode == 2 and "two revisions" in twice.stderr
 
 

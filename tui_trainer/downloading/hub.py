@@ -300,15 +300,15 @@ def model_files_to_fetch(model: str, files_on_hub: Iterable[HubFile]) -> tuple[H
 
 def _instead(names: set[str]) -> str:
     if "adapter_config.json" in names:
-        return "the repository contains an adapter: give the model that the adapter was trained on"
+        return "the repository contains an adapter; give the model that the adapter was trained on"
     if any(name.endswith(".gguf") for name in names):
-        return "it has .gguf files for llama.cpp, which cannot be trained: use the original model"
+        return "the repository has .gguf files for llama.cpp, which cannot be trained; use the original model"
     names_text = one_line(", ".join(sorted(names)[:4]), 160)
-    return f"its files: {names_text}" if names_text else "it is empty"
+    return f"files found: {names_text}" if names_text else "the repository is empty"
 
 
 DATA_SET = RepositoryKind(
-    word="dataset", repository="datasets", refuse=DataError, option="--data", revision_key="the part after the @"
+    word="dataset", repository="datasets", refuse=DataError, option="--data", revision_key="the revision after @"
 )
 
 

@@ -70,7 +70,7 @@ CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
 MOST_CLASSES = 1000
 _SHARE, _KEPT_SHARE = 0.99, 0.95
-_SKIP_HINT = "data.on_bad_rows=skip skips rows that cannot be used"
+_SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,9 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         answers_do = quantity(counts.truncated_answers, "answer", "do")
-        consequence = "a generated answer is truncated to task.max_target_length; "
-        consequence += "a marked answer that is cut off counts as no answer"
-        yield f"{answers_do} not fit: {consequence}"
+        consequence = "generated answers are truncated to task.max_target_length, and answers "
+        consequence += "that are marked in a context and cut off count as no answer"
+        yield f"{answers_do} not fit into a row: {consequence}"
     if long_rows := counts.untrained_long_rows:
         rows_are = quantity(long_rows, "row", "are")
         hint = f"; {longer_hint}" if longer_hint else ""
@@ -197,7 +197,7 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
     if counts.marked_rows:
         rows_have = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
         token_note = "special tokens of the tokenizer at the beginning or end"
-        yield f"{rows_have} {token_note} already: these tokens are not added again"
+        yield f"{rows_have} {token_note}; these tokens are not added again"
 
 
 def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
@@ -439,7 +439,7 @@ class _Preparation:
             token_count = train.counted["tokens"]
             if token_count > max_length:
                 return
-            message = f"the training text has {token_count:,} tokens, fewer than one row of {max_length + 1:,} "
+            message = f"the training text has {token_count:,} tokens, fewer than one row of {max_length + 1:,} tokens "
             # Shorter rows help only if there are enough of them to learn from.
             shorter_length = token_count // 10
             alternative = f", or lower data.max_length to about {shorter_length:,}" if shorter_length >= 16 else ""

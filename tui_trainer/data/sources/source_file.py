@@ -82,7 +82,7 @@ _SIGNATURES = (
     (b"\x93numpy", "a NumPy array", _CONVERT_HINT),
     (b"\x89png", "an image", _CONVERT_HINT),
     (b"\xff\xd8\xff", "an image", _CONVERT_HINT),
-    (b"x\x9c", "a zlib-compressed file, such as spaCy's", _CONVERT_HINT),
+    (b"x\x9c", "a zlib-compressed file, such as a .spacy file", _CONVERT_HINT),
     *((bytes((0x80, version)), "a Python pickle, which can run code and is never opened", _CONVERT_HINT)
       for version in range(2, 6)),
 )  # fmt: skip
@@ -205,7 +205,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         raise DataError("the gzip file is truncated", where=label, hint="download or copy it again") from None
     except error_types as error:
         reason = network_reason(error) if file.remote else system_reason(error)
-        hint = "data.streaming reads it from the Hub; try again when online" if file.remote else ""
+        hint = "data.streaming reads the file from the Hub; try again when online" if file.remote else ""
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
