@@ -76,7 +76,7 @@ BAD_LABELS = [
     (MULTI, [3], "the labels are a number, not a list"),
     (MULTI, [[["a"]]], "the label is a list, not a name"),
     (REGRESSION, ["high"], "the label is 'high', not a number"),
-    (REGRESSION, [True], "the label is true or false, not a number"),
+    (REGRESSION, [True], "the label is a boolean, not a number"),
     (REGRESSION, [float("nan")], "the label is not a finite number"),
     (REGRESSION, [1e39], "the label is not a finite number"),
 ]  # fmt: skip

@@ -94,7 +94,7 @@ DUMPS = (
                 "training.weight_decay": 0.1, "training.seed": 7, "training.effective_batch_size": 8,
                 "training.adam_beta2": 0.95, "training.lr_scheduler_type": "cosine", "training.warmup_steps": 10},
         defaults="transformers",
-        told=("not in the file: whether to train all weights or an adapter; set tuning.method = full or lora",),
+        told=("the file does not choose between all weights and an adapter; set tuning.method = full or lora",),
     ),
 )  # fmt: skip
 
@@ -316,7 +316,7 @@ METHODS = (
     _of("axolotl", "filling in masked tokens", plugins=["axolotl.integrations.diffusion.DiffusionPlugin"]),
     _of("axolotl", "optimizers such as GaLore", optimizer="galore_adamw"),
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
-    _of("axolotl", "the trained parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
+    _of("axolotl", "the tokens to train on", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
     _of("llama_factory", "the template qwen2_vl does not match this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
@@ -610,8 +610,8 @@ warmup_steps: 0
         },
         defaults="llama_factory",
         told=("dataset: sheep, more (not supported: the dataset_info.json that lists this data set was not found",
-              "template: qwen3 (always so here: this is the model's own chat template, which is used",
-              "not in the file: the training data; set data.path"),
+              "template: qwen3 (always the case: this is the model's own chat template, which is used",
+              "the file does not name the training data; set data.path"),
     ),
     WildConfig(
         name="LLaMA-Factory: data sets of the hub by their names",
@@ -861,7 +861,7 @@ special_tokens:
                 "task.type": "chat", "task.loss_on": "all", "data.path": "hub:org/talks",
                 "training.optim": "adamw_torch_fused", "data.max_length": 1024,
                 "training.gradient_checkpointing": True, "distributed.strategy": "fsdp"},
-        defaults="axolotl", told=("chat_template: tokenizer_default (always so here: this is the model's own",),
+        defaults="axolotl", told=("chat_template: tokenizer_default (always the case: this is the model's own",),
     ),
     WildConfig(
         name="axolotl: FSDP 1, whose parts stay on the host",
@@ -1092,7 +1092,7 @@ PUBLIC = (
         name="axolotl: the order of the data, which is drawn anew anyway",
         content={**_LORA, "datasets": [_TALKS], "shuffle_merged_datasets": False},
         values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks"},
-        defaults="axolotl", told=("shuffle_merged_datasets: false (always so here",),
+        defaults="axolotl", told=("shuffle_merged_datasets: false (always the case",),
     ),
     WildConfig(
         name="axolotl: adapters on some layers",
@@ -1174,7 +1174,7 @@ PUBLIC = (
                  "eos_token": "<|im_end|>", "packing": True, "packing_strategy": "ffd"},
         values={**_HANDBOOK_VALUES, "data.path": "hub:org/a, hub:org/b", "data.weights": "0.5, 1",
                 "data.eval_fraction": 0.1, "data.packing": True},
-        defaults="trl", told=("eos_token: <|im_end|> (always so here: the chat template writes this",), planned=False,
+        defaults="trl", told=("eos_token: <|im_end|> (always the case: the chat template writes this",), planned=False,
     ),
     WildConfig(
         name="alignment-handbook of 2023: shares by name",
@@ -1633,7 +1633,7 @@ ARGUMENTS = (
         content="model_name: org/m\nloss: cross_entropy\nbatch_size: 4\nepochs: 3\nlr: 5.0e-5\nuse_qlora: false\n",
         values={"model.model_name_or_path": "org/m", "training.effective_batch_size": 4,
                 "training.num_train_epochs": 3, "training.learning_rate": 5e-5},
-        told=("loss: cross_entropy (always so here",),
+        told=("loss: cross_entropy (always the case",),
     ),
     _of("training_script", "on 4-bit weights, only adapters", use_qlora=True, use_lora=False),
     _of("training_script", "the tokenizer and config.json must be", tokenizer="org/other"),

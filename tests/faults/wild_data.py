@@ -2559,8 +2559,8 @@ FILES_AND_FOLDERS = (
         name="one question beyond the length, and one turn without weight",
         content=[{"messages": LONG_ASKED}, {"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}, {"messages": TURNS}],
         task="chat", learnt=("None.",),
-        notes=("1 row is skipped: no token to train on within the first 128 tokens", "with 256 tokens, 1 of 1 rows",
-               "1 row is skipped: no token to train on"),
+        notes=("1 row is skipped, because no token to train on is within the first 128", "with 256 tokens, 1 of 1 rows",
+               "1 row is skipped, because no token is trained on"),
     ),
 )  # fmt: skip
 

@@ -126,7 +126,7 @@ def test_a_file_that_sets_nothing_is_refused_with_the_reason(capsys, tmp_path):
     assert main(["import", str(config), "--as", "modelforge", "--to", str(out)]) == 2
     shown = capsys.readouterr()
     assert not out.exists() and shown.out == "" and shown.err.count("\n") == 1
-    assert "contains no setting that can be imported: provider: huggingface (always so here: models" in shown.err
+    assert "contains no setting that can be imported: provider: huggingface (always the case: models" in shown.err
 
 
 NOT_TRAINABLE = [

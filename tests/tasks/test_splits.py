@@ -224,7 +224,7 @@ def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
         folder = tmp_path / extra.partition(".")[0]
         for name in ("train.csv", "test.csv", extra):
             write(folder / name, rows("train"))
-        words = rf"several splits or .*; set data.split to .*set data.path to one of them, such as {folder}/train"
+        words = rf"several splits or .*; set data.split to .*set data.path to one of these.*, such as {folder}/train"
         with subtests.test(extra), pytest.raises(ConfigError, match=words):
             estimated_plan(loaded(folder))
 

@@ -124,8 +124,8 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
         nearest_text = f"the nearest supported tool, {importer.name}, knows {score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.counts(name)])
-        hint = f"use --as {importer.name} to read the keys that {importer.name} knows; kinds: {all_kinds}"
-        raise ConfigError(f"is from an unsupported tool: {nearest_text}, but not {names}", where=where, hint=hint)
+        hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
+        raise ConfigError(f"is from an unsupported tool; {nearest_text}, but not {names}", where=where, hint=hint)
     if not others:
         telltales = ", ".join(importer.telltale_in(keys)[:_SHOWN_KEYS])
         return importer, f"{score[0]} of {len(keys)} keys match" + (f", including {telltales}" if telltales else "")

@@ -168,7 +168,7 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
     if stable_value is None and has_stable_default:
         raise ValueError(
-            "set num_stable_steps so that the decay ends at max_steps (default: a third of the steps after warm-up)"
+            f"set num_stable_steps so that the decay ends at max_steps ({done.tool}'s default: a third of the rest)"
         )
     if stable_value is not None:
         warmup_count, warmup_share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
@@ -488,7 +488,7 @@ def keep_whole(done: Conversion) -> None:
             done.reject(key, Why.NOT_SUPPORTED, reason)
             continue
         for setting in (STRATEGY, OFFLOAD):
-            done.reject(setting, Why.NOT_SUPPORTED, f"{reason} here: each device has the whole model")
+            done.reject(setting, Why.NOT_SUPPORTED, f"{reason}, so each device has the whole model")
 
 
 def cadence(

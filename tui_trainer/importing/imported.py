@@ -30,8 +30,8 @@ from tui_trainer.terminal.safe_text import one_line
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
-_ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
-_ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
+_ASKS_METHOD = "the file does not choose between all weights and an adapter; set tuning.method = full or lora"
+_ASKS_DATA = "the file does not name the training data; set data.path"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file with fewer settings and without a model is only part of a config, whose rest is in another file.
 _WHOLE_FROM = 8

@@ -46,7 +46,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
         audio_sampling_rate!=16000 use_audio_in_video freeze_multi_modal_projector
         freeze_language_model train_mm_proj_only template={_SEEING}""",
     },
-    "the trained parts of a row are set by task.loss_on, not by segments of the row": {
+    "the tokens to train on are set by task.loss_on, not by segments of the row": {
         "axolotl": "datasets.type=input_output",
     },
     "distillation from a teacher model is not supported": {

@@ -50,7 +50,7 @@ def read_foreign(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("is nested too deeply", where=where) from None
     if not isinstance(content, dict):
-        message = "is empty" if content is None else f"contains a {type(content).__name__}, not keys with values"
+        message = "is empty" if content is None else f"is a single {type(content).__name__}, not keys with values"
         raise ConfigError(message, where=where, hint="use a config in YAML or JSON")
     if not content:
         raise ConfigError("contains no keys", where=where)

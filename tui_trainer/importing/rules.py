@@ -39,7 +39,7 @@ class Why(StrEnum):
     NOT_SUPPORTED = "not supported"
     AS_ASKED = "as asked"
     AUTOMATIC = "automatic here"
-    ALWAYS = "always so here"
+    ALWAYS = "always the case"
     NOT_NEEDED = "not needed"
 
 

@@ -373,8 +373,8 @@ _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts
 _NO_PAIR = Pair("", "")
 NO_CONVERSATIONS = "no column holds conversations"
 EXPECTED = (
-    "expected messages, conversations, instruction and output, prompt and completion, or question and answer; for "
-    'other names set data.text_column and data.target_column; for plain text set task.type = "causal_lm"'
+    "expected columns: messages, conversations, instruction and output, prompt and completion, or question and answer; "
+    'for other names set data.text_column and data.target_column; for plain text set task.type = "causal_lm"'
 )
 
 

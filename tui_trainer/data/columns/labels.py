@@ -214,7 +214,7 @@ class LabelReader:
             separator = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
                 return f"the labels within a row are separated by {separator}"
-            return f"none of the first rows has several labels; several labels would be separated by {separator}"
+            return f"none of the first rows has several labels; labels in a row would be separated by {separator}"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
         return "-1 is used as a class, but usually means a missing label in datasets on the Hub" if is_class else ""
 
@@ -275,11 +275,11 @@ class LabelReader:
 
     def _name(self, value: object, where: str) -> str:
         form = kind_of_value(value)
-        if form not in ("a string", "a number", "true or false"):
+        if form not in ("a string", "a number", "a boolean"):
             raise DataError(f"the label is {form}, not a name", where=where, hint="write a string or a number")
         self._form = self._form or form
         if form != self._form:
-            earlier_form = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
+            earlier_form = f"{self._form.removeprefix('a ')}s"
             raise DataError(f"the label is {form}, but earlier labels are {earlier_form}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)

@@ -30,7 +30,7 @@ AUTO = "auto"
 SHOWN_COLUMNS = 12
 _POSITION_IN_FILE = re.compile(r", (?:line|item|row) [\d,]+")
 _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 
 
 _TAG = re.compile("O|[BIELSUM]-.+")

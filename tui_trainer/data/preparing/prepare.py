@@ -163,15 +163,15 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
 def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator[str]:
     """Yield sentences about skipped, truncated or duplicated rows. `longer_hint`: a hint for a larger max_length."""
     if counts.repeated_rows:
-        consequence = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
-        yield f"{counts.repeated_rows:,} duplicate rows {consequence}"
+        consequence = "removed (data.dedup)" if cut.dedup else "kept; set data.dedup = true to remove duplicates"
+        yield f"{quantity(counts.repeated_rows, 'duplicate row', 'are')} {consequence}"
     if counts.leaked_rows:
         consequence = (
-            "are removed from training (data.dedup)"
+            "removed from training (data.dedup)"
             if cut.dedup
-            else "inflate the held-out scores; set data.dedup = true to remove them"
+            else "trained on, which inflates the held-out scores; set data.dedup = true to remove duplicates"
         )
-        yield f"{counts.leaked_rows:,} training rows duplicate a held-out row and {consequence}"
+        yield f"{quantity(counts.leaked_rows, 'duplicate')} of held-out rows: {consequence}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
@@ -183,9 +183,9 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
     if long_rows := counts.untrained_long_rows:
         rows_are = quantity(long_rows, "row", "are")
         hint = f"; {longer_hint}" if longer_hint else ""
-        yield f"{rows_are} skipped: no token to train on within the first {cut.max_length:,} tokens{hint}"
+        yield f"{rows_are} skipped, because no token to train on is within the first {cut.max_length:,} tokens{hint}"
     if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
-        yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped: no token to train on"
+        yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped, because no token is trained on"
     if counts.cut_documents:
         document_count = counts.train_documents + counts.eval_documents
         yield (
@@ -193,7 +193,7 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
             f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
-        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens: skipped"
+        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens (skipped)"
     if counts.marked_rows:
         rows_have = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
         token_note = "special tokens of the tokenizer at the beginning or end"

@@ -393,7 +393,7 @@ class Surveyor:
 
 
 def _blank_notes(count: int) -> list[str]:
-    return [f"{quantity(count, 'document', 'contain')} only white space: skipped"] if count else []
+    return [f"{quantity(count, 'document', 'contain')} only white space (skipped)"] if count else []
 
 
 def text_hash(text: str) -> int:

@@ -608,7 +608,7 @@ def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: 
         hint = ""
     example = next((alternative for alternative in alternatives if len(alternative) == 1), alternatives[0])
     setting = "data.eval_path" if request.choice.measured else "data.path"
-    hint += f"set {setting} to one of them, such as {one_line(', '.join(map(request.as_setting, example)), 160)}"
+    hint += f"set {setting} to one of these paths, such as {one_line(', '.join(map(request.as_setting, example)), 160)}"
     hint += "" if request.choice.measured else ", and data.eval_path to another"
     hint += "; several paths can be joined with commas"
     if configurations := _configurations(named):

@@ -93,7 +93,7 @@ IMPORTER = Importer(
             "optimizer.params.*": Refused("the only supported optimizer arguments are those in [training]"),
             "scheduler.type": To(
                 "training.lr_scheduler_type",
-                "the warm-up is linear; in DeepSpeed it is logarithmic by default",
+                "the warm-up is linear, but in DeepSpeed it is logarithmic by default",
                 values=_SCHEDULES,
             ),
             "scheduler.params.warmup_num_steps": _to("training.warmup_steps"),

@@ -29,7 +29,7 @@ def _data(done: Conversion, given: Given) -> None:
 def _answers(done: Conversion) -> None:
     """Write the task of the command sft, because the file does not name a task."""
     if done.has("model"):
-        reason = "read for the sft command; a conversation is one row here, but LLaMA-Factory makes one row per answer"
+        reason = "read as an sft config; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         done.write("task.type", "chat", reason=reason)
 
 

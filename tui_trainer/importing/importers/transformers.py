@@ -39,7 +39,7 @@ _STRATEGIES = {
     "fsdp": {"full_shard", "shard_grad_op", "auto_wrap", "true"},
     "ddp": {"no_shard", "false"},
 }
-LAYER_BY_LAYER = "split layer by layer"
+LAYER_BY_LAYER = "the model is split layer by layer"
 _ON_THE_HOST = "weights, gradients and optimizer state stay in host memory"
 # Names in files of transformers, accelerate and axolotl.
 OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
