@@ -214,7 +214,7 @@ DATA_CASES = [
     rows("Latin-1 row", ROW * 2 + b'{"text": "\xe9"}\n', "line 3", "0xe9", "byte offset 124", "Latin-1", "iconv"),
     rows("UTF-16", TEXT.decode().encode("utf-16"), "line 1", "probably UTF-16", "iconv", file="wide.txt"),
     rows("binary file", b"GIF89a\n\0\0", "line 2", "byte offset 7", "must be a text file", file="a.txt"),
-    rows("gzip that is none", TEXT, "not a valid gzip file", "rename it", file="a.txt.gz"),
+    rows("gzip that is none", TEXT, "not a valid gzip file", "rename the file", file="a.txt.gz"),
     rows("gzip cut short", gzip.compress(TEXT * 9)[: - 30], "truncated", "download", file="a.txt.gz"),
     rows("text shorter than one block", b"short", "fewer than one row of 17", "add more text", file="a.txt"),
 ]  # fmt: skip

@@ -974,7 +974,7 @@ SEPARATED_FILES = (
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
     not_read("Latin-1", "text\ncaf\xe9\n".encode("latin-1"), "rows.csv", "Latin-1", "iconv", where="rows.csv, line 2"),
-    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save it as CSV"),
+    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save the file"),
     not_read("a web page under the name .csv", "<!DOCTYPE html>\n<html>\n", "rows.csv", "a web page"),
     not_read(
         "a pointer of Git LFS", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "rows.csv",
@@ -1791,7 +1791,7 @@ FORMS_OF_CONVERSATIONS = (
             "context": "A farm.",
             "answers": {"text": ["None.", "No sheep."], "answer_start": [0, 1]},
         },
-        reads=("A farm.\n\nSheep?",), notes=("the answers in 'answers' (the first of each row)",),
+        reads=("A farm.\n\nSheep?",), notes=("the answers in 'answers' (the first answer of each row)",),
     ),
     _chat("a completion as a list of one", {"prompt": "Sheep?", "completion": ["None."]}),
     Wild(
@@ -2354,7 +2354,7 @@ FILES_AND_VALUES = (
     Wild(
         name="answers with their places",
         content=[{"question": "Why?", "answers": PLACED}] * 2,
-        task="chat", learnt=("A.",) * 2, notes=("the first of each row",),
+        task="chat", learnt=("A.",) * 2, notes=("the first answer of each row",),
     ),
     *(
         Wild(

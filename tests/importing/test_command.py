@@ -57,7 +57,7 @@ def test_an_existing_file_is_overwritten_only_if_forced(capsys, tmp_path):
     out = tmp_path / "out.toml"
     out.write_text("seed = 1\n")
     assert main(["import", FRAGMENT, "--to", str(out)]) == 2
-    assert capsys.readouterr().err == f"tui-trainer: {out}: already exists; use --force to overwrite it\n"
+    assert capsys.readouterr().err == f"tui-trainer: {out}: already exists; use --force to overwrite the file\n"
     assert out.read_text() == "seed = 1\n"
     assert main(["import", FRAGMENT, "--to", str(out), "--force"]) == 0
     assert "learning_rate" in out.read_text()
@@ -76,7 +76,9 @@ def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
     assert config.task.chat_template == str(beside) and beside.read_text() == template
     out.unlink()
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 2
-    assert f"{beside}: already exists; use --force to overwrite it" in capsys.readouterr().err and not out.exists()
+    assert (
+        f"{beside}: already exists; use --force to overwrite the file" in capsys.readouterr().err and not out.exists()
+    )
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out), "--force"]) == 0 and out.exists()
 
 

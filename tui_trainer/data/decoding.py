@@ -46,7 +46,7 @@ def lines_of(
         if len(raw_line) > MAX_LINE_BYTES:
             limit_text = format_bytes(MAX_LINE_BYTES)
             where = f"{label}, line {line}"
-            raise DataError(f"the line is longer than {limit_text}", where=where, hint="split it into several lines")
+            raise DataError(f"the line is longer than {limit_text}", where=where, hint="split the line")
         yield line, raw_line, offset
         offset += len(raw_line)
 

@@ -227,7 +227,7 @@ def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None
         hint = f"check the spelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
         raise kind.refuse(f"the Hub has no {kind.word} {name} that this account can access", hint=hint) from None
     except errors.OfflineModeIsEnabled:
-        raise RunError("HF_HUB_OFFLINE is set, so downloading is disabled; unset it and try again") from None
+        raise RunError("HF_HUB_OFFLINE is set, so downloading is disabled; unset this variable and try again") from None
     except network_errors() as error:
         raise RunError(network_sentence(kind, name, error)) from None
 

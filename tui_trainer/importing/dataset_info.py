@@ -120,5 +120,5 @@ def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterat
         value = str(tags.get(tag) or usual_tag)
         if ROLES.get(value.lower()) != role:
             raise ValueError(
-                f"{tag} {one_line(value, 40)} is not a known name of the role {role}; rename it in the data"
+                f"{tag} {one_line(value, 40)} is not a known name of the role {role}; use a known name in the data"
             )

@@ -167,7 +167,7 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
             flat_values = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
         if duplicates := flat_values.keys() & all_values.keys():
-            raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one of them")
+            raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one key")
         all_values |= flat_values
     return all_values
 

@@ -213,7 +213,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
     if imported.template:
         text_by_path = {Path(imported.values[TEMPLATE_KEY]): imported.template, **text_by_path}
     if existing_paths := [target for target in text_by_path if is_here(str(target)) and not force]:
-        raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite it")
+        raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite the file")
     for target, text in text_by_path.items():
         try:
             target.write_text(text, encoding="utf-8")

@@ -96,7 +96,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
         _ARGUMENTS: "relora relora_steps relora_prune_ratio use_relora",
         "axolotl": "jagged_restart_steps",
     },
-    "only plain adapters with the same rank and scale are supported, without biases": {
+    "only plain adapters with one rank, one scale and no biases are supported": {
         "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
         use_qalora use_bdlora alora_invocation_tokens arrow_config
         velora_config monteclora_config kasa_config ensure_weight_tying""",

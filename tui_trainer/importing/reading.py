@@ -76,7 +76,7 @@ def _unique(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
-            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="remove one of them")
+            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="remove one key")
         values[key] = value
     return values
 

@@ -20,7 +20,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 _NAMED = ("rope_scaling", "rope_parameters")
 OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
-MEAN_ROWS = "new embedding rows start at the mean of the existing ones"
+MEAN_ROWS = "new embedding rows start at the mean of the existing rows"
 # Default of LLaMA-Factory (hparams/data_args.py).
 _CUTOFF = 2048
 

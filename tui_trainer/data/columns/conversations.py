@@ -470,7 +470,7 @@ class ConversationColumns:
             sentence = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
             questions = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
-            first = " (the first of each row)" if self.picks_first else ""
+            first = " (the first answer of each row)" if self.picks_first else ""
             sentence = f"the questions are in {questions}, the answers in '{one_line(self.pair.target, 40)}'{first}"
         if self.alternates:
             sentence += ", whose texts alternate between user and assistant"

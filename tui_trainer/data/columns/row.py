@@ -206,7 +206,7 @@ def refuse_repeated_columns(names: Sequence[str], where: str) -> None:
     """Raise DataError if two columns have the same name."""
     if repeated_names := [name for position, name in enumerate(names) if name in names[:position]]:
         shown_name = one_line(repeated_names[0], 40) or "(no name)"
-        raise DataError(f"two columns are named '{shown_name}'", where=where, hint="rename one of them")
+        raise DataError(f"two columns are named '{shown_name}'", where=where, hint="rename one of the two columns")
 
 
 def listed(names: Iterable[str]) -> str:

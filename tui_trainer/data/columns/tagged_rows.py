@@ -389,7 +389,7 @@ def _from_label_studio(row: Row) -> Row:
     annotations = [item for item in annotations if isinstance(item, Mapping) and not item.get("was_cancelled")]
     if len(texts) != 1 or len(annotations) != 1:
         found_counts = f"{quantity(len(texts), 'text')} and {quantity(len(annotations), 'annotation')}"
-        problem = f"the row has {found_counts} instead of one of each"
+        problem = f"the row has {found_counts} instead of one text and one annotation"
         raise DataError(problem, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = annotations[0].get("result") or []
     spans = [item["value"] for item in results if isinstance(item, Mapping) and "labels" in (item.get("value") or {})]

@@ -370,7 +370,7 @@ class _Preparation:
         notes += [*(facts.words() for facts in used_sources), *notes_of_counts(counts, self._cut, longer_hint)]
         if inexact_count := train_file.counted["inexact"] + held_out_file.counted["inexact"]:
             example = train_file.inexact_example or held_out_file.inexact_example
-            notes.append(f"the tokens cannot represent the text of {inexact_count:,} rows exactly: {example}")
+            notes.append(f"the tokens cannot represent the text of {quantity(inexact_count, 'row')} exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         if unknown_texts := [*train_file.unknown_texts, *held_out_file.unknown_texts]:
             details[SHOWN] = unknown_text(self._reader, unknown_texts)

@@ -791,7 +791,7 @@ def validation_of(source: Source) -> Source | None:
         splits = [other for other in splits if other.label == "validation"] or splits
         if len(splits) > 1:
             problem = f"has several validation splits: {', '.join(map(_with_files, splits))}"
-            raise DataError(problem, where=one_line(part.path, 200), hint="set data.eval_split to one of them")
+            raise DataError(problem, where=one_line(part.path, 200), hint="set data.eval_split to one of these splits")
         validation_sources += [_source_of(part.path, part.text_column, split, is_split=True) for split in splits]
     if not validation_sources:
         return None

@@ -367,7 +367,7 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
         problem = (
             f"{repo_id} has several commits in the cache of the datasets library: {one_line(', '.join(commits), 200)}"
         )
-        raise DataError(problem, hint="set data.revision to one of them")
+        raise DataError(problem, hint="set data.revision to one of these commits")
     return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 
 
@@ -377,7 +377,7 @@ class NoConfiguration(DataError):
 
 def several_configurations(shown_name: str, configurations: Iterable[str]) -> DataError:
     known_names = one_line(", ".join(configurations), 200)
-    return DataError(f"{shown_name} has several configurations: {known_names}", hint="set data.name to one of them")
+    return DataError(f"{shown_name} has several configurations: {known_names}", hint="set data.name to one of these")
 
 
 def has_configurations(folder: Path) -> bool:

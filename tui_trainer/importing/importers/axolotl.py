@@ -319,7 +319,7 @@ IMPORTER = Importer(
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
             "optimizer": hf.OPTIMIZER,
-            "optim_args": Refused("the only supported optimizer arguments are those in [training]"),
+            "optim_args": Refused("the only supported optimizer arguments are the settings in [training]"),
             "lr_scheduler": hf.SCHEDULER,
             "cosine_constant_lr_ratio lr_div_factor lr_quadratic_warmup": Refused(
                 "the only supported argument of a schedule is cosine_min_lr_ratio"
@@ -368,7 +368,7 @@ IMPORTER = Importer(
             "float16": To("model.dtype", values={True: "float16", False: _OFF}),
             "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "float32": To("model.dtype", values={True: "float32", False: _OFF}),
-            "tf32": To("training.tf32", values={"auto": Automatic("on if the GPU supports it")}),
+            "tf32": To("training.tf32", values={"auto": Automatic("used if the GPU supports TF32")}),
             "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("all weights of a model have one dtype"),
             "resize_token_embeddings_to_32x": Automatic("embeddings grow to a multiple of 64 rows"),
             "mean_resizing_embeddings": Automatic(MEAN_ROWS),

@@ -90,7 +90,7 @@ IMPORTER = Importer(
             "optimizer.params.weight_decay": _to("training.weight_decay"),
             "optimizer.params.adam_w_mode": Only((True,), "weight decay is decoupled from gradients", "{} here"),
             "optimizer.params.bias_correction": Only((True,), "bias correction is always used", "{} here"),
-            "optimizer.params.*": Refused("the only supported optimizer arguments are those in [training]"),
+            "optimizer.params.*": Refused("the only supported optimizer arguments are the settings in [training]"),
             "scheduler.type": To(
                 "training.lr_scheduler_type",
                 "the warm-up is linear, but in DeepSpeed it is logarithmic by default",

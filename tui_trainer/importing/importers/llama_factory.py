@@ -128,7 +128,7 @@ def write_listed(done: Conversion, given: Given, key: str, path: Path, names: li
         settings = dict(data_sets[0].settings)
         if any(data_set.settings != settings for data_set in data_sets):
             raise ValueError(
-                "the data sets differ in columns, splits or number of rows, but a run uses the same for all of them"
+                "the data sets differ in columns, splits or number of rows, so one run cannot use all of them"
             )
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), given)

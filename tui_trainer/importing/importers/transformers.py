@@ -104,7 +104,7 @@ MODEL: rules.Table = {
     "use_cache": Same((False,), "the key-value cache is off in training", "the key-value cache has no use in training"),
     "device_map": DEVICE,
     "use_fast_tokenizer": Always("fast tokenizers are used if available"),
-    "ignore_mismatched_sizes": Automatic("a new head is created for other labels"),
+    "ignore_mismatched_sizes": Automatic("a new head is created if the labels differ"),
     "cache_dir": NotNeeded("set the cache folder with HF_HOME"),
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
@@ -182,7 +182,7 @@ ARGUMENTS: rules.Table = {
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only the schedules cosine_with_min_lr and warmup_stable_decay take arguments"),
     "optim": OPTIMIZER,
-    "optim_args": Refused("the only supported optimizer arguments are those in [training]"),
+    "optim_args": Refused("the only supported optimizer arguments are the settings in [training]"),
     "optim_target_modules": Refused("one optimizer updates all trainable weights"),
     "data_seed": Automatic("training.seed also sets the order of the rows"),
     "full_determinism": "training.deterministic",
@@ -234,7 +234,7 @@ ARGUMENTS: rules.Table = {
     "do_eval": NotNeeded("held-out rows are always evaluated"),
     "do_predict": Off("try a model with `tui-trainer generate RUN`"),
     # Saving and logging.
-    "output_dir": To("output.runs_dir", "each run has its own folder inside this one"),
+    "output_dir": To("output.runs_dir", "each run has its own folder in this folder"),
     "run_name": "output.name",
     "overwrite_output_dir": NotNeeded("each run has its own folder"),
     "resume_from_checkpoint": RESUMED,

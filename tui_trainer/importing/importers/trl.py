@@ -115,7 +115,7 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
         done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread_keys), 60)}", *source_keys)
         return
     if len(configurations) != 1 or has_several_shares or any(part != first_parts for part in parts_by_name.values()):
-        why = "a run has one configuration and the same splits for all data sets, but this list has several"
+        why = "a run has one configuration and the same splits for all data sets, but the listed data sets differ"
         done.leave(Why.REFUSED, f"{why}; set data.path to one file with all rows", *source_keys)
         return
     done.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts_by_name], *source_keys)
@@ -226,7 +226,7 @@ IMPORTER = Importer(
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed like training rows"),
             "packing_strategy": Only(
-                ("bfd", "ffd"), _BEST_FIT, "{} here, and a longer conversation is truncated"
+                ("bfd", "ffd"), _BEST_FIT, "{} here, and conversations longer than a row are truncated"
             ),
             "num_of_sequences": Automatic(_BEST_FIT),
             "padding_free": Automatic("packed rows have no padding"),
@@ -250,7 +250,7 @@ IMPORTER = Importer(
             "test_split_size": "data.eval_fraction",
             "chat_template_path": To("task.chat_template", convert=_template_file),
             "eos_token": Only(("<EOS_TOKEN>",), "texts end with the tokenizer's own end token", "{} here"),
-            "pad_token": Off("padding is excluded from the loss, so its token does not matter"),
+            "pad_token": Off("padding is excluded from the loss, so the pad token does not matter"),
             "model_init_kwargs.revision": "model.revision",
             "chars_per_token": Automatic("tokens are counted, not estimated from characters"),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves memory"),
