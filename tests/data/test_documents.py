@@ -181,7 +181,7 @@ def test_repeated_and_leaked_documents_are_counted_and_removed_with_dedup(tmp_pa
     assert (kept.counts.documents_read, kept.counts.repeated_rows, kept.counts.leaked_rows) == (8, 2, 1)
     assert (kept.counts.train_rows, kept.counts.eval_rows) == (5, 3)
     assert any(note.startswith("2 duplicate rows are kept") for note in kept.notes)
-    assert any(note.startswith("1 duplicate of held-out rows: trained on, which inflates") for note in kept.notes)
+    assert any(note.startswith("the training rows include 1 duplicate of held-out rows, so") for note in kept.notes)
     without = prepared(path, held_out, dedup=True)
     assert rows_of(without.train_path) == [[11, 12, END], [13, 14, END], [17, 18, END]]
     assert rows_of(without.eval_path) == [[15, 16, END], [19, 19, END]]

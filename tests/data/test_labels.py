@@ -69,7 +69,7 @@ BAD_LABELS = [
     (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
     (SINGLE, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
     (MULTI, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),
-    (SINGLE, ["a" * 201], "the label is too long: 201 characters; if this is the text"),
+    (SINGLE, ["a" * 201], "the label is too long: 201 characters; if the column is the text"),
     (SINGLE, ["\ud800"], "half a character"),
     (MULTI, [[0, 1, 0]], "the label '0' is listed twice; list the names"),
     (MULTI, ["x", ["x"]], "line 2: the labels are a list, but earlier labels are names"),

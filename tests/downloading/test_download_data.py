@@ -333,7 +333,7 @@ def test_no_other_command_contacts_the_hub(hub, environment):
     for done in run_each(*commands, environment=environment):
         told = done.stdout + done.stderr
         assert "the dataset org/one is not on this machine; run `tui-trainer download --data hub:org/one`" in told
-        assert "or copy its files into ./one and give that path" in told
+        assert "or copy the files of the dataset into ./one and give that path" in told
         assert done.returncode == 2 or done.args[0] == "check"
     assert hub.requests == [] and not (Path(environment["TUI_TRAINER_HOME"]) / "runs").exists()
 

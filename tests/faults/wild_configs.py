@@ -294,7 +294,7 @@ def _of(kind: str, reason: str, **keys: Any) -> WildConfig:
         name=f"{kind} with {first}: {keys[first]}"[:60],
         content={**plain, **keys},
         kind=kind,
-        refused=(f"{first}: ", f"cannot be trained here: {reason}"),
+        refused=(f"{first}: ", f"cannot be used here: {reason}"),
     )
 
 
@@ -471,7 +471,7 @@ resume_from_checkpoint: null
                 "evaluation.eval_steps": 200, "evaluation.per_device_eval_batch_size": 1,
                 "checkpoint.save_total_limit": 3, "training.warmup_steps": 20},
         defaults="llama_factory",
-        told=("multiplied here by 8 devices",
+        told=("multiplied by --processes 8",
               "the DeepSpeed file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
     ),
     WildConfig(
@@ -646,7 +646,7 @@ warmup_steps: 0
         for name, keys, entry, words in (
             ("two kinds of rows", {}, _SHAREGPT | {"columns": {"messages": "talk"}},
              ("dataset: ", "the data sets differ in columns, splits or number of rows")),
-            ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: its rows are pref",)),
+            ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: the rows are pref",)),
             ("images in its list", {}, {"columns": {"images": "images"}}, ("the rows have images",)),
             ("a name that its list does not have", {"dataset": "sheap"}, {},
              ("dataset_info.json has no data set 'sheap'", "sheep")),
@@ -660,7 +660,7 @@ warmup_steps: 0
             ("new tokens", {"add_special_tokens": "<a>,<b>", "resize_vocab": True}, {},
              ("add_special_tokens: ", "--without add_special_tokens")),
             ("a template that is not here", {"template": "default"}, {},
-             ("template: default cannot be trained here", "--without template")),
+             ("template: default cannot be used here", "--without template")),
             ("the template of another model", {"template": "qwen", "model_name_or_path": "Qwen/Qwen2-7B-Instruct"}, {},
              ("the template qwen does not match this model",)),
             ("thoughts that are not learnt",
@@ -845,7 +845,7 @@ special_tokens:
                 "data.text_column": "conversations", "data.split": "train_sft", "training.effective_batch_size": 8,
                 "training.mixed_precision": "bf16"},
         defaults="axolotl", told=("at most 100: for a run of 3,334 steps or more, set training.warmup_steps = 100",
-                                  "longer rows are truncated; axolotl drops them"),
+                                  "longer rows are truncated, but axolotl drops them"),
     ),
     WildConfig(
         name="axolotl: all weights and whole conversations, split by FSDP 2",
@@ -882,7 +882,7 @@ special_tokens:
         values={**_LORA_VALUES, "task.type": "causal_lm", "data.path": "a.jsonl",
                 "distributed.strategy": "deepspeed-3", "training.effective_batch_size": 16,
                 "training.warmup_steps": 0.1},
-        defaults="axolotl", told=("(zero3.json: zero_optimization", "multiplied here by 4 devices"),
+        defaults="axolotl", told=("(zero3.json: zero_optimization", "multiplied by --processes 4"),
     ),
     WildConfig(
         name="axolotl: a stream of texts",
@@ -893,7 +893,7 @@ special_tokens:
                 "training.max_steps": 1000, "data.path": "hub:org/web", "data.name": "en", "data.text_column": "body",
                 "task.type": "causal_lm", "data.streaming": True, "data.max_length": 1024, "tuning.method": "full",
                 "training.warmup_steps": 30},
-        defaults="axolotl", told=("several rows; axolotl truncates it", "3 % of all steps, at most 100"),
+        defaults="axolotl", told=("several rows, but axolotl truncates it", "3 % of all steps, at most 100"),
     ),
     WildConfig(
         name="axolotl: a stream that is named in one word",
@@ -957,7 +957,7 @@ special_tokens:
              ("liger_use_token_scaling: true", "the loss is always cross entropy")),
             ("a plugin of its own", {"plugins": ["mine.Plugin"]}, {}, ("plugins: ", "the effect of custom code")),
             ("a template that is not here", {"chat_template": "mistral_v3_tekken"}, {},
-             ("chat_template: mistral_v3_tekken cannot be trained here", "--without chat_template")),
+             ("chat_template: mistral_v3_tekken cannot be used here", "--without chat_template")),
             ("arguments of a template", {"chat_template_kwargs": {"enable_thinking": False}}, {},
              ("chat_template_kwargs: ",)),
             ("the end of the last turn only", {}, {"train_on_eos": "last"}, ("unsupported keys: train_on_eos",)),
@@ -1040,7 +1040,7 @@ PUBLIC = (
     ),
     WildConfig(
         name="LLaMA-Factory: several adapters", content={**_SFT, "adapter_name_or_path": "a, b", "lora_rank": 8},
-        refused=("adapter_name_or_path: a, b cannot be trained here: a run starts from one adapter",),
+        refused=("adapter_name_or_path: a, b cannot be used here: a run can start from only one adapter",),
     ),
     WildConfig(
         name="LLaMA-Factory v1 train_lora.yaml: an adapter that trains further, and a template of its own",
@@ -1074,7 +1074,7 @@ PUBLIC = (
         values={"model.model_name_or_path": "org/m", "task.type": "causal_lm", "tuning.method": "lora", "tuning.r": 8,
                 "tuning.lora_alpha": 16, "data.max_length": 512, "data.packing": True},
         defaults="llama_factory",
-        told=("several rows; LLaMA-Factory cuts all texts into blocks", "the same 4,096 tokens per step"),
+        told=("several rows, but LLaMA-Factory cuts all texts into blocks", "the same 4,096 tokens per step"),
     ),
     WildConfig(
         name="axolotl: a number of rows is held out of a split",
@@ -1139,7 +1139,7 @@ PUBLIC = (
     ),
     WildConfig(
         name="axolotl: attention in 8 bits", content={**_MIXTRAL, "attn_implementation": "fp8"},
-        refused=("attn_implementation: fp8 cannot be trained here: 8-bit attention",),
+        refused=("attn_implementation: fp8 cannot be used here: 8-bit attention",),
     ),
     WildConfig(
         name="axolotl pythia and others: the older name of special tokens",
@@ -1419,7 +1419,7 @@ gradient_accumulation_steps: 2
     WildConfig(
         name="TRL: data that is prepared already",
         content={"model_name_or_path": "org/m", "dataset_kwargs": {"skip_prepare_dataset": True}, "packing": False},
-        refused=("dataset_kwargs.skip_prepare_dataset: true cannot be trained here",),
+        refused=("dataset_kwargs.skip_prepare_dataset: true cannot be used here",),
     ),
     WildConfig(
         name="TRL: the template of another model",
@@ -1537,7 +1537,7 @@ same_network: true
     WildConfig(
         name="accelerate: numbers of 8 bits",
         content='distributed_type: "NO"\nmixed_precision: fp8\nfp8_config: {backend: TE, fp8_format: E4M3}\n',
-        refused=("mixed_precision: fp8 cannot be trained here: 8-bit training",),
+        refused=("mixed_precision: fp8 cannot be used here: 8-bit training",),
     ),
     WildConfig(
         name="accelerate: a Mac",
@@ -1556,13 +1556,13 @@ same_network: true
         content={"distributed_type": "FSDP", "num_processes": 8, "num_machines": 1, "fsdp_config": {"fsdp_version": 2},
                  "parallelism_config": {"parallelism_config_cp_size": 4, "parallelism_config_dp_shard_size": 2,
                                         "parallelism_config_tp_size": 1}},
-        refused=("parallelism_config.parallelism_config_cp_size: 4 cannot be trained here: each process",),
+        refused=("parallelism_config.parallelism_config_cp_size: 4 cannot be used here: each process",),
     ),
     WildConfig(
         name="accelerate: Megatron",
         content={"distributed_type": "MEGATRON_LM", "num_processes": 8,
                  "megatron_lm_config": {"megatron_lm_tp_degree": 2}},
-        refused=("distributed_type: MEGATRON_LM cannot be trained here",),
+        refused=("distributed_type: MEGATRON_LM cannot be used here",),
     ),
 )  # fmt: skip
 
@@ -1581,7 +1581,7 @@ ARGUMENTS = (
         name="run_clm: the tokenizer of another model",
         content={"model_name_or_path": "org/m", "tokenizer_name": "org/other", "train_file": "a.txt",
                  "block_size": 128},
-        refused=("tokenizer_name: org/other cannot be trained here: the tokenizer and config.json must be",),
+        refused=("tokenizer_name: org/other cannot be used here: the tokenizer and config.json must be",),
     ),
     WildConfig(
         name="run_summarization: an input and its summary",
@@ -1598,7 +1598,7 @@ ARGUMENTS = (
         name="run_translation: the languages of a translation",
         content={"model_name_or_path": "org/t5", "train_file": "a.json", "source_lang": "en", "target_lang": "ro",
                  "max_source_length": 128, "do_train": True},
-        refused=("source_lang: en cannot be trained here", "target_lang: ro cannot be trained here"),
+        refused=("source_lang: en cannot be used here", "target_lang: ro cannot be used here"),
     ),
     WildConfig(
         name="TrainingArguments of version 4 with adafactor, which wins over optim",
@@ -1643,7 +1643,7 @@ ARGUMENTS = (
         name="DeepSpeed's JSON with Adam of another kind",
         content={"zero_optimization": {"stage": 2}, "train_batch_size": 8, "gradient_clipping": 1.0,
                  "optimizer": {"type": "Adam", "params": {"lr": 1e-4, "adam_w_mode": False}}},
-        refused=("optimizer.params.adam_w_mode: false cannot be trained here",),
+        refused=("optimizer.params.adam_w_mode: false cannot be used here",),
     ),
 )  # fmt: skip
 

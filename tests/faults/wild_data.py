@@ -397,7 +397,7 @@ LABEL_FORMS = (
     labelled("labels with slashes, several named", "a/b", "b/c", "a/c", file="rows.csv",
              learnt=("a, b", "b, c", "a, c"), settings=MANY, notes=("separated by '/'",)),
     labelled("one label a row, several named", "red", "green", "red", file="rows.csv", learnt=("red", "green", "red"),
-             settings=MANY, notes=("several labels; several labels would be separated by ','",)),
+             settings=MANY, notes=("several labels; labels in a row would be separated by ','",)),
     labelled("labels with semicolons", "a;b", "a", "b", file="rows.csv", refused=("several labels", "split the")),
     labelled("labels with commas", "a, b", "a", "b", column="category", file="rows.csv", refused=("several labels",)),
     labelled("names with commas", "York, England", "Ghent, Belgium", file="rows.csv",
@@ -969,7 +969,7 @@ SEPARATED_FILES = (
         learnt=("hay -> 1", "grass -> 2", "corn -> 1", "straw -> 2", "hay for 5,000\nsheep -> 2"),
     ),
     not_read(
-        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "NUL byte at offset 25", where="line 3"
+        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "NUL byte at byte offset 25", where="line 3"
     ),
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),

@@ -161,7 +161,7 @@ def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_writt
             shown = capsys.readouterr()
             assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
             assert shown.err.startswith("tui-trainer: x.yaml: ") and re.search(
-                "cannot be trained here: |cannot be imported: ", shown.err
+                "cannot be used here: |cannot be imported: ", shown.err
             )
             assert all(word in shown.err for word in words), shown.err
 

@@ -150,7 +150,7 @@ def test_a_named_test_split_is_read_and_noted(tmp_path):
     for path in ("d/test", "d/test/0.jsonl", "d/test/*.jsonl", "d/te*/*.jsonl"):
         trained, _, told = used(tmp_path / path, tmp_path / "cache", **whole)
         assert trained == marks("test"), path
-        assert ("its name is that of a test split" in told) == (path != "d/test/0.jsonl"), path
+        assert ("this test split is trained on" in told) == (path != "d/test/0.jsonl"), path
     assert used(tmp_path / "d/train", tmp_path / "cache", **whole) == (marks("train"), set(), "")
     every = ", ".join(str(tmp_path / "d" / split) for split in COUNTS)
     assert used(every, tmp_path / "cache", **whole)[0] == marks(*COUNTS)

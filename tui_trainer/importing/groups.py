@@ -536,7 +536,7 @@ def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str
     interval = given.number
     given_epochs = next((count for name in epochs if name and (count := name.number)), None)
     total_epochs = given_epochs or epochs_default
-    reason = f"every {interval or 0:g} of {total_epochs:g} epochs{'' if given_epochs else ' (from the recipe)'}"
+    reason = f"every {interval or 0:g} epochs, {total_epochs:g} in total{'' if given_epochs else ' (from the recipe)'}"
     times_per_epoch = 1 / interval if interval is not None and interval > 0 else interval
     _write_share(done, key, given, times_per_epoch if total_epochs > 0 else None, total_epochs, reason)
 

@@ -19,7 +19,7 @@ _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|ms
 # Templates of LLaMA-Factory and axolotl for models with images or sound. Qwen's are not listed: they work for text.
 _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
-# For each reason (written after "cannot be trained here: "), the keys of each importer that turn the feature on: `name`
+# For each reason (written after "cannot be used here: "), the keys of each importer that turn the feature on: `name`
 # with any value that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all other values.
 # `table.name` is a key in a table, or in the entries of a list `table`.
 MISSING: Mapping[str, Mapping[str, str]] = {

@@ -33,7 +33,7 @@ class Why(StrEnum):
     A file with one of the first three reasons is refused, because without the key it could be another run. The other
     reasons do not change what is learned."""
 
-    REFUSED = "cannot be trained here"
+    REFUSED = "cannot be used here"
     DOES_NOT_FIT = "cannot be imported"
     UNKNOWN = "is not known"
     NOT_SUPPORTED = "not supported"

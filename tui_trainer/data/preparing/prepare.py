@@ -167,11 +167,9 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
         yield f"{quantity(counts.repeated_rows, 'duplicate row', 'are')} {consequence}"
     if counts.leaked_rows:
         consequence = (
-            "removed from training (data.dedup)"
-            if cut.dedup
-            else "trained on, which inflates the held-out scores; set data.dedup = true to remove duplicates"
+            "which data.dedup removes" if cut.dedup else "so held-out scores are too good; set data.dedup = true"
         )
-        yield f"{quantity(counts.leaked_rows, 'duplicate')} of held-out rows: {consequence}"
+        yield f"the training rows include {quantity(counts.leaked_rows, 'duplicate')} of held-out rows, {consequence}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"

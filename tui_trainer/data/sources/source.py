@@ -522,7 +522,7 @@ def _choose_files(
         more_note = f" and {len(missing_names) - _MOST_SHOWN:,} more" if len(missing_names) > _MOST_SHOWN else ""
         shown_names = one_line(", ".join(missing_names[:_MOST_SHOWN]), 240) + more_note
         problem = f"{request.name} is incomplete; missing: {shown_names}"
-        raise DataError(problem, hint="copy or download the rest, or list the files in data.path, separated by commas")
+        raise DataError(problem, hint="copy or download them, or list the files in data.path, separated by commas")
     for file in chosen_split.files:
         refuse_unsupported(file)
     is_split = bool(other_splits)

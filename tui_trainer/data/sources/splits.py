@@ -258,7 +258,7 @@ def _splits_of_texts(documents: Sequence[str]) -> NamedSplits:
         return NamedSplits()
     rule = "a folder of texts has splits only if every path names a split, and one split is train"
     names_are = f"{_listed(split_like_names)} {'is' if len(split_like_names) == 1 else 'are'}"
-    return NamedSplits(remark=f"{names_are} read as documents, and not as a split: {rule}")
+    return NamedSplits(remark=f"{names_are} read as documents, and not as a split, because {rule}")
 
 
 def _text_part(name: str) -> SplitPart:

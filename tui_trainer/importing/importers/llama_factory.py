@@ -134,7 +134,7 @@ def write_listed(done: Conversion, given: Given, key: str, path: Path, names: li
         done.leave(Why.REFUSED, str(error), given)
         return
     if not is_training and set(settings) - {"data.split"}:
-        reason = f"evaluations use {', '.join(settings)} like the training data; set {key} to the file itself"
+        reason = f"{', '.join(settings)} cannot differ for held-out data; set {key} to the file itself"
         done.leave(Why.NOT_SUPPORTED, reason, given)
         return
     paths = [data_set.place for data_set in data_sets]
