@@ -136,7 +136,7 @@ def test_a_flipped_bit_in_an_arrow_file_never_crashes_the_process(tmp_path):
 
 TOO_LONG = [
     ("a.csv", "id,text\n1,LONG\n", "a.csv, line 2: a text is longer than 100 B, or a double quote is not closed"),
-    ("a.json", '[{"text": "LONG"}]', "a.json, line 1, column 2: the row is longer than 100 B; split it"),
+    ("a.json", '[{"text": "LONG"}]', "a.json, line 1, column 2: the row is longer than 100 B; split the row"),
     ("a.jsonl", '{"text": "LONG"}\n', "a.jsonl, line 1: the text is longer than 100 B"),
 ]
 
