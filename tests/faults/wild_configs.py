@@ -1021,7 +1021,7 @@ PUBLIC = (
                  "loraplus_lr_ratio": 4},
         values={"model.model_name_or_path": "out/first", "tuning.method": "lora", "training.learning_rate": 2e-4,
                 "task.type": "chat", "data.path": "hub:org/talks", "tuning.loraplus_lr_ratio": 4},
-        defaults="axolotl", told=("lora_r: 16 (not needed: training continues an adapter, which already has a value)",
+        defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter sets this value)",
                                   "base_model: org/m (not needed: the adapter's adapter_config.json"),
     ),
     WildConfig(

@@ -2468,12 +2468,12 @@ FILES_AND_FOLDERS = (
     Wild(
         name="numbered words with two levels of entities", file="train.tsv", model="encoder",
         content="#\thttp://a [1]\n1\tAnn\tB-PER\tO\n2\tsings\tO\tO\n\n#\tb\n1\tPaul\tB-PER\tB-OTH\n2\tsings\tO\tO\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read, nor is column 4",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("columns that are not read: 1, 4",),
     ),
     Wild(
         name="numbered words with parts of speech", file="a.conll", model="encoder",
         content="1 Ann NN B-PER\n2 sings VB O\n\n1 Paul NN B-PER\n2 sings VB O\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("nor is column 3",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("columns that are not read: 1, 3",),
     ),
     Wild(
         name="a word with a blank", file="a.conll", model="encoder", content="Ann B-PER\nsings O\nNew York B-LOC\n",

@@ -122,7 +122,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     if score[0] == 0:
         raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
     if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
-        nearest_text = f"the nearest supported tool, {importer.name}, knows {score[0]} of {len(keys)} keys"
+        nearest_text = f"{importer.name}, the nearest supported tool, knows {score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.counts(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
         raise ConfigError(f"is from an unsupported tool; {nearest_text}, but not {names}", where=where, hint=hint)

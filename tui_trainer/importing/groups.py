@@ -168,7 +168,8 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
     if stable_value is None and has_stable_default:
         raise ValueError(
-            f"set num_stable_steps so that the decay ends at max_steps ({done.tool}'s default: a third of the rest)"
+            "set num_stable_steps so that the decay ends at max_steps "
+            f"({done.tool}'s default: a third of the steps after warm-up)"
         )
     if stable_value is not None:
         warmup_count, warmup_share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
@@ -245,7 +246,7 @@ def usual_layers(done: Conversion, *, target_key: str) -> None:
     Source: peft/utils/constants.py."""
     if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(target_key):
         reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; "
-        reason += "the layers of other models have other names"
+        reason += "other models need other names of layers"
         done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
 
@@ -323,7 +324,7 @@ def start_adapter(
 def keep_adapter(done: Conversion) -> None:
     """If the run continues an adapter, remove the settings whose values come from that adapter."""
     for key in _OF_ADAPTER.split() if done.goes_on else ():
-        done.reject(f"tuning.{key}", Why.NOT_NEEDED, "training continues an adapter, which already has a value")
+        done.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter sets this value")
 
 
 # Parts of model names that mark weights with fewer than 16 bits.

@@ -57,7 +57,7 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
     kind = table.get("rope_type", table.get("type"))
     fields = {key: value for key, value in table.items() if key not in ("type", "rope_type") and value is not None}
     if kind in (None, "default") and not fields:
-        done.leave(Why.NOT_NEEDED, "this table does not change the positions of the model", given)
+        done.leave(Why.NOT_NEEDED, "this table does not change the rotary embeddings", given)
     elif kind not in FIELDS:
         done.leave(Why.REFUSED, f"the rope type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", given)
     elif unknown_keys := [key for key in fields if key not in RopeScalingSection.model_fields]:

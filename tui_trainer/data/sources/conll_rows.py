@@ -151,9 +151,8 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
             return _Layout(column_count, _UNIVERSAL)
         if column == 0 and column_count > 2:
             tag_column = _tag_column_of_numbered(lines)
-            unread = [str(number + 1) for number in range(2, column_count) if number != tag_column]
-            suffix = f", nor {'is column' if len(unread) == 1 else 'are columns'} {', '.join(unread)}" if unread else ""
-            choices.remark(f"{label}: the first column numbers the words and is not read{suffix}")
+            unread = ["1", *(str(number + 1) for number in range(2, column_count) if number != tag_column)]
+            choices.remark(f"{label}: column 1 numbers the words; columns that are not read: {', '.join(unread)}")
             marks_entities = all(ENTITY_TAG.fullmatch(fields[tag_column]) for fields in lines)
             return _Layout(column_count, {WORDS: 1, TAGS: tag_column}, marks_entities)
         cause = f"column {column + 1} of {column_count} numbers the words, so it is unclear where word and tag are"
