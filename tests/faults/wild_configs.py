@@ -99,7 +99,7 @@ DUMPS = (
 )  # fmt: skip
 
 FOREIGN = (
-    WildConfig(name="no key is known", content="colour: red\n", refused=("has no known key (colour)", "--as")),
+    WildConfig(name="no key is known", content="colour: red\n", refused=("has no known key (keys found: colour)", "--as")),
     WildConfig(
         name="half of the keys are known", content="learning_rate: 1.0e-4\nseed: 1\nruns: 3\nowner: me\n",
         refused=("is from an unsupported tool", "knows 2 of 4 keys", "runs, owner", "--as"),
@@ -1022,7 +1022,7 @@ PUBLIC = (
         values={"model.model_name_or_path": "out/first", "tuning.method": "lora", "training.learning_rate": 2e-4,
                 "task.type": "chat", "data.path": "hub:org/talks", "tuning.loraplus_lr_ratio": 4},
         defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter sets this value)",
-                                  "base_model: org/m (not needed: the adapter's adapter_config.json"),
+                                  "base_model: org/m (not needed: the base model is read from"),
     ),
     WildConfig(
         name="LLaMA-Factory: an adapter that trains further",
@@ -1074,7 +1074,7 @@ PUBLIC = (
         values={"model.model_name_or_path": "org/m", "task.type": "causal_lm", "tuning.method": "lora", "tuning.r": 8,
                 "tuning.lora_alpha": 16, "data.max_length": 512, "data.packing": True},
         defaults="llama_factory",
-        told=("several rows, but LLaMA-Factory cuts all texts into blocks", "the same 4,096 tokens per step"),
+        told=("several rows, but LLaMA-Factory cuts all texts into blocks", "for 4,096 tokens per step"),
     ),
     WildConfig(
         name="axolotl: a number of rows is held out of a split",
@@ -1135,7 +1135,7 @@ PUBLIC = (
                 "data.path": "hub:org/web", "task.type": "causal_lm", "data.streaming": True, "data.packing": True,
                 "data.max_length": 2048, "training.effective_batch_size": 4, "tuning.method": "full",
                 "training.warmup_steps": 100},
-        defaults="axolotl", told=("rows that overlap by up to 256 tokens", "the same 8,192 tokens per step"),
+        defaults="axolotl", told=("rows that overlap by up to 256 tokens", "for 8,192 tokens per step"),
     ),
     WildConfig(
         name="axolotl: attention in 8 bits", content={**_MIXTRAL, "attn_implementation": "fp8"},

@@ -111,7 +111,7 @@ def test_unknown_keys_are_reported_with_all_importers(capsys, tmp_path):
     (tmp_path / "x.yaml").write_text("colour: red\n")
     assert main(["import", "x.yaml"]) == 2
     shown = capsys.readouterr().err
-    assert "has no known key (colour)" in shown
+    assert "has no known key (keys found: colour)" in shown
     assert all(name in shown for name in all_importers())
     assert main(["import", "x.yaml", "--as", "trl"]) == 2
     shown = capsys.readouterr()

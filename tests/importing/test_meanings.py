@@ -316,7 +316,7 @@ def test_a_misspelt_key_is_left_out_with_the_nearest_one(read):
 def test_an_ambiguous_file_is_refused(read):
     with pytest.raises(ConfigError) as error:
         read({"gradient_accumulation_steps": 4})
-    assert "differently: transformers" in str(error.value)
+    assert "different results: transformers" in str(error.value)
     assert "--as: transformers, trl, peft" in str(error.value)
 
 

@@ -64,7 +64,7 @@ def test_unknown_characters_are_counted_before_the_start_and_refused_where_answe
         assert main([command, *model, "--data", str(some)]) == 0
         assert "tokens to train on (5.56%) are unknown to the tokenizer: {" in capsys.readouterr().out, command
     assert main(["plan", *model, "--data", str(most)]) == 2
-    assert "tokens to train on (50.00%) are unknown to the tokenizer: {, }; add them" in capsys.readouterr().err
+    assert "tokens to train on (50.00%) are unknown to the tokenizer: {, }; add tokens" in capsys.readouterr().err
     assert main(["preview", "--json", *model, "--data", str(some)]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["unknown_eval_tokens"] == 3
 

@@ -37,7 +37,7 @@ class Why(StrEnum):
     DOES_NOT_FIT = "cannot be imported"
     UNKNOWN = "is not known"
     NOT_SUPPORTED = "not supported"
-    AS_ASKED = "as asked"
+    AS_ASKED = "as requested"
     AUTOMATIC = "automatic here"
     ALWAYS = "always the case"
     NOT_NEEDED = "not needed"
