@@ -99,7 +99,7 @@ DUMPS = (
 )  # fmt: skip
 
 FOREIGN = (
-    WildConfig(name="no key is known", content="colour: red\n", refused=("has no known key (keys found: colour)", "--as")),
+    WildConfig(name="no key is known", content="colour: red\n", refused=("known key (keys found: colour)", "--as")),
     WildConfig(
         name="half of the keys are known", content="learning_rate: 1.0e-4\nseed: 1\nruns: 3\nowner: me\n",
         refused=("is from an unsupported tool", "knows 2 of 4 keys", "runs, owner", "--as"),
