@@ -175,7 +175,7 @@ TWO_CARDS = replace(
 )
 ADVICE_ON_MASTERS = [
     ({}, "with fp32 masters, ddp sums gradients after the backward pass"),
-    ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its shards are the masters"),
+    ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16, so its shards serve as masters"),
     ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
     ({"distributed.processes": 1, "model.dtype": "float32"}, "GiB with weights in bfloat16"),
     ({"distributed.processes": 1, "training.mixed_precision": "no"}, "matmuls are in fp32: from --set"),
@@ -247,7 +247,7 @@ def test_smaller_and_larger_models_are_named_with_numbers(recipe):
     assert slow.status == "warn" and "download" in slow.advice and "would take about" in slow.evidence
     full = context_on(recipe("llama-8b-lora", {"tuning.method": "full"}), T4)
     short = finding_of("model_choice", full).verdict
-    assert short.status == "warn" and "do not fit" in short.evidence
+    assert short.status == "warn" and "does not fit" in short.evidence
 
 
 @pytest.mark.full

@@ -83,7 +83,7 @@ def chat_marks(context: Context) -> Verdict:
     if not split_marks:
         marks_text = one_line(", ".join(marks), 80)
         return passed(f"each of {len(marks)} chat template markers is one token: {marks_text}")
-    pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(split_marks.items())[:4])
+    pieces = ", ".join(f"{one_line(mark, 30)} into {count or '?'}" for mark, count in list(split_marks.items())[:4])
     sentence = f"{len(split_marks)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
         return warned(

@@ -76,7 +76,7 @@ def disk(context: Context) -> Verdict:
     plan, free_bytes = context.planned, context.disk_free_bytes
     needed_bytes = plan.disk_bytes.value
     if free_bytes is None:
-        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free space is not reported")
+        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free disk space is not reported")
     sentence = f"{space_words('the run writes', needed_bytes, free_bytes)} ({plan.disk_bytes.reason})"
     if needed_bytes <= _ROOMY_SHARE * free_bytes:
         return passed(sentence)
@@ -119,7 +119,7 @@ def overfitting(view: RunView) -> Cause | None:
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
-        advice="or fewer epochs, more data, a smaller model, dropout or weight decay",
+        advice="or try fewer epochs, more data, a smaller model, dropout or weight decay",
     )
 
 
@@ -242,10 +242,10 @@ def between_steps(view: RunView) -> Cause | None:
     """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should take almost no time."""
     share = view.share(view.other_seconds)
     return Cause(
-        cause="Time is lost between steps, outside of the parts that are timed.",
+        cause="Time is lost between steps, and no timed work explains it.",
         evidence=f"{percent(share)} of the time is unaccounted for: {view.of_whole(view.other_seconds)}",
         share=share,
-        advice="possible reasons: slow removal of old checkpoints, failed saves or samples, swapping; see the events",
+        advice="see the run's events; usual reasons: slow removal of checkpoints, failed saves or samples, swapping",
     )
 
 
@@ -372,8 +372,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
-    group_steps, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
-    eval_source, save_source = "assumed: 1/3 of a row's training time", "at 400 MB/s, not measured here yet"
+    group_steps, group_source = context.config.logging.logging_steps, "from a benchmark"
+    eval_source, save_source = "assumed: a row takes 1/3 of its training time", "at 400 MB/s, not measured here yet"
     return [
         make(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, token_share, eval_source),
         make(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_speed, save_source),
@@ -429,9 +429,9 @@ def quantized_model(context: Context) -> Verdict:
     """One-byte weights are read in a quarter of the time; the export measures whether predictions stay the same."""
     earlier = context.earlier
     if earlier is None:
-        return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
+        return not_applicable("there is no earlier run to export; after training: tui-trainer export last --to int8")
     if not earlier.exports:
-        hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
+        hint = f"to export it: tui-trainer export {shell_word(earlier.name)} --to int8"
         return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
     smallest = min(earlier.exports, key=lambda export: export.bytes)
     change = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
@@ -439,7 +439,7 @@ def quantized_model(context: Context) -> Verdict:
     sentence = f"{smallest.format} export of run {earlier.name}: {change}, {gain:.2f} times as fast on held-out rows"
     if smallest.faults:
         return warned(
-            f"{sentence}, but its results differ from the trained model: {smallest.faults}",
+            f"{sentence}, but its results differ from those of the trained model: {smallest.faults}",
             advice="use another format",
         )
     return passed(sentence)

@@ -20,7 +20,7 @@ _RECKONED = (
     "estimated by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a GPU yet"
 )
 _NO_BF16 = "the GPU does not support bf16"
-_EXPERTS = "with bf16 weights, experts are computed in bf16; with fp32 weights in fp32, as autocast skips grouped_mm"
+_EXPERTS = "experts are computed in the dtype of the weights, because autocast does not cover grouped_mm"
 _TF32 = "training.tf32"
 # Model families of transformers whose modelling files contain convolutions.
 _CONVOLVING = frozenset(
@@ -92,7 +92,7 @@ def master_weights(context: Context) -> Verdict:
         sentence = "none: frozen weights are never updated, and adapters train in fp32"
         return not_applicable(sentence, weights_text, switch="fp32 masters: none")
     if planned.value == "bfloat16" and basis.target.bf16 is False:
-        sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
+        sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
         return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch="fp32 masters on")
     if planned.value == "bfloat16":
         sentence = f"on: {_compared(context, 'float32')}"
@@ -115,7 +115,7 @@ def master_weights(context: Context) -> Verdict:
 
 def _compared(context: Context, other: Dtype) -> str:
     now_bytes, other_bytes = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
-    return f"{format_bytes(now_bytes)} in total, {format_bytes(other_bytes)} with weights in {other}"
+    return f"peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
@@ -131,7 +131,7 @@ def _why_impossible(context: Context) -> str:
     if strategy in ZERO_STAGES:
         return f"{strategy} keeps its own fp32 masters for any type of weights"
     if strategy in SPLITTING:
-        return f"{strategy} gathers fp32 weights in bf16: its shards are the masters"
+        return f"{strategy} gathers fp32 weights in bf16, so its shards serve as masters"
     return f"with fp32 masters, {strategy} sums gradients after the backward pass; with fp32 weights, during it"
 
 
