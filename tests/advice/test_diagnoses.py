@@ -105,7 +105,7 @@ PLANTED = {
     ),
     "learning_rate_high": ({"loss": diverging, "plan": {"learning_rate": 0.5}}, ["learning rate 0.5", "above 0.01"]),
     "gradients_exploding": (
-        {"step": {"grad_norm": lambda step: 0.7 if step < 170 else 70.0}}, ["gradient norm 70", "100 times the 0.7 before"]
+        {"step": {"grad_norm": lambda step: 0.7 if step < 170 else 70.0}}, ["gradient norm 70", "100 times the"]
     ),
     "loss_spikes": (
         {"loss": lambda step: falling(step) * (2.5 if step % 37 == 5 else 1)},

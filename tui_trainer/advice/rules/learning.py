@@ -422,9 +422,7 @@ def lr_scaling(context: Context) -> Verdict:
         return passed(sentence)
     most_rate = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
     scaled_rate = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
-    advice = (
-        f"scaled with the square root of {ratio:.3g}, the ratio of the rows; linear scaling gives {rate * ratio:.3g}"
-    )
+    advice = f"scaled with the square root of {ratio:.3g} (ratio of rows); linear scaling gives {rate * ratio:.3g}"
     return warned(
         sentence,
         fix={LEARNING_RATE: scaled_rate},
