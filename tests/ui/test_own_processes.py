@@ -47,7 +47,7 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
         program.says("a warning of a library", *REHEARSED)
         await screens.press("2", "w")
         await screens.ticks("FAILED: out of memory with 8 rows per pass, but not with 2", "300.0 MiB",
-                            "row 18, which begins 'The sheep'", "typical steps ...", "close, keep running")  # fmt: skip
+                            "row 18 (begins 'The sheep')", "typical steps ...", "close, keep running")  # fmt: skip
         await screens.press("c")
         await screens.ticks("cancelled; nothing was saved")
         await screens.press("enter")

@@ -193,7 +193,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 def lines_of(report: Mapping[str, Any]) -> list[str]:
     """Return the lines to show for one JSON object that `rehearse` prints; none when a part begins.
 
-    An example: `largest micro-batch 0.8 s 1.2 GiB 8 rows; row 3 is the longest ...`."""
+    An example: `largest micro-batch 0.8 s 1.2 GiB 8 rows; row 3 (begins ...`."""
     if "is_ready" in report:
         return result_lines(report)
     if "trying" in report:

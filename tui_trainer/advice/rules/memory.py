@@ -306,7 +306,7 @@ def memory_growing(view: RunView) -> Cause | None:
     )
     note = f"; {format_bytes(end_bytes)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
-        cause="Memory grows from step to step, although the batches do not.",
+        cause="Memory grows from step to step, although the batches do not grow.",
         evidence=f"{text}, {format_bytes(rate)}/step over {steps:,} steps{note}",
         share=max(share, 0.0),
         is_fault=True,

@@ -58,7 +58,7 @@ def host_memory_problems(needed_bytes: Planned[int] | None, hardware: Hardware) 
         return []
     message = f"the run needs about {format_bytes(needed_bytes.value)} of host memory in addition to GPU memory, "
     message += f"but the machine has {format_bytes(total_bytes)}"
-    return [Problem(message=message, hint="raise the limit of the container or job, or use a machine with more memory")]
+    return [Problem(message=message, hint="raise the memory limit of the container or job, or use a larger machine")]
 
 
 def _parts(
