@@ -225,7 +225,7 @@ def _setting(key: str, value: Any) -> Alternative:
 
 
 OTHER_SEED = "current settings, another seed"
-DEFAULT_IS_BEST = "the current settings are best: nothing was measurably faster"
+DEFAULT_IS_BEST = "the current settings are best, because nothing was measurably faster"
 _TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
 # Number of steps in a turn if the time of a step is unknown.
 _STEPS = 12

@@ -107,7 +107,7 @@ def batch_size(context: Context) -> Verdict:
         return passed(f"{sentence}; more rows do not fit in free memory")
     parts = "cores" if context.basis.target.gpu is None else "parts of the GPU"
     return warned(
-        f"{sentence}: fewer than {busy_tokens} tokens leave {parts} idle", fix=with_micro_batch(context, rows)
+        f"{sentence}; fewer than {busy_tokens} tokens leave {parts} idle", fix=with_micro_batch(context, rows)
     )
 
 
@@ -172,7 +172,7 @@ def accumulation(context: Context) -> Verdict:
         return passed(f"{batch_rows} documents in {reason}; {sum_note}")
     micro_batches = -(-batch_rows // micro_rows)
     if micro_batches == 1:
-        return passed(f"{quantity(batch_rows, 'row')} in one micro-batch: nothing to accumulate")
+        return passed(f"{quantity(batch_rows, 'row')} in one micro-batch, so there is nothing to accumulate")
     last_rows = (batch_rows - 1) % micro_rows + 1
     sentence = f"{quantity(batch_rows, 'row')} in {micro_batches} micro-batches of {micro_rows}"
     if 2 * last_rows >= micro_rows:
@@ -199,4 +199,4 @@ def effective_batch(context: Context) -> Verdict:
     if step_rows <= rows:
         return passed(sentence)
     smaller_batch = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
-    return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller_batch))
+    return warned(f"{sentence}, so every step uses all rows", fix=with_effective_batch(context, smaller_batch))

@@ -136,12 +136,12 @@ def early_stopping(context: Context) -> Verdict:
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
     sentence = f"{format_number(epochs)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
-        message = f"{sentence}: the run can never stop early"
+        message = f"{sentence}, so the run can never stop early"
         return warned(message, fix=_early_stopping(context, patience, evaluations))
     if patience or epochs <= _MANY_EPOCHS or plan.total_steps.value < _MANY_STEPS:
         return passed(sentence if patience else f"{sentence}: too few epochs or steps to need early stopping")
     return warned(
-        f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
+        f"{sentence}, so nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
     )
 
 

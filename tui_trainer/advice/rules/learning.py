@@ -203,7 +203,7 @@ def no_gradient(view: RunView) -> Cause | None:
         return None
     adapters_note = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
     return fault(
-        cause="The gradient is 0: nothing is learned.",
+        cause="The gradient is 0, so nothing is learned.",
         evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters_note}",
         advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
     )
@@ -467,7 +467,7 @@ def warmup(context: Context) -> Verdict:
         return warned(f"no warm-up: step 1 of {total:,} has the learning rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
     sentence = f"{warmup_steps:,} of {total:,} steps, {warmup_steps / total:.0%}"
     if warmup_steps >= total or warmup_steps > max(1, _MOST_WARMUP * total):
-        return warned(f"{sentence}: a large part of the run has a low learning rate", fix={WARMUP_KEY: _GOOD_WARMUP})
+        return warned(f"{sentence}, so much of the run has a low learning rate", fix={WARMUP_KEY: _GOOD_WARMUP})
     return passed(sentence)
 
 

@@ -82,7 +82,7 @@ def device(context: Context) -> Verdict:
         others_text = f"; {quantity(len(other_gpus), 'more GPU')} on this machine" if other_gpus else ""
         return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, other_gpus))
     if hardware.gpus and context.chosen_gpu == "none":
-        sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
+        sentence = f"the GPU stays idle because of --gpu none, so the run is on the CPU ({cpu})"
         return warned(sentence, advice="omit --gpu none")
     if hardware.gpus:
         gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_described, hardware.gpus))
@@ -103,7 +103,7 @@ def device(context: Context) -> Verdict:
         gpu_count = hardware.nvidia_pci_devices
         sentence = f"{quantity(gpu_count, 'NVIDIA GPU')} on the PCI bus, but no driver: the run is on the CPU ({cpu})"
         return failed(sentence, advice="run tui-trainer diagnose to see what to install")
-    return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
+    return not_applicable(f"no GPU on this machine, so the run is on the CPU ({cpu})")
 
 
 def _described(gpu: Gpu) -> str:
@@ -126,7 +126,7 @@ def libraries(context: Context) -> Verdict:
         return not_applicable(f"no NVIDIA driver on this machine: {label} runs on the CPU, whatever its CUDA version")
     gpu = context.gpu
     if gpu is None:
-        return not_applicable(f"no GPU can be used now: {label} runs on the CPU, whatever its CUDA version")
+        return not_applicable(f"no GPU can be used now, so {label} runs on the CPU, whatever its CUDA version")
     if problem := torch_problem(hardware, gpu):
         sentence = f"{problem.sentence} ({label})" if version else problem.sentence
         return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")

@@ -233,14 +233,14 @@ def four_bits(context: Context) -> Verdict:
     """
     plan = context.planned
     if context.config.is_from_scratch:
-        return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
+        return not_applicable("every weight of a model from scratch is trained, so none can be in 4 bits")
     if plan.device != "cuda":
         return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
     weight_bytes = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
     gpu = context.basis.target.gpu
     times_text = f"about {unpacking_times(gpu.capability if gpu else None)} times as long"
     if context.config.tuning.in_four_bits:
-        return passed(f"frozen weights are in 4 bits: {format_bytes(weight_bytes)}; steps take {times_text}")
+        return passed(f"frozen 4-bit weights take {format_bytes(weight_bytes)}; steps take {times_text} as in 16 bits")
     sentence = f"weights take {format_bytes(weight_bytes)} as {plan.weights_dtype.value}"
     if not is_short(context):
         return passed(f"{sentence}, which fits; in 4 bits each step would take {times_text}")
@@ -414,4 +414,4 @@ def split_model(context: Context) -> Verdict:
         return passed(sentence, switch=switch)
     is_written = context.config.distributed.strategy != "auto"
     fix = ({OFFLOAD: False} if is_offloaded else {}) | ({STRATEGY: "auto"} if is_written else {})
-    return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)
+    return warned(f"{sentence}, so the whole model would fit", fix=fix, switch=switch)

@@ -140,7 +140,7 @@ def model_choice(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     task, earlier = find_task(config.task.type), context.earlier
     if config.is_from_scratch:
-        return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
+        return not_applicable("a model from scratch has no alternatives by name, because its size is a setting")
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
     own_parameters, budget_bytes = plan.parameters.value, context.basis.room.budget_bytes
@@ -249,7 +249,7 @@ def lora_rank(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
     count, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
-        return not_applicable(f"all {format_count(count)} parameters are trainable: there is no adapter")
+        return not_applicable(f"all {format_count(count)} parameters are trainable, so there is no adapter")
     layers = context.basis.setup.adapted(shape)
     share = sum(layer.matrix_parameters for layer in layers) / sum(
         layer.matrix_parameters for layer in shape.linears if not layer.is_head

@@ -102,7 +102,7 @@ def truncation(context: Context) -> Verdict:
     if not counts.rows_read:
         # Documents of a language model are cut into several rows, and none of them is lost.
         if context.facts is None or context.facts.is_stream:
-            return not_applicable("rows are cut from one stream of text: none is truncated")
+            return not_applicable("rows are cut from one stream of text, so none is truncated")
         documents_text = f"{quantity(counts.train_documents + counts.eval_documents, 'document')}"
         if not counts.cut_documents:
             return passed(f"each of {documents_text} fits into a row; none is split")

@@ -123,7 +123,7 @@ class AdapterMemory:
         if not self.setup.use_dora:
             return ()
         numbers = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
-        formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
+        formula = "4 bytes x (3 x the largest adapted matrix + an identity matrix), for DoRA's norms"
         return (MemoryPart("DoRA norms", FLOAT * numbers, formula),)
 
     def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
