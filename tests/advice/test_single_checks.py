@@ -446,8 +446,8 @@ def test_the_fixes_of_data_mend_a_table_that_is_prepared(quickstart, tmp_path):
 def test_the_list_of_what_is_on_has_what_no_setting_switches(subtests):
     for words, hardware, settings in (
         ("fused AdamW on, gradients set to None", CPU, ()),
-        ("TF32: no GPU; cuDNN autotune: n/a, as it tunes convolutions", CPU, ()),
-        ("TF32 on; cuDNN autotune: n/a, as it tunes convolutions", H100, ()),
+        ("TF32: no GPU; cuDNN autotune: n/a, because this model", CPU, ()),
+        ("TF32 on; cuDNN autotune: n/a, because this model", H100, ()),
         ("non-blocking copies: no GPU", CPU, ()),
         ("non-blocking copies on, from pinned memory", H100, ()),
         ("non-blocking copies: off, batches are not in pinned memory", H100, ("dataloader.pin_memory=false",)),

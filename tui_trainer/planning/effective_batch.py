@@ -149,7 +149,7 @@ def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, coun
     model_shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     rows_and_source = _of_profile(loaded, gpu, model_shape.parameters)
     if rows_and_source is None:
-        case = f"{config.task.type} with {model_shape.parameters / 1e9:.1f} billion parameters on such a GPU"
+        case = f"{config.task.type} with {model_shape.parameters / 1e9:.1f} billion parameters on this GPU"
         reason = f"hardware profile {profile.name} has no value for {case}; `tui-trainer tune --effective` measures it"
         return max(base_row_count, count), f"{base_text}: {reason}"
     rows, rows_text = rows_and_source

@@ -25,7 +25,6 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
-from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
@@ -414,7 +413,7 @@ def batched_writing(context: Context) -> Verdict:
     sentence = (
         f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
     )
-    sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
+    sentence += "; both use greedy decoding"
     if not answers or rows >= min(answers, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
     sentence += f"; each evaluation generates {answers} answers"

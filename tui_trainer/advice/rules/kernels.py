@@ -233,7 +233,7 @@ def unsloth_parts(context: Context) -> Verdict:
         if family not in unsloth.FAMILIES:
             sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
             return warned(sentence, fix=fix, switch=switch)
-        sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
+        sentence = f"Unsloth supports {family} models; the modules that it replaces are counted before the first step"
         return not_applicable(sentence, switch=switch)
     if family not in unsloth.FAMILIES:
         return not_applicable(f"Unsloth has no kernels for {family} models")

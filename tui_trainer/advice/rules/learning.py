@@ -510,7 +510,7 @@ def loss_spikes(view: RunView) -> Cause | None:
         return fault(
             cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
             evidence=f"{evidence}; in each epoch, one of these steps has row {rows_text} of {count:,} (counted from 0)",
-            advice="inspect them with tui-trainer preview, then correct or remove them",
+            advice="inspect these rows with tui-trainer preview, then correct or remove them",
         )
     warmup_steps, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
     if warmup_steps is not None and warmup_steps < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:

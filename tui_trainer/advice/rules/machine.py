@@ -265,7 +265,7 @@ def one_thread(view: RunView) -> Cause | None:
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
             f"1 thread on {cores:g} usable cores, {percent(idle_share)} of them idle; computing takes "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads can shorten only that"
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads shorten only this time"
         ),
         share=idle_share * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={THREADS: "auto"},

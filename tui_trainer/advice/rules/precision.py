@@ -174,4 +174,4 @@ def why_no_autotune(model_type: str) -> str:
     """Return why this program does not use `torch.backends.cudnn.benchmark` (cuDNN tries out kernels) for a model."""
     if model_type in _CONVOLVING:
         return "off, because cuDNN would benchmark each of many row lengths"
-    return "n/a, as it tunes convolutions and this model has none"
+    return "n/a, because this model has no convolutions to tune"
