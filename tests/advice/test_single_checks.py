@@ -337,7 +337,7 @@ def test_a_smaller_model_needs_less_memory_and_has_a_tokenizer_for_the_language_
         return verdict_of("model_choice", context).evidence
 
     assert f"smaller: {other}" in evidence(num_hidden_layers=1)
-    assert " for this model" in evidence(num_hidden_layers=1)
+    assert " tokens/character instead of " in evidence(num_hidden_layers=1)
     # The catalogue says that this model has fewer parameters, but it needs more memory.
     assert "smaller" not in evidence(vocab_size=100_000)
     tokenizer = json.loads((other / "tokenizer.json").read_text())

@@ -85,7 +85,7 @@ def slow_disk(view: RunView) -> Cause | None:
             f"while {format_bytes(bytes_per_second)}/s are read from the disk"
         ),
         share=share,
-        advice=f"{_FASTER_DISK}; or free memory, so that the data stays cached",
+        advice=f"{_FASTER_DISK}; or free up memory, so that the data stays cached",
     )
 
 

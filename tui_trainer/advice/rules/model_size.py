@@ -237,7 +237,7 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
         return ("a vocabulary of the same size" if is_same_size else unknown_text), 1.0
     if new_rate > _OTHER_LANGUAGE * rate:
         return None
-    return f"{format_number(new_rate, 2)} tokens/character, {format_number(rate, 2)} for this model", new_rate / rate
+    return f"{format_number(new_rate, 2)} tokens/character instead of {format_number(rate, 2)}", new_rate / rate
 
 
 @rule("LoRA rank", 204, _RANK, MODULES_KEY)
