@@ -196,7 +196,7 @@ def kernels(context: Context) -> Verdict:
     if training.deterministic:
         sentence = f"{name}: torch cannot check whether it is deterministic"
         return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
-    sentence = f"{name} for {family}; the gain has not been measured on a GPU yet"
+    sentence = f"{name} for {family} models; the gain has not been measured on a GPU yet"
     return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 

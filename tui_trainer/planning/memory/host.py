@@ -99,7 +99,7 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     reading_bytes = _READERS * FLOAT * largest_parameter(shape)
     if (adapter_bytes := FLOAT * setup.merged_parameters) > reading_bytes:
         return MemoryPart("loading", adapter_bytes, "the update by the merged adapter, before it is copied to the GPU")
-    return MemoryPart("loading", reading_bytes, f"{_READERS} x the largest tensor in fp32, with {_READERS} readers")
+    return MemoryPart("loading", reading_bytes, f"{_READERS} x the largest tensor in fp32, read in parallel")
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
