@@ -227,7 +227,7 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     ]
     assert "one by one" not in for_card[0] and "8.9, experts are computed one by one" in for_card[1]
     finding = finding_of("master_weights", context)
-    assert any("experts are computed in bf16" in line for line in finding.verdict.details)
+    assert any("experts are computed in the dtype" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))
     assert not any("experts" in line for line in dense.verdict.details)
 
@@ -270,4 +270,4 @@ def test_what_a_hardware_profile_sets_is_kept_with_its_name(documents):
     found = {one.name: one for one in run_checks(gather(loaded, hardware=GTX_1080))}
     for name in ("precision", "gradient_checkpointing"):
         assert found[name].status == "pass"
-        assert found[name].verdict.evidence.endswith("the setting is from hardware profile gtx-10xx-16xx")
+        assert found[name].verdict.evidence.endswith("because hardware profile gtx-10xx-16xx sets it")
