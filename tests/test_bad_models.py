@@ -322,8 +322,8 @@ def test_advice_for_a_plan_that_does_not_fit_makes_it_fit(
     machine(monkeypatch, memory_bytes=memory_mib * MIB)
     settings = LARGE | {"tuning.method": method, "data.path": long_text}
     message = refused(capsys, train(good_models("llama"), **{key.replace(".", "__"): v for key, v in settings.items()}))
-    assert f"of memory; this machine has {memory_mib}.0 MiB; in order, cheapest first: " in message
-    ways = re.findall(r'([a-z_.]+ = "?\w+"?)[^(]*\(([\d.]+) MiB\)', message)
+    assert f"of memory; this machine has {memory_mib}.0 MiB; try in this order: " in message
+    ways = re.findall(r'([a-z_.]+ = "?\w+"?)[^(]*\(then ([\d.]+) MiB\)', message)
     needed = [float(size_mib) for _, size_mib in ways]
     assert needed == sorted(needed, reverse=True) and len(set(needed)) == len(needed)
     assert needed[-1] < memory_mib and all(size_mib > 0.8 * memory_mib for size_mib in needed[:-1])
@@ -353,7 +353,7 @@ def test_machine_that_is_too_small_for_the_smallest_setup_is_reported(
 ):
     machine(monkeypatch, memory_bytes=2 * MIB)
     message = refused(capsys, train(good_models("llama"), data__max_length=2048, data__path=long_text))
-    assert message.endswith("then all of these together are not enough: choose a smaller model\n")
+    assert message.endswith("then choose a smaller model (these settings together are not enough)\n")
 
 
 @pytest.mark.full
