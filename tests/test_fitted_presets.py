@@ -133,7 +133,7 @@ def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line
         document.set(key, value)
         said.append(change_words(before, refitted(document)))
         before = document.loaded
-    words = "now recipe finetune and task sequence_classification, from model and rows.jsonl"
+    words = "now recipe finetune and task sequence_classification, to fit model and rows.jsonl"
     assert said == ["columns: text text", f"{words}; columns: text text, label label"]
     same = {"profile": "", "output": by_command.config.output}
     assert document.loaded.config.model_copy(update=same) == by_command.config.model_copy(update=same)
@@ -246,7 +246,7 @@ def test_missing_table_or_model_is_a_reason_against_a_recipe(tmp_path):
     document = opened(Request(shortcuts={"data.path": str(text)}))
     reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
     assert reasons == {
-        "ner": "it trains on the rows of a table",
+        "ner": "token_classification trains on the rows of a table",
         "finetune": "no model is set",
         "scratch-llama": "",
     }

@@ -315,7 +315,7 @@ BAD_INPUT = [
         [{"text": "a"}] * 4,
         ("conversations.jsonl: no column holds conversations", "columns found: text", "causal_lm"),
     ),
-    ({"data.max_chars": 10}, None, ("data.max_chars: does not apply to tables", "data.max_rows limits")),
+    ({"data.max_chars": 10}, None, ("data.max_chars: does not apply to tables", "limit the rows with data.max_rows")),
     ({}, [*conversations(4), {"messages": [{**turn("user", "a"), "name": "\ud800"}, turn("assistant", "b")]}],
      ("conversations.jsonl, line 5", "half a character")),
     ({"data.text_column": "mesages"}, None, ("no column 'mesages'", "did you mean 'messages'?")),

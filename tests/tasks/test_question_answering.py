@@ -188,7 +188,7 @@ BAD = {
     "wrong place": ({"answers": {"text": ["Paris"], "answer_start": [2]}}, "'Paris' is not at character 2"),
     "not there": ({"answers": "London"}, "the answer 'London' is not in the context"),
     "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "is blank"),
-    "a number": ({"answers": [7]}, "the answer in 'answers' is a number"),
+    "a number": ({"answers": [7]}, "an answer in the column 'answers' is a number"),
     "a place too few": (
         {"answers": {"text": ["In", "Paris"], "answer_start": [0]}},
         "but answer_start has 1",

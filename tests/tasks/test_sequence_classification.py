@@ -104,7 +104,7 @@ def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
 def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", labelled())
     other = write_rows(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
-    with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is unknown: no training row"):
+    with pytest.raises(DataError, match=r"other.jsonl, line 6: no training row has the label 'sheeep'"):
         prepared(path, data__eval_path=other)
     _, data = prepared(path, data__eval_path=other, data__on_bad_rows="skip")
     assert data.counts.eval_rows == 5 and data.counts.bad_rows == 1

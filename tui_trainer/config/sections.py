@@ -51,7 +51,7 @@ class ScratchSection(SettingsSection):
     num_attention_heads: int = option(4, low=1, high=1024, step="x2")
     """Attention heads; hidden_size must be divisible by them."""
     num_key_value_heads: PositiveInt | Auto = option(
-        "auto", memory="fewer heads save a little", step="x2", advanced=True
+        "auto", memory="fewer heads save a little memory", step="x2", advanced=True
     )
     """Key and value heads; auto: as many as attention heads."""
     intermediate_size: PositiveInt | Auto = option("auto", step="x2", advanced=True)
@@ -133,7 +133,7 @@ class ModelSection(SettingsSection):
     """pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        memory="bfloat16 halves frozen weights and reduces activations; trainable weights take 20 bytes, not 18",
+        memory="bfloat16 halves frozen weights and reduces activations; trainable weights take 20 bytes each, not 18",
         speed="16-bit weights need no casts",
         in_step_key=True,
     )
@@ -141,8 +141,8 @@ class ModelSection(SettingsSection):
     have fp32 master weights."""
     provider: Literal["transformers", "unsloth"] = option(
         "transformers",
-        memory="less, according to Unsloth",
-        speed="has its own kernels; not measured on a GPU yet",
+        memory="less memory, according to Unsloth",
+        speed="Unsloth has its own kernels; their speed has not been measured yet",
         advanced=True,
     )
     """Library that loads and adapts the model; unsloth: in its own environment (`tui-trainer install unsloth`)."""
@@ -159,8 +159,8 @@ class ModelSection(SettingsSection):
     sdpa is used if it cannot load one."""
     kernels: Literal["auto", "none", "liger"] = option(
         "auto",
-        memory="stores fewer activations",
-        speed="fewer passes over memory; not measured on a GPU yet",
+        memory="fused kernels store fewer activations",
+        speed="fewer passes over memory; the speed has not been measured on a GPU yet",
         advanced=True,
         in_step_key=True,
     )
@@ -245,7 +245,7 @@ class TuningSection(SettingsSection):
     """LoRA: initial adapter weights, by peft's names; pissa and olora move a part of the weights into the adapter, and
     are saved as LoRA of rank 2r."""
     fused_adapters: bool = option(
-        True, speed="fewer passes over memory; not measured on a GPU yet", advanced=True, in_step_key=True
+        True, speed="fewer passes over memory; the speed has not been measured yet", advanced=True, in_step_key=True
     )
     """LoRA: compute a layer and its adapter in one function, if it gives the same results."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
@@ -417,7 +417,7 @@ class TrainingSection(SettingsSection):
         "auto",
         unit="rows",
         memory="activations grow in proportion",
-        speed="larger is faster until the GPU or CPU is fully used",
+        speed="larger micro-batches are faster until the GPU or CPU is fully used",
         step="x2",
     )
     """Rows per forward pass (micro-batch); auto: as many as fit; tune: the fastest."""
@@ -436,7 +436,7 @@ class TrainingSection(SettingsSection):
     """Warm-up steps until the peak learning rate; below 1: a share of all steps."""
     num_decay_steps: StepsOrShare = option(
         0.1,
-        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules have none.",
+        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules ignore it.",
         unit="steps",
         advanced=True,
     )
@@ -447,7 +447,7 @@ class TrainingSection(SettingsSection):
     )
     min_lr_rate: float = option(
         0.0,
-        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; others have no floor.",
+        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; other schedules ignore it.",
         low=0,
         below=1,
         step="+0.05",
@@ -512,7 +512,7 @@ class TrainingSection(SettingsSection):
         0,
         low=0,
         unit="steps",
-        speed="usually slows a healthy run",
+        speed="usually slows a run that has enough memory",
         step="1-2-5",
         advanced=True,
         in_step_key=True,
@@ -570,7 +570,7 @@ class LoggingSection(SettingsSection):
     """Write steps to the journal in groups of this many, or after two seconds."""
     sample_steps: StepsOrShare = option(0.25, unit="steps")
     """Generate a sample every this many steps; below 1: a share of all steps; 0: never."""
-    report_to: Names = option("", speed="none: a separate process reads the journal")
+    report_to: Names = option("", speed="no effect: a separate process reads the journal")
     """Trackers for the run's metrics: tensorboard, wandb, mlflow, trackio; separated by commas."""
 
 
@@ -610,7 +610,7 @@ class DistributedSection(SettingsSection):
     cpu_offload: bool = option(
         False,
         memory="a GPU holds only the layers that it is computing",
-        speed="weights are copied to the GPU in each pass, gradients back",
+        speed="weights are copied to the GPU in each pass, and gradients are copied back",
         advanced=True,
     )
     """Keep weights, gradients and optimizer state in host memory, and update them on the CPU: with fsdp, hsdp or

@@ -225,7 +225,7 @@ class TrainedModel:
         """Return (folder of the model with which training began, ''), or (None, why it cannot be compared)."""
         folder, reason = self.began_with()
         if folder and self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
-            return None, "the base model has no head for these labels"
+            return None, "the base model has no head for the labels of this run"
         return folder, reason
 
     def began_with(self) -> tuple[Path | None, str]:

@@ -180,7 +180,7 @@ def restore_plan_file(folder: RunFolder) -> RunProblem | None:
         if not folder.plan.is_file():
             return None
         folder.plan.unlink()
-        hint = "no complete checkpoint is left: the run starts over with a new plan from config.toml"
+        hint = "no complete checkpoint is left, so the run starts over with a new plan from config.toml"
         return RunProblem(kind="plan made again", message=damage, hint=hint)
     folder_name, content = saved_plan
     if content is None:

@@ -308,7 +308,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         help="no momentum and no optimizer state",
         build=_sgd,
         learning_rates=PLAIN,
-        learning_rate_reason="the length of an SGD step is that of the clipped gradient, for any number of weights",
+        learning_rate_reason="an SGD step is as long as the clipped gradient, whatever the number of weights",
         # Transformers' gradients have heavy tails, for which one step size for all weights is too large or too small
         # (Zhang et al., "Why are Adaptive Methods Good for Attention Models?", arXiv:1912.03194).
         warning="one step size for all weights works poorly for attention layers",

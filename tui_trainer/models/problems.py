@@ -125,7 +125,7 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
             yield _about(facts, f"{name} is damaged: {error}", "copy the model again")
             continue
         if names:
-            message = f"{name} contains more than tensors ({one_line(', '.join(names[:3]), 120)}) and is not loaded"
+            message = f"{name} contains objects other than tensors ({one_line(', '.join(names[:3]), 120)}), so it is not loaded"
             command = unsafe_conversion_command(folder, facts.weight_files)
             hint = "use the version of the model with .safetensors files; or, if you trust the author of this file, "
             hint += "convert it, which runs the code in the file with all your permissions"
@@ -145,8 +145,7 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     adapter_rows = facts.adapter.config.get("vocab_size") if facts.adapter else None
     rows = adapter_rows if isinstance(adapter_rows, int) else embedding_rows(facts.stored_shape, facts.headers)
     if tokenizer and rows and tokenizer.rows > rows:
-        message = f"the tokenizer has {tokenizer.rows} tokens, but the embedding has {rows} rows: "
-        message += "the last tokens have no vector"
+        message = f"the tokenizer has {tokenizer.rows} tokens, but the embedding has only {rows} rows"
         yield _about(facts, message, "use the tokenizer of the same model, or save the model with a resized embedding")
 
 

@@ -99,7 +99,10 @@ class QuestionAnswering(Task):
     tells_padding = True
     specials = FOR_CLASSES
     metrics = METRICS
-    unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "pads rows on the left"))
+    unfit_families = (
+        ("splinter", "needs a question token in its input"),
+        ("xlnet", "pads rows on the left, which this task does not support"),
+    )
     usual_families = "bert or roberta"
 
     def problems(self, config: Config) -> list[Problem]:
@@ -426,7 +429,7 @@ class _Columns:
         for text, start in _written_answers(row, self.answers, context):
             shown_text = one_line(text, 40)
             if not text.strip():
-                message = f"an answer in '{one_line(self.answers, 40)}' is blank"
+                message = f"an answer in the column '{one_line(self.answers, 40)}' is blank"
                 hint = "write the answer, or an empty list [] if the question has no answer"
                 raise DataError(message, where=row.where, hint=hint)
             if start is None:
@@ -472,9 +475,9 @@ def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str,
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []
     for entry in value if isinstance(value, list) else [] if value is None else [value]:
         text, start = (entry.get("text"), entry.get("answer_start")) if isinstance(entry, Mapping) else (entry, None)
-        hint = 'expected {"text": ["..."], "answer_start": [0]}, or the text of the answer'
+        hint = 'write {"text": ["..."], "answer_start": [0]}, or the text of the answer'
         if not isinstance(text, str):
-            message = f"the answer in '{one_line(column, 40)}' is {kind_of_value(text)}"
+            message = f"an answer in the column '{one_line(column, 40)}' is {kind_of_value(text)}"
             raise DataError(message, where=row.where, hint=hint)
         yield text, _read_start(start, row.where, hint)
 
@@ -557,7 +560,7 @@ class _QuestionReader(TableReader):
                 first_window = has_answer.index(True)
                 text_start, text_end = windows[first_window].characters(*spans[first_window])
                 if (learned_text := context[text_start:text_end].strip()) != answer_text.strip():
-                    inexact = f"'{one_line(answer_text, 40)}' is trained on as '{one_line(learned_text, 40)}' ({where})"
+                    inexact = f"the answer '{one_line(answer_text, 40)}' is trained on as '{one_line(learned_text, 40)}' ({where})"
             key, all_answers = _key(where), _packed(json.dumps([answer_text for answer_text, _ in answers]))
             for window, labels in zip(windows, spans, strict=True):
                 offsets = window.offsets
@@ -585,7 +588,7 @@ class _QuestionReader(TableReader):
         if counts["none"]:
             notes.append(f"{quantity(counts['none'], 'question', 'have')} no answer in the context")
         if counts["several"]:
-            message = "several answers: the first is trained on, the best match counts in scores"
+            message = "several answers: training uses the first, scores use the best match"
             notes.append(f"{quantity(counts['several'], 'question', 'have')} {message}")
         if counts["looked for"]:
             message = "more than once in the context: the first occurrence is trained on"
