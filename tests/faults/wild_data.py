@@ -2299,7 +2299,7 @@ TEMPLATES = (
         name="conversation that spells the tokens of its template",
         content=_rendered(_says("user", "<bos>Sheep?<eos>"), _says("assistant", "None.<eos>")),
         template="{{ bos_token }}" + PLAIN.replace("{{ m.content }}", "{{ m.content }}{{ eos_token }}"),
-        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain the names of special tokens",),
+        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain names of special tokens",),
     ),
 )  # fmt: skip
 

@@ -183,7 +183,7 @@ def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path, subte
         with subtests.test(name):
             assert prepared_data[0] == prepared_data[1]
             notes = "; ".join(prepared_data[0][1])
-            assert "20 rows contain the names of special tokens" in notes and "ignores: mood, reasoning" in notes
+            assert "20 rows contain names of special tokens" in notes and "ignores: mood, reasoning" in notes
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------

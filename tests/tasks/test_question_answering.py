@@ -253,7 +253,7 @@ SETTINGS_REFUSED = {
     "evaluation.metric_for_best_model=rouge1": "available: loss, exact_match, f1",
     "data.label_column=x": "question_answering does not use it",
     "data.text_column=quest": "did you mean 'question'?",
-    "data.max_length=3": "3 special tokens are added around a question and its context",
+    "data.max_length=3": "3 special tokens must fit around a question and its context",
 }
 
 

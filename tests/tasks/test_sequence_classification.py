@@ -133,7 +133,7 @@ BAD_SETTINGS = [
     ({"evaluation__metric_for_best_model": "pearson"}, "pearson is not measured for a single label classification"),
     ({"data__label_column": "number", "task__class_weights": "balanced"}, "a regression has no classes to weight"),
     ({"data__label_column": "number", "training__label_smoothing_factor": 0.1}, "does not apply to regression"),
-    ({"data__max_length": 2}, "data.max_length: is 2, but 2 special tokens are added around a text; set it to 128"),
+    ({"data__max_length": 2}, "data.max_length: is 2, but 2 special tokens must fit around a text; set it to 128"),
 ]  # fmt: skip
 
 

@@ -420,7 +420,7 @@ BAD = {
     "wrong column": ([], ("data.label_column=ner_tag",), "did you mean 'ner_tags'?"),
     "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "available: loss, f1"),
     "metric of other tags": ([], ("evaluation.metric_for_best_model=macro_f1",), "not measured if the tags mark"),
-    "no room for a word": ([], ("data.max_length=2",), "2 special tokens are added around the words"),
+    "no room for a word": ([], ("data.max_length=2",), "2 special tokens must fit around the words"),
 }
 BAD = {name: ([GOOD_ROW, *rows], changes, words) for name, (rows, changes, words) in BAD.items()} | {
     "numbers without names": ([row(["a"], [4])], (), "'ner_tags' are numbers, which have no names"),

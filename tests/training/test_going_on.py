@@ -345,7 +345,7 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
     )
     with pytest.raises(
         FolderError,
-        match="cannot be renamed, because the adapter stores this path to its base model in the subfolder `base`",
+        match="cannot be renamed, because the adapter stores the path of its base model, which is in `base`",
     ):
         delete_and_rename.rename(still.root, "renamed")
 

@@ -60,9 +60,7 @@ def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
     if len(number_texts) != len(paths):
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
         numbers = "1 number" if len(number_texts) == 1 else f"{len(number_texts)} numbers"
-        raise _wrong(
-            f"has {numbers}, but data.path has {sources}", "give one number for each source, in the order of data.path"
-        )
+        raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number per source, in the same order")
     weight_values = tuple(map(_weight, number_texts))
     return () if all(value == 1 for value in weight_values) else weight_values
 

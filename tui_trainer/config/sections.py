@@ -436,7 +436,7 @@ class TrainingSection(SettingsSection):
     """Warm-up steps until the peak learning rate; below 1: a share of all steps."""
     num_decay_steps: StepsOrShare = option(
         0.1,
-        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules ignore it.",
+        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Others ignore this setting.",
         unit="steps",
         advanced=True,
     )
@@ -447,7 +447,7 @@ class TrainingSection(SettingsSection):
     )
     min_lr_rate: float = option(
         0.0,
-        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; other schedules ignore it.",
+        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; others ignore it.",
         low=0,
         below=1,
         step="+0.05",

@@ -88,10 +88,7 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
         "modules_to_save": saved,
     }
     key = PARAMETERS_KEY if tuning.target_parameters else MODULES_KEY
-    message, hint = (
-        "the selected layers of the model could not be determined",
-        "list linear layers, separated by commas",
-    )
+    message, hint = "the selected layers could not be found in the model", "list linear layers, separated by commas"
     answer = answers.ask_or_refuse(question, Problem(message=message, key=key, hint=hint))
     if "problems" in answer:
         raise ConfigError([Problem(**problem) for problem in answer["problems"]])

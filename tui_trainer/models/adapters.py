@@ -174,9 +174,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
         message = f"the adapter has {name} = {one_line(repr(fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in adapter_values and not field_names:
-        message = (
-            "the adapter covers only some of the layers that share a name, which tuning.target_modules cannot select"
-        )
+        message = "the adapter covers only some layers that share a name, which tuning.target_modules cannot express"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in adapter_values.items():
         run_value = getattr(config.tuning, key.rpartition(".")[2])

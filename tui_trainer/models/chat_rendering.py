@@ -527,9 +527,7 @@ class ConversationRenderer:
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"
-            hint = (
-                f"remove the endless loop from the template, or set {TEMPLATE_KEY} to another template, such as chatml"
-            )
+            hint = f"remove the endless loop from this template, or set {TEMPLATE_KEY} to another one, such as chatml"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint)) from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_PYTHON_LIMITS) as error:
             line_number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
@@ -567,9 +565,7 @@ class ConversationRenderer:
             raise ConfigError(Problem(message=problem.message, key=TEMPLATE_KEY, hint=problem.hint)) from None
         if _PROBE not in text:
             message = f"the chat template {self._template.name} omits the text of the assistant"
-            raise ConfigError(
-                Problem(message=message, key=TEMPLATE_KEY, hint="choose another template, such as chatml")
-            )
+            raise _problem(message, "choose another template, such as chatml")
         ending = text.rpartition(_PROBE)[2]
         end_tokens = [token for token in added if token and not token.isspace() and ending.lstrip().startswith(token)]
         return max(end_tokens, key=len, default=""), ending
@@ -584,7 +580,7 @@ def _refuse_powers(template: ChatTemplate) -> None:
             for line, kind, word in Environment().lex(text):
                 if (kind, word) == ("operator", "**"):
                     message = f"the chat template {template.name}, line {line}, uses the operator **"
-                    hint = f"powers may take forever, so they are not allowed: set {TEMPLATE_KEY} to another template, such as chatml"
+                    hint = f"set {TEMPLATE_KEY} to another template, such as chatml, because powers may take forever"
                     raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint))
 
 

@@ -125,7 +125,7 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
             yield _about(facts, f"{name} is damaged: {error}", "copy the model again")
             continue
         if names:
-            message = f"{name} contains objects other than tensors ({one_line(', '.join(names[:3]), 120)}), so it is not loaded"
+            message = f"{name} contains objects other than tensors ({one_line(', '.join(names[:3]), 120)})"
             command = unsafe_conversion_command(folder, facts.weight_files)
             hint = "use the version of the model with .safetensors files; or, if you trust the author of this file, "
             hint += "convert it, which runs the code in the file with all your permissions"

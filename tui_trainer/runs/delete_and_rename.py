@@ -102,9 +102,7 @@ def rename(root: Path, name: str) -> Problem | None:
         with _locked_out(RunFolder(root)):
             if RunFolder(root).base.is_dir():
                 hint = "`tui-trainer export RUN --to merged` writes a merged model, which can be moved"
-                message = (
-                    "cannot be renamed, because the adapter stores this path to its base model in the subfolder `base`"
-                )
+                message = "cannot be renamed, because the adapter stores the path of its base model, which is in `base`"
                 raise FolderError(message, where=one_line(str(root)), hint=hint)
             if os.path.lexists(target):
                 raise FolderError("this exists already", where=one_line(str(target)), hint="choose another name")

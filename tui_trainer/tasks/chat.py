@@ -229,21 +229,18 @@ class ChatReader(TableReader):
             notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end_token = self.tokenizer.eos_token
-            notes.append(
-                f"the template writes no stop token after answers, so {end_token} is appended to the last answer"
-            )
+            notes.append(f"the template ends answers without a stop token, so {end_token} is appended to the last one")
         if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
             notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
         if spelt_rows := counts[_SPELT, ""]:
-            rows_contain = quantity(spelt_rows, "row", "contain")
-            notes.append(f"{rows_contain} the names of special tokens, which are read as plain text")
+            notes.append(f"{quantity(spelt_rows, 'row', 'contain')} names of special tokens, read as plain text")
         if rows := counts[_TOOLS_IN_TEXT, ""]:
             notes.append(f"{quantity(rows, 'row', 'have')} tools in the system turn already, so none are added again")
         for omitted_part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
             words = "the reasoning" if omitted_part == REASONING[0] else "the speaker's name"
-            turns, rows = counts[_OMITTED_TURNS, omitted_part], counts[_OMITTED_ROWS, omitted_part]
-            places = f"{quantity(turns, 'turn')} of {quantity(rows, 'row')}"
-            notes.append(f"the chat template omits {words} in {places}, so the model does not learn it")
+            turns_text = quantity(counts[_OMITTED_TURNS, omitted_part], "turn")
+            rows_text = quantity(counts[_OMITTED_ROWS, omitted_part], "row")
+            notes.append(f"the chat template omits {words} in {turns_text} of {rows_text}, so it is not trained on")
         return notes
 
 

@@ -99,10 +99,7 @@ class QuestionAnswering(Task):
     tells_padding = True
     specials = FOR_CLASSES
     metrics = METRICS
-    unfit_families = (
-        ("splinter", "needs a question token in its input"),
-        ("xlnet", "pads rows on the left, which this task does not support"),
-    )
+    unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "needs padding on the left"))
     usual_families = "bert or roberta"
 
     def problems(self, config: Config) -> list[Problem]:
@@ -560,7 +557,7 @@ class _QuestionReader(TableReader):
                 first_window = has_answer.index(True)
                 text_start, text_end = windows[first_window].characters(*spans[first_window])
                 if (learned_text := context[text_start:text_end].strip()) != answer_text.strip():
-                    inexact = f"the answer '{one_line(answer_text, 40)}' is trained on as '{one_line(learned_text, 40)}' ({where})"
+                    inexact = f"'{one_line(answer_text, 40)}' is trained on as '{one_line(learned_text, 40)}' ({where})"
             key, all_answers = _key(where), _packed(json.dumps([answer_text for answer_text, _ in answers]))
             for window, labels in zip(windows, spans, strict=True):
                 offsets = window.offsets

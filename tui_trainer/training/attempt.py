@@ -137,7 +137,7 @@ def reduction(
     return MicroBatchReduced(
         step=step,
         kind="out of memory",
-        message=f"out of memory{where_words}: continuing with {split_sentences[1]} instead of {split_sentences[0]}",
+        message=f"out of memory{where_words}: {split_sentences[0]} do not fit, continuing with {split_sentences[1]}",
         hint=f"longest row {longest_tokens:,} tokens, {shortage.words}",
         what=what,
         rows_before=before.rows,

@@ -307,9 +307,7 @@ class TableReader(Reader):
         count_special_tokens = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
         frame_tokens = count_special_tokens(pair=pair)
         if self.max_length <= frame_tokens:
-            message = (
-                f"is {self.max_length}, but {quantity(frame_tokens, 'special token', 'are')} added around {content}"
-            )
+            message = f"is {self.max_length}, but {quantity(frame_tokens, 'special token')} must fit around {content}"
             hint = f"set it to {max(frame_tokens + 1, 128)}"
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
