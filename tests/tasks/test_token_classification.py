@@ -198,7 +198,7 @@ def test_notes_describe_the_tags_of_the_data(tmp_path):
     _, data = prepared(tmp_path, [{"tokens": ["a", "b", "c"], "tags": ["B-X", "O", "I-X"]}], {"data.eval_fraction": 0})
     assert "1 entity starts with I- instead of B-; this is accepted, as in conlleval" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b"], "pos": ["N", "V"]}], {"data.eval_fraction": 0})
-    assert "2 tags, one for each word: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
+    assert "2 tags, with the number of words: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
 
 
 def test_rows_that_are_cut_and_held_out_words_beyond_the_limit_are_counted(tmp_path):

@@ -192,7 +192,7 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
             replace(problem, message=f"{subject}: {problem.message}", where=location) for problem in error.problems
         ) from None
     if base.adapter:
-        hint = "merge that adapter into its base model first"
+        hint = "merge the other adapter into its base model first"
         raise bad_model("the base of this adapter is another adapter", hint, location)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), location)

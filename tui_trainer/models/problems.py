@@ -105,7 +105,7 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif "quantization_config" in facts.config:
         settings = facts.config["quantization_config"]
         method = one_line(str(settings.get("quant_method", "")), 40) if isinstance(settings, dict) else ""
-        message = f"the weights are stored quantised ({method or 'of unknown kind'}), which cannot be trained"
+        message = f"the weights are stored quantised ({method or 'of unknown kind'}), so they cannot be trained"
         yield _about(facts, message, "use the 16-bit version of the model")
     elif not facts.headers:
         yield _about(facts, "the weight files contain no tensors", "copy or download the model again")

@@ -510,7 +510,7 @@ def _true_words(labels: NDArray[np.int32], classes: Labels) -> str:
     if classes.problem_type == "regression":
         return f"{float(labels.view(np.float32)[0]):.4g}"
     if classes.problem_type == "multi_label_classification":
-        return ", ".join(name for name, flag in zip(classes.names, labels, strict=True) if flag) or "none of them"
+        return ", ".join(name for name, flag in zip(classes.names, labels, strict=True) if flag) or "no class"
     return classes.names[int(labels[0])]
 
 

@@ -393,7 +393,7 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
         yield f"{entity_words:,} of {word_count:,} words are in an entity"
         return
     shown_tags = survey.counts.most_common(_SHOWN_TAGS)
-    yield f"{len(survey.counts)} tags, one for each word: {one_line(shown_tags[0][0], 30)} {shown_tags[0][1]:,}"
+    yield f"{len(survey.counts)} tags, with the number of words: {one_line(shown_tags[0][0], 30)} {shown_tags[0][1]:,}"
     yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown_tags[1:])
     if hidden_count := len(survey.counts) - len(shown_tags):
         yield f"and {hidden_count:,} more"

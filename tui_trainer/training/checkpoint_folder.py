@@ -179,7 +179,7 @@ def damage_of(path: Path, step: int) -> str | None:
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']} is not supported by this version"
         if manifest["step"] != step:
-            return f"its manifest is of step {manifest['step']}"
+            return f"the manifest names step {manifest['step']}"
         # A path that leads out of the folder, directly or by a link, is not among its files.
         existing_names = set(files_below(path))
         for name, file_entry in manifest["files"].items():
