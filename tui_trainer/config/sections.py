@@ -45,7 +45,7 @@ class ScratchSection(SettingsSection):
     )
     """Width of the model."""
     num_hidden_layers: int = option(
-        4, low=1, high=1024, memory="weights grow in proportion", speed="time grows in proportion"
+        4, low=1, high=1024, memory="proportional to the layers", speed="proportional to the layers"
     )
     """Number of layers."""
     num_attention_heads: int = option(4, low=1, high=1024, step="x2")
@@ -57,7 +57,7 @@ class ScratchSection(SettingsSection):
     intermediate_size: PositiveInt | Auto = option("auto", step="x2", advanced=True)
     """Width inside the gated MLP; auto: 8/3 of hidden_size, rounded up to a multiple of 32."""
     vocab_size: int = option(
-        8192, low=300, high=10**6, unit="tokens", memory="embedding and head grow in proportion", step="x2"
+        8192, low=300, high=10**6, unit="tokens", memory="embedding and head grow by one row per token", step="x2"
     )
     """Size of the tokenizer trained on the text (a character model uses its characters instead)."""
     attention_dropout: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
@@ -206,7 +206,7 @@ class TuningSection(SettingsSection):
     continue_adapter: Literal["auto", "continue", "merge"] = option("auto")
     """For a run that starts from an adapter: continue trains that adapter, merge merges it into its model first; auto:
     merge if all weights are trainable."""
-    r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
+    r: int = option(16, low=1, high=4096, memory="adapter size is proportional to r", step="x2")
     """LoRA rank."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")
     """LoRA: the update is scaled by lora_alpha / r (lora_alpha / sqrt(r) with use_rslora)."""
@@ -307,7 +307,7 @@ class TaskSection(SettingsSection):
     """Classification: balanced counts rare classes as much as frequent ones."""
     source_prefix: str = option("")
     """Sequence to sequence: text before every input, including its final space: T5 was trained with "summarize: "."""
-    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow in proportion", step="x2")
+    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with the length", step="x2")
     """Sequence to sequence: maximum tokens of an answer."""
     doc_stride: PositiveInt = option(128, unit="tokens")
     """Question answering: overlap of two windows of a long context, at most half a window."""
@@ -353,8 +353,8 @@ class DataSection(SettingsSection):
         low=2,
         high=1048576,
         unit="tokens",
-        memory="activations grow in proportion",
-        speed="attention time grows with the square of the length",
+        memory="activations are proportional to the row length",
+        speed="attention time grows with the square of the row length",
         step="x2",
     )
     """Maximum tokens per row."""
@@ -369,7 +369,7 @@ class DataSection(SettingsSection):
     """Remove duplicate rows from the training data, and rows that are also held out."""
     max_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
     """Maximum rows of each source; 0: all."""
-    num_proc: PositiveInt | Auto = option("auto", speed="preparing the data is faster in proportion", advanced=True)
+    num_proc: PositiveInt | Auto = option("auto", speed="more processes prepare the data faster", advanced=True)
     """Processes that read and tokenise rows; auto: one per 16 MiB, limited by cores and memory."""
     max_chars: int = option(0, low=0, unit="characters", step="1-2-5", advanced=True)
     """Maximum characters of text of each source; 0: all."""
@@ -416,7 +416,7 @@ class TrainingSection(SettingsSection):
     per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
         "auto",
         unit="rows",
-        memory="activations grow in proportion",
+        memory="activations are proportional to the rows",
         speed="larger micro-batches are faster until the GPU or CPU is fully used",
         step="x2",
     )
@@ -436,7 +436,7 @@ class TrainingSection(SettingsSection):
     """Warm-up steps until the peak learning rate; below 1: a share of all steps."""
     num_decay_steps: StepsOrShare = option(
         0.1,
-        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Others ignore this setting.",
+        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules ignore it.",
         unit="steps",
         advanced=True,
     )
@@ -447,7 +447,7 @@ class TrainingSection(SettingsSection):
     )
     min_lr_rate: float = option(
         0.0,
-        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; others ignore it.",
+        f"Final rate of {schedules_with('has_floor', 'and')}, as a share of the peak rate; other schedules ignore it.",
         low=0,
         below=1,
         step="+0.05",

@@ -59,7 +59,7 @@ class Shortage:
     @property
     def words(self) -> str:
         free_words = "" if self.free_bytes is None else f", {format_bytes(self.free_bytes)} free"
-        return f"peak {format_bytes(self.peak_bytes)}{free_words}"
+        return f"peak memory {format_bytes(self.peak_bytes)}{free_words}"
 
 
 def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None) -> T | Shortage:

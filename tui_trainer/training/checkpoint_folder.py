@@ -192,8 +192,7 @@ def damage_of(path: Path, step: int) -> str | None:
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise CheckpointError(
-            f"{path.name}: {name} cannot be read ({system_reason(error)}); resume once this file, which "
-            "may be undamaged, can be read again"
+            f"{path.name}: {name} cannot be read ({system_reason(error)}); resume once the file can be read again"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({type(error).__name__})"

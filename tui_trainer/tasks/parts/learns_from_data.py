@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES = 64 * MIB  # larger data is not prepared just to report what is wrong with it
 _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in seconds; of larger data only the first rows are counted
-_UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparing the data counts all of them"
+_UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparing the data counts these characters"
 # Settings in every key of prepared data, and the defaults of two that were removed. A key contains a newer setting only
 # if it is not at its default, so that earlier runs still find their prepared rows.
 _TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
