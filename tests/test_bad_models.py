@@ -254,7 +254,7 @@ def test_catalogued_model_can_be_planned_and_not_trained(capsys, barred):
     plan = json.loads(capsys.readouterr().out)
     assert plan["parameters"]["value"] > 10**6 and plan["memory_bytes"]["value"] > plan["parameters"]["value"]
     message = refused(capsys, train(name))
-    assert f"a run with {name} can be planned but not started: the model is not on this machine" in message
+    assert f"a run with {name} can be planned but not started, because the model is not on this machine" in message
     assert f"tui-trainer download {name}" in message
 
 
@@ -474,4 +474,4 @@ def test_architecture_that_transformers_does_not_know_is_reported_in_one_sentenc
     change_config(folder, model_type="of_tomorrow", architectures=["TomorrowForCausalLM"])
     assert train(folder) == 2
     message = capsys.readouterr().err
-    assert message.count("\n") == 1 and "does not know the architecture of_tomorrow; install a newer one" in message
+    assert message.count("\n") == 1 and "does not know the architecture of_tomorrow; install a newer version" in message

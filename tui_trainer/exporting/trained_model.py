@@ -135,7 +135,7 @@ def _written_again(run: RunFolder) -> str:
 
 def _moved_away(run: RunFolder) -> str:
     advice = _written_again(run)
-    return advice if advice == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} to another place: {advice}"
+    return advice if advice == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} elsewhere, then {advice}"
 
 
 def adapter_base(source: Path) -> str:

@@ -134,7 +134,7 @@ def find_model(
 def require_folder(facts: ModelFacts) -> Path:
     """Return the folder to train from. Raise ConfigError with the remedies if the model is only in the catalogue."""
     if facts.folder is None:
-        message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
+        message = f"a run with {facts.name} can be planned but not started, because the model is not on this machine"
         raise bad_model(message, remedies(facts.name))
     return facts.folder
 

@@ -375,7 +375,7 @@ def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigE
     if "does not recognize this architecture" in error_text:
         model_type = (read_json(folder / "config.json") or {}).get("model_type")
         message = f"this version of transformers does not know the architecture {one_line(str(model_type), 80)}"
-        return bad_model(message, "install a newer one: uv pip install -U transformers", str(folder))
+        return bad_model(message, "install a newer version: uv pip install -U transformers", str(folder))
     if model.attn_implementation != "auto" and "attention" in error_text.lower():
         message = _sentence(f"the model cannot be loaded with {model.attn_implementation}", error)
         return ConfigError(Problem(message=message, key="model.attn_implementation", hint="set it to auto"))

@@ -28,7 +28,7 @@ _SCRATCH = 'set model.init = "scratch" to start from random weights'
 def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> list[Problem]:
     """Return all problems that prevent a start. With `init = "scratch"`, weights and tokenizer are not used."""
     if facts.folder is None:
-        message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
+        message = f"a run with {facts.name} can be planned but not started, because the model is not on this machine"
         return [Problem(message=message, key=MODEL_KEY, hint=remedies(facts.name))]
     problems: list[Problem] = []
     if facts.has_remote_code and not trust_remote_code:

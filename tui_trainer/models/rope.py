@@ -103,7 +103,7 @@ def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) 
     if not built_types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
     if built_types != [requested_type]:
-        return about(f"the layers of this {family} model use their own position types ({', '.join(built_types)})")
+        return about(f"the layers of this {family} model have other position types ({', '.join(built_types)})")
     return []
 
 

@@ -90,7 +90,7 @@ def gone_words(state: RunState, key: str = "") -> str:
     if not key:
         return message
     if not state.checkpoints:
-        return f"{message}; {key} starts over: no checkpoint was saved"
+        return f"{message}; {key} starts over, because no checkpoint was saved"
     return f"{message}; {key} resumes from step {state.checkpoints[-1].step:,}"
 
 

@@ -229,7 +229,7 @@ class ChatReader(TableReader):
             notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end_token = self.tokenizer.eos_token
-            notes.append(f"the template ends answers without a stop token, so {end_token} is appended to the last one")
+            notes.append(f"the template writes no stop token, so {end_token} is appended to the last answer")
         if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
             notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
         if spelt_rows := counts[_SPELT, ""]:

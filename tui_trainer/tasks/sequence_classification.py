@@ -83,7 +83,7 @@ _SHOWN_LABELS, _SHOWN_CLASSES = 5, 12
 # A column of this many rows does not hold classes if more than half of its values differ, or all of them.
 _MIN_ROWS_HALF_DIFFER, _MIN_ROWS_ALL_DIFFER = 20, 10
 _NO_TEXT = "write a text, or remove the row"
-_TAKE_OUT = "remove the row, or add rows like it to data.path"
+_TAKE_OUT = "remove the row, or add rows with this label to data.path"
 
 
 class SequenceClassification(Task):

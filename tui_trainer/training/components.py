@@ -78,7 +78,7 @@ def build_model(
     is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
     # With fp32 masters, stored weights are loaded in fp32, and rounded only after the masters have got their values.
     is_rounded = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
-    hint = "expected for a new task: the new weights are trained on your data"
+    hint = "this is expected for a new task, which trains the new weights on your data"
     built = torch.float32 if is_rounded else dtype
     model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))
     refuse_poisoned(model, config.model.model_name_or_path)
