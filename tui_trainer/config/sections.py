@@ -370,7 +370,7 @@ class DataSection(SettingsSection):
     max_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
     """Maximum rows of each source; 0: all."""
     num_proc: PositiveInt | Auto = option("auto", speed="more processes prepare the data faster", advanced=True)
-    """Processes that read and tokenise rows; auto: one per 16 MiB, limited by cores and memory."""
+    """Processes that read and tokenise rows; auto: one per 16 MiB of data, limited by cores and memory."""
     max_chars: int = option(0, low=0, unit="characters", step="1-2-5", advanced=True)
     """Maximum characters of text of each source; 0: all."""
     seed: int = option(42, low=0, high=2**63 - 1, advanced=True)
@@ -408,8 +408,8 @@ class TrainingSection(SettingsSection):
     effective_batch_size: PositiveInt | Auto = option(
         32, unit="rows", speed="more rows take no longer until the GPU is fully used", step="x2"
     )
-    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile;
-    fewer, but 8 or more, to leave 300 steps."""
+    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile, but
+    fewer (at least 8) if the run would have fewer than 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
     """Effective batch size that the learning rate is meant for; effective_batch_size = auto and lr_scaling start
     from it."""

@@ -140,7 +140,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
         if rows_difference == "read otherwise":
             message = "the rows of this run were prepared by an older version, and their folder is missing"
-            hint = "this version would prepare other rows, so the loss curve would not be continued; start "
+            hint = "this version would prepare different rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, sources, prepared_data_folder(), progress)
