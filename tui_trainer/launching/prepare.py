@@ -135,10 +135,10 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             journal.append(RunProblem(step=step, kind="data changed", message=change_message, hint=hint))
     else:
         rows_difference = compare_rows(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
-        if rows_difference == "of other data":
+        if rows_difference == "other_data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
-        if rows_difference == "read otherwise":
+        if rows_difference == "other_version":
             message = "the rows of this run were prepared by an older version, and their folder is missing"
             hint = "this version would prepare different rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"

@@ -523,7 +523,7 @@ class _QuestionReader(TableReader):
     def read(self, row: Row) -> Example:
         question, context = self._columns.read(row)
         answers, is_guess = self._columns.answers_of(row, context)
-        self._counts["looked for"] += is_guess
+        self._counts["guessed"] += is_guess
         self._counts["several"] += len({text for text, _ in answers}) > 1
         self._counts["none"] += not answers
         self._has_null |= not (answers or self.held_out or self.knows)
@@ -587,9 +587,9 @@ class _QuestionReader(TableReader):
         if counts["several"]:
             message = "several answers: training uses the first, scores use the best match"
             notes.append(f"{quantity(counts['several'], 'question', 'have')} {message}")
-        if counts["looked for"]:
+        if counts["guessed"]:
             message = "more than once in the context: the first occurrence is trained on"
-            notes.append(f"{quantity(counts['looked for'], 'answer', 'occur')} {message}")
+            notes.append(f"{quantity(counts['guessed'], 'answer', 'occur')} {message}")
         return notes
 
 
