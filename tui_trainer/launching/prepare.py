@@ -138,7 +138,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
         if rows_difference == "other_data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
-        if rows_difference == "other_version":
+        if rows_difference == "older_version":
             message = "the rows of this run were prepared by an older version, and their folder is missing"
             hint = "this version would prepare different rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"

@@ -106,7 +106,7 @@ LENGTHS_KEPT = 512
 
 
 RowKind = Literal["examples", "documents", "stream"]
-RowsNow = Literal["same", "other_data", "other_version"]
+RowsNow = Literal["same", "other_data", "older_version"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +255,7 @@ def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progr
     if entry_key(data, cut, progress) == key:
         return "same"
     # Plans without a fingerprint are from versions that prepared other rows.
-    return "other_version" if fingerprint in ("", data.fingerprint()) else "other_data"
+    return "older_version" if fingerprint in ("", data.fingerprint()) else "other_data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
