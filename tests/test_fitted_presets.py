@@ -246,7 +246,7 @@ def test_missing_table_or_model_is_a_reason_against_a_recipe(tmp_path):
     document = opened(Request(shortcuts={"data.path": str(text)}))
     reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
     assert reasons == {
-        "ner": "token_classification trains on the rows of a table",
+        "ner": "it trains on the rows of a table",
         "finetune": "no model is set",
         "scratch-llama": "",
     }

@@ -178,7 +178,7 @@ def misfit(loaded: LoadedConfig) -> str:
         return _refusal_of_rows(config, task.name, rows)[0]
     with suppress(InputError, OSError):
         is_text = not config.data.streaming and not loaded.data.parts[0].is_table
-        return f"{task.name} trains on the rows of a table" if is_text and task.rows == "examples" else ""
+        return "it trains on the rows of a table" if is_text and task.rows == "examples" else ""
     return ""
 
 
