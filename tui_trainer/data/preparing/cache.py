@@ -106,7 +106,7 @@ LENGTHS_KEPT = 512
 
 
 RowKind = Literal["examples", "documents", "stream"]
-RowsNow = Literal["the same", "of other data", "read otherwise"]
+RowsNow = Literal["same", "other_data", "older_version"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,9 +253,9 @@ def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progr
     """Return whether the rows that would be prepared now are those of an earlier entry, or why not. The earlier entry
     has this `key`, and its data this `fingerprint`, "" if unknown."""
     if entry_key(data, cut, progress) == key:
-        return "the same"
+        return "same"
     # Plans without a fingerprint are from versions that prepared other rows.
-    return "read otherwise" if fingerprint in ("", data.fingerprint()) else "of other data"
+    return "older_version" if fingerprint in ("", data.fingerprint()) else "other_data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
