@@ -436,7 +436,7 @@ LABEL_FORMS = (
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
              learnt=("Positive", "positive", "negative"), notes=("'Positive' and 'positive' are different classes",)),
     *(labelled(f"labels that look alike, {what}", *names, file="rows.csv", learnt=names,
-               notes=("are different classes: use one spelling if they are the same",))
+               notes=("are different classes; if they mean the same, use one spelling",))
       for what, names in {
           "composed": ("caf\u00e9", "cafe\u0301", "tea"), "unseen": ("pos", "pos\u200b", "neg"),
           "wide": ("a", "\uff41", "b"),
@@ -2299,7 +2299,7 @@ TEMPLATES = (
         name="conversation that spells the tokens of its template",
         content=_rendered(_says("user", "<bos>Sheep?<eos>"), _says("assistant", "None.<eos>")),
         template="{{ bos_token }}" + PLAIN.replace("{{ m.content }}", "{{ m.content }}{{ eos_token }}"),
-        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain the names of special tokens",),
+        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain names of special tokens",),
     ),
 )  # fmt: skip
 
@@ -2732,7 +2732,7 @@ ROWS_AND_COLUMNS = (
         {"from": "gpt", "value": "None."}], "tools": json.dumps(_TOOLS)},
         learnt=f"{_CALLED} | None.",
         reads=('<|im_start|>system\nCall <tools>[count]</tools>.<|im_end|>', 'user\n<tool_response>\n{"n": 0}\n</tool'),
-        notes=("2 rows already have tools in the system turn",)),
+        notes=("2 rows have tools in the system turn already",)),
     _not("arguments that are code", {"messages": [USER, _turn("assistant", "", tool_calls=[
          {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are not a JSON object: 'print(1)'",
          '{"code": "1 + 1"}', model="decoder"),
@@ -2779,7 +2779,7 @@ ROWS_AND_COLUMNS = (
                               ("decoder", "an object with title, sentences"))
     ),
     _not("an answer that is blank", {"question": "Who?", "context": "It is Ann.", "answers": {"text": [""],
-         "answer_start": [0]}}, "an answer in 'answers' is blank", "an empty list []"),
+         "answer_start": [0]}}, "an answer in the column 'answers' is blank", "an empty list []"),
     _not("TriviaQA as the hub has it", {"question": "Who?", "entity_pages": {"wiki_context": ["It is Ann."]},
          "answer": {"value": "Ann", "aliases": []}}, "no column holds the context", "data.text_pair_column"),
     # Spans.

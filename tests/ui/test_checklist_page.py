@@ -153,9 +153,9 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
     async with shown() as screens:
         await screens.press("m")
         await screens.shows("measure: this check has no setting to toggle")
-        program.says("tui-trainer: check 03: round 1 of 3: as it is")
+        program.says("tui-trainer: check 03: round 1 of 3: current settings")
         await screens.press("down", "down", "m")
-        await screens.ticks("measuring: check 03: round 1 of 3: as it is")
+        await screens.ticks("measuring: check 03: round 1 of 3: current settings")
         await screens.press("down", "up", "m")
         await screens.shows("already measuring: Esc stops it")
         program.end("tui-trainer: check 03: 1.80 times as fast")

@@ -239,7 +239,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
         ("why: tui-trainer doctor chat", "why: H on Train"),
         ("run `tui-trainer download a/b`, or copy it", "press d on Config, or copy it"),
-        ("`tui-trainer tune --effective` measures one", "M on Config measures one"),
+        ("`tui-trainer tune --effective` measures it", "M on Config measures it"),
         ("run tui-trainer diagnose to see what to install", "press 1 (hardware) to see what to install"),
         # For another terminal, for the shell, the subject of a sentence, and what no key does.
         ("`tui-trainer attach` shows it again", None),

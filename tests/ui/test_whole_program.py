@@ -122,7 +122,7 @@ def test_another_terminal_sees_the_whole_curve_its_keys_work_and_it_tries_the_mo
     third.press("q")
     assert third.wait_for_end() == 0
     said = third.text.replace("\n", "")
-    assert " of 100,000; " in said and "attach" in said and "shows it" in said
+    assert " of 100,000; " in said and "attach" in said and "shows the run" in said
     second.press("q")
     assert second.wait_for_end() == 0, "a viewer leaves without asking and without stopping anything"
     first.press("q", "s")

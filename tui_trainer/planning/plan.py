@@ -382,7 +382,7 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
     is_undone = loaded.origin(CHECKPOINTING) == Origin.HARDWARE and not loaded.config.training.gradient_checkpointing
     if not is_undone or not recipe_values.get("gradient_checkpointing"):
         return None
-    cause = "gradient checkpointing as in the recipe: the run does not fit without it"
+    cause = "gradient checkpointing as in the recipe, because the run does not fit without it"
     reason = "; ".join(filter(None, (loaded.hardware_reason, cause)))
     return replace(loaded.fitted(CHECKPOINTING, True, cause), hardware_reason=reason)
 
@@ -481,7 +481,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
-            decided(initial, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
+            decided(initial, choices.DTYPE, value="float32", reason="auto: bf16 weights with fp32 masters do not fit")
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
         if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
@@ -576,7 +576,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     if shape.towers:
         frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
         frozen += ", on the host" if setup.towers_on_host else ""
-    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "all of them"
+    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "the whole model"
     begins = None
     if tuning.mutates_weights:
         begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
@@ -599,7 +599,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     threads_reason = made.threads.reason
     if setup.device == "cpu" and spins_by_load():
         sleeps = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
-        how = "sleep, as other programs need the cores" if sleeps else "do not sleep, as the cores are otherwise free"
+        how = "sleep, because other programs need the cores" if sleeps else "do not sleep, because the cores are free"
         threads_reason += f"; waiting threads {how}"
     loader_workers = choices.loader_workers(loaded, made.target)
 

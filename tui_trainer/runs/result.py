@@ -535,11 +535,11 @@ def _model_bytes(state: RunState) -> float | None:
 
 
 def adapter_words(state: RunState) -> str:
-    """Return a note to a merged model's size: `merged; the adapter alone 12.0 MiB`; empty if there is no such size."""
+    """Return a note to a merged model's size: `merged; the adapter alone takes 12.0 MiB`; empty without such a size."""
     finish_event, plan = state.finished, state.plan
     if plan is None or plan.merged_bytes is None or finish_event is None or finish_event.model_bytes is None:
         return ""
-    return f"merged; the adapter alone {format_bytes(finish_event.model_bytes)}"
+    return f"merged; the adapter alone takes {format_bytes(finish_event.model_bytes)}"
 
 
 _BESIDE: dict[str, Callable[[RunState], str]] = {

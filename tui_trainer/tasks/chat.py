@@ -43,6 +43,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, find_model_facts, stored_model_facts
+from tui_trainer.units import quantity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -228,17 +229,18 @@ class ChatReader(TableReader):
             notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end_token = self.tokenizer.eos_token
-            notes.append(f"the template writes no stop token after answers: {end_token} is appended to the last answer")
+            notes.append(f"the template writes no stop token, so {end_token} is appended to the last answer")
         if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
             notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
         if spelt_rows := counts[_SPELT, ""]:
-            notes.append(f"{spelt_rows:,} rows contain the names of special tokens, which are read as plain text")
+            notes.append(f"{quantity(spelt_rows, 'row', 'contain')} names of special tokens, read as plain text")
         if rows := counts[_TOOLS_IN_TEXT, ""]:
-            notes.append(f"{rows:,} rows already have tools in the system turn: none are added again")
+            notes.append(f"{quantity(rows, 'row', 'have')} tools in the system turn already, so none are added again")
         for omitted_part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
             words = "the reasoning" if omitted_part == REASONING[0] else "the speaker's name"
-            turns, rows = counts[_OMITTED_TURNS, omitted_part], counts[_OMITTED_ROWS, omitted_part]
-            notes.append(f"the chat template omits {words} in {turns:,} turns of {rows:,} rows: it is not trained on")
+            turns_text = quantity(counts[_OMITTED_TURNS, omitted_part], "turn")
+            rows_text = quantity(counts[_OMITTED_ROWS, omitted_part], "row")
+            notes.append(f"the chat template omits {words} in {turns_text} of {rows_text}, so it is not trained on")
         return notes
 
 

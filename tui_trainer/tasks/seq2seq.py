@@ -194,7 +194,7 @@ def _start_id(config: Any) -> int | None:
     start_id = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
     if start_id is None:
         message = "config.json has no decoder_start_token_id, so the first token of an answer is unknown"
-        hint = "add it to config.json: the id of the pad token for T5, of the end token for BART"
+        hint = "add it to config.json: for T5 the id of the pad token, for BART the id of the end token"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
     return int(start_id)
 

@@ -25,7 +25,6 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
-from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
@@ -76,7 +75,7 @@ def disk(context: Context) -> Verdict:
     plan, free_bytes = context.planned, context.disk_free_bytes
     needed_bytes = plan.disk_bytes.value
     if free_bytes is None:
-        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free space is not reported")
+        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free disk space is not reported")
     sentence = f"{space_words('the run writes', needed_bytes, free_bytes)} ({plan.disk_bytes.reason})"
     if needed_bytes <= _ROOMY_SHARE * free_bytes:
         return passed(sentence)
@@ -119,7 +118,7 @@ def overfitting(view: RunView) -> Cause | None:
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
-        advice="or fewer epochs, more data, a smaller model, dropout or weight decay",
+        advice="or try fewer epochs, more data, a smaller model, dropout or weight decay",
     )
 
 
@@ -136,12 +135,12 @@ def early_stopping(context: Context) -> Verdict:
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
     sentence = f"{format_number(epochs)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
-        message = f"{sentence}: the run can never stop early"
+        message = f"{sentence}, so the run can never stop early"
         return warned(message, fix=_early_stopping(context, patience, evaluations))
     if patience or epochs <= _MANY_EPOCHS or plan.total_steps.value < _MANY_STEPS:
         return passed(sentence if patience else f"{sentence}: too few epochs or steps to need early stopping")
     return warned(
-        f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
+        f"{sentence}, so nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
     )
 
 
@@ -242,10 +241,10 @@ def between_steps(view: RunView) -> Cause | None:
     """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should take almost no time."""
     share = view.share(view.other_seconds)
     return Cause(
-        cause="Time is lost between steps, outside of the parts that are timed.",
+        cause="Time is lost between steps, and no timed work explains it.",
         evidence=f"{percent(share)} of the time is unaccounted for: {view.of_whole(view.other_seconds)}",
         share=share,
-        advice="possible reasons: slow removal of old checkpoints, failed saves or samples, swapping; see the events",
+        advice="see the run's events; usual reasons: slow removal of checkpoints, failed saves or samples, swapping",
     )
 
 
@@ -372,8 +371,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
-    group_steps, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
-    eval_source, save_source = "assumed: 1/3 of a row's training time", "at 400 MB/s, not measured here yet"
+    group_steps, group_source = context.config.logging.logging_steps, "from a benchmark"
+    eval_source, save_source = "assumed: a row takes 1/3 of its training time", "at 400 MB/s, not measured here yet"
     return [
         make(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, token_share, eval_source),
         make(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_speed, save_source),
@@ -414,7 +413,7 @@ def batched_writing(context: Context) -> Verdict:
     sentence = (
         f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
     )
-    sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
+    sentence += "; both use greedy decoding"
     if not answers or rows >= min(answers, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
     sentence += f"; each evaluation generates {answers} answers"
@@ -429,9 +428,9 @@ def quantized_model(context: Context) -> Verdict:
     """One-byte weights are read in a quarter of the time; the export measures whether predictions stay the same."""
     earlier = context.earlier
     if earlier is None:
-        return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
+        return not_applicable("there is no earlier run to export; after training: tui-trainer export last --to int8")
     if not earlier.exports:
-        hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
+        hint = f"to export it: tui-trainer export {shell_word(earlier.name)} --to int8"
         return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
     smallest = min(earlier.exports, key=lambda export: export.bytes)
     change = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
@@ -439,7 +438,7 @@ def quantized_model(context: Context) -> Verdict:
     sentence = f"{smallest.format} export of run {earlier.name}: {change}, {gain:.2f} times as fast on held-out rows"
     if smallest.faults:
         return warned(
-            f"{sentence}, but its results differ from the trained model: {smallest.faults}",
+            f"{sentence}, but its results differ from those of the trained model: {smallest.faults}",
             advice="use another format",
         )
     return passed(sentence)
