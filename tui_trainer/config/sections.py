@@ -526,6 +526,8 @@ class TrainingSection(SettingsSection):
 
 EVALUATIONS_SHARE = 0.03
 """Share of the run's time that evaluations may take if nobody has set how many rows they read."""
+ANSWERS_SHARE = 0.05
+"""Share of the run's time that answers at evaluations may take if nobody has set how many rows are answered."""
 LEAST_EVAL_ROWS = 32
 """Smallest number of held-out rows with a meaningful loss."""
 
@@ -549,8 +551,14 @@ class EvaluationSection(SettingsSection):
     """An improvement must be larger than this to count."""
     metric_for_best_model: str = option("loss")
     """Metric for the best model and early stopping: loss, or a score of the task such as accuracy or f1."""
-    generate_rows: int = option(32, low=0, unit="rows", speed="an answer takes one pass per token", step="x2")
-    """Held-out rows to generate answers for at each evaluation, if the task scores answers; 0: none."""
+    generate_rows: WholeNumber | Auto = option(
+        "auto",
+        "Held-out rows that the model answers at evaluations; 0: none; auto: 32 for seq2seq, else 8, at as many "
+        f"evaluations as take {100 * ANSWERS_SHARE:g} % of the time.",
+        unit="rows",
+        speed="an answer takes one pass per token",
+        step="x2",
+    )
 
 
 class CheckpointSection(SettingsSection):

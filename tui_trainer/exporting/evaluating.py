@@ -187,7 +187,7 @@ class MeasuredRows:
 
         row_parts, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
         loss, scores = scored(self.trained, self.data, model, self.rows, row_parts, layout, add_pass)
-        sample_numbers = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
+        sample_numbers = evenly_spaced(len(self.chosen), task.answer_rows(config))
         if examples := [self.rows.example(self.chosen[number]) for number in sample_numbers]:
             with torch.inference_mode():
                 scores |= task.answer_scores(config, model, load_tokenizer(self.trained), examples)

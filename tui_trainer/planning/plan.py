@@ -59,6 +59,8 @@ from tui_trainer.planning.duration import (
     MOST_TIMES_OF_PACKING,
     SAMPLE_TOKENS,
     Decomposition,
+    answer_seconds,
+    answers_interval,
     busy_words,
     checkpointing_cost,
     compute_rates,
@@ -229,6 +231,10 @@ class Plan(BaseModel):
     """Count of steps at the end in which `warmup_stable_decay` lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
     """Weight of the routers' loss in a mixture of experts; None for other models."""
+    answer_rows: Annotated[Planned[int] | None, Figure(title="rows answered")] = None
+    """Number of held-out rows that the model answers; None if it generates no answers, and in older plans."""
+    answers_interval: int = 1
+    """Answers are generated at each evaluation whose number is a multiple of this, and at the last one."""
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
@@ -660,6 +666,14 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         evaluation_seconds = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
         training_seconds = steps.total.value * step.value
         total = training_seconds + steps.evaluations * evaluation_seconds
+    answers_figure: Planned[int] | None = None
+    interval, answer_rows = 1, min(task.answer_rows(config), steps.eval_rows.value)
+    if answer_rows:
+        seconds = answer_seconds(shape, setup, card, task.answer_tokens(config))
+        setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
+        interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluations, seconds)
+        answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
+        total = None if total is None else total + seconds * -(-steps.evaluations // interval)
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluations, 'evaluation')}"
     beginning_figure = None
     if begins:
@@ -744,6 +758,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         save_every_steps=steps.cadence("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.cadence("sample_steps", config.logging.sample_steps),
         sample_tokens=sample_figure,
+        answer_rows=answers_figure,
+        answers_interval=interval,
         threads=exact(made.threads.value, threads_reason),
         checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,

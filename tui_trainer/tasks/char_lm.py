@@ -33,6 +33,7 @@ class CharLm(CausalLm):
     name = "char_lm"
     title = "Character-level language model"
     unsloth = False
+    usual_answer_rows = 0  # a piece of one long text has no end
     waiting_bytes = 2
     reads = ()
     packs = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from tui_trainer.models.tokenizer import count_word_tokens
 from tui_trainer.models.towers import has_towers
 from tui_trainer.models.writing import sample_continuation
 from tui_trainer.tasks.contract import Baselines, InputReader
+from tui_trainer.tasks.parts.free_answers import ANSWER_ROWS, Prompt
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
@@ -64,6 +66,7 @@ class Chat(LearnsNextToken):
     usual_length = (1024, 2048)
     holds_conversations = True
     unsloth = True
+    usual_answer_rows = ANSWER_ROWS
     reads = ("loss_on", "chat_template")
     packs = True
     reads_columns = ("text_column", "text_pair_column", "target_column")
@@ -120,6 +123,18 @@ class Chat(LearnsNextToken):
         prompt_ids = row.tokens[:answer_start].tolist()
         new_tokens = max(1, min(new_tokens, config.data.max_length - answer_start))
         return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+
+    def prompt_of(self, config: Config, model: Any, tokenizer: Tokenizer, row: TokenRow) -> Prompt | None:
+        """Return the conversation before its last answer, or None if the conversation has no labelled answer."""
+        answer_start = _last_answer(row)
+        if not answer_start:
+            return None
+        ids, labels = row.tokens.tolist(), row.labels
+        assert labels is not None
+        answer_ids = [token_id for token_id, label in zip(ids[answer_start:], labels[answer_start:], strict=True)
+                      if label != IGNORE]  # fmt: skip
+        prompt = Prompt.of(model, ids[:answer_start], answer_ids)
+        return replace(prompt, reference=str(tokenizer.decode(list(prompt.reference_ids), skip_special_tokens=True)))
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return ConversationInputs(config.data, renderer_of(config, tokenizer))

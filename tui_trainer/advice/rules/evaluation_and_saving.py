@@ -14,6 +14,7 @@ from tui_trainer.advice.contract import (
     Remedy,
     Verdict,
     failed,
+    fault,
     not_applicable,
     passed,
     rule,
@@ -29,14 +30,20 @@ from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
+from tui_trainer.runs.result import plain
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.free_answers import EXACT, JSON, LOOPING, STOPPED
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_seconds, percent, quantity
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
+_ANSWERS = "evaluation.generate_rows"
+# Shares of answers that differ by less may be chance: two of eight answers.
+_WORSE_SHARE = 0.25
+_LEAST_STOPPED = 0.5
 _LIMITED = f'evaluation.max_eval_rows = "auto" limits evaluations to {100 * EVALUATIONS_SHARE:g} % of the time'
 _EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_rows", "training.empty_cache_steps"
 # Interruptions that the plan keeps short unless the user wrote one of these settings.
@@ -155,6 +162,43 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     if not 0 < patience < eval_count:
         fix[_PATIENCE_KEY] = min(_PATIENCE, max(eval_count - 1, 0))
     return fix
+
+
+@symptom("Degenerate answers", can_occur=lambda plan: bool(plan.answer_rows))
+def degenerate_answers(view: RunView) -> Cause | None:
+    """The held-out loss measures each token after a correct beginning, so it can fall while free answers get worse."""
+    answered = [done for done in view.state.evals if LOOPING in done.scores or STOPPED in done.scores]
+    if not answered:
+        return None
+    last, faults = answered[-1], list[str]()
+    for name, sign in ((STOPPED, 1), (LOOPING, -1), (JSON, 1), (EXACT, 1)):
+        if name not in last.scores:
+            continue
+        best = max((done for done in answered if name in done.scores), key=lambda done: sign * done.scores[name])
+        now, before = last.scores[name], best.scores[name]
+        if sign * (before - now) >= _WORSE_SHARE and last.loss <= best.loss:
+            change = f"from {percent(before)} at step {best.step:,} to {percent(now)} at step {last.step:,}"
+            faults.append(f"{plain(name)} went {change}, although the held-out loss fell")
+        elif name == STOPPED and now < _LEAST_STOPPED and last.step >= view.state.total_steps / 2:
+            faults.append(f"only {percent(now)} of the answers stop by themselves at step {last.step:,}")
+    if not faults:
+        return None
+    return fault(
+        cause="The model's free answers degenerate.",
+        evidence="; ".join(faults),
+        advice="read the samples on Train; then try fewer epochs, a lower learning rate, or more varied data",
+    )
+
+
+@rule("Generated answers", 485, _ANSWERS, during=(degenerate_answers,))
+def generated_answers(context: Context) -> Verdict:
+    """A held-out loss does not show a model that never stops, repeats itself or loses its format; free answers do."""
+    task, answers = find_task(context.config.task.type), context.planned.answer_rows
+    if not task.usual_answer_rows or not context.planned.eval_rows.value:
+        return not_applicable("no text is generated at evaluations")
+    if answers is None:
+        return warned("the model answers no held-out rows at evaluations", fix={_ANSWERS: "auto"})
+    return passed(f"{quantity(answers.value, 'held-out row')} answered {answers.reason}")
 
 
 @symptom("Cache emptied often", can_occur=lambda plan: plan.config.training.empty_cache_steps > 0)
@@ -367,6 +411,9 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
+    if plan.answer_rows and not token_share:
+        answer_tokens = find_task(context.config.task.type).answer_tokens(context.config)
+        eval_seconds += token_seconds * answer_tokens / plan.answers_interval
     own_bytes, own_speed = plan.checkpoint_bytes.value, _ASSUMED_SAVE_BYTES_PER_SECOND
     save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
@@ -409,7 +456,7 @@ def batched_writing(context: Context) -> Verdict:
     if task.labels_rows:
         return not_applicable("this task generates no text; predictions run in batches in any case")
     rows = plan.per_device_eval_batch_size.value
-    answers = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
+    answers = min(task.answer_rows(config), plan.eval_rows.value)
     sentence = (
         f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
     )
