@@ -122,5 +122,5 @@ def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
         assert kept_weights(state).best is best and kept_weights(state).best_words.endswith(
             "(scheduled evaluations only)"
         )
-        assert "(requested; the best is chosen from the scheduled evaluations only)" in event_line(better, state)
+        assert "(requested; the best weights are chosen from scheduled evaluations only)" in event_line(better, state)
         assert "(best of the scheduled evaluations)" in event_line(best, state)

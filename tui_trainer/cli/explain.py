@@ -34,7 +34,7 @@ def explain(
         typer.Argument(
             metavar="WORD",
             help="A setting, a table of settings, a check, a finding of the doctor, a command or an exit code. "
-            "The words checks, findings, commands and exit codes list all of a kind. Without WORD, all settings are "
+            "The word checks, findings, commands or `exit codes` lists all of them. Without WORD, all settings are "
             "listed.",
             show_default=False,
         ),
@@ -125,7 +125,7 @@ def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
     prefix = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
     lines = [f"{symptom.name} (a finding of the doctor: {symptom.title})", f"  {' '.join(symptom.why.split())}"]
     lines.append(
-        f"  reported:    {prefix}if it costs at least {percent(symptom.least_share)} of the time, or if it is an error"
+        f"  reported:    {prefix}if the problem costs at least {percent(symptom.least_share)} of the time or is an error"
     )
     lines += [f"  settings:    {', '.join(rule.settings)}"] if rule.settings else []
     lines += [f"  the check:   {rule.name}"] if rule.order else []

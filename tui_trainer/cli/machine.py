@@ -51,10 +51,10 @@ def check(
     measure: Annotated[
         list[str] | None,
         option(
-            "--measure", "NAME", "First measure the speed gain of this check (all: of every check); may be repeated."
+            "--measure", "NAME", "First measure what the fix of this check gains (all: of every check); may be repeated."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check.")] = 300,
+    seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check, in seconds.")] = 300,
 ) -> None:
     """Run the checklist: is the run ready, and is it fast? Exit code 1 if a check fails."""
     from tui_trainer.lines.checklist import print_checks

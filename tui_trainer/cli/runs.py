@@ -43,9 +43,9 @@ def resume(
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
-        int | None, option("--processes", "N", "Processes per node. If not given: as before.", **_COUNT)
+        int | None, option("--processes", "N", "Processes per node. If not given: unchanged.", **_COUNT)
     ] = None,
-    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: as before.", **_COUNT)] = None,
+    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: unchanged.", **_COUNT)] = None,
     detach: Detach = False,
 ) -> None:
     """Resume a run from its latest complete checkpoint.
@@ -220,7 +220,7 @@ def _refuse_link(reference: str, folder: "RunFolder", verb: str) -> None:
     is_its_name = reference == folder.name and folder.root in listed_roots()
     if not is_its_name and path.is_symlink() and path.resolve() == folder.root:
         hint = (
-            f"`{shlex.join(['rm', str(path)])}` removes the link; the run itself is {one_line(str(folder.root), 300)}"
+            f"`{shlex.join(['rm', str(path)])}` removes the link; the run itself is in {one_line(str(folder.root), 300)}"
         )
         raise FolderError(f"this is a link to a run, and nothing was {verb}", where=one_line(str(path)), hint=hint)
 
@@ -251,7 +251,7 @@ def _ask(reference: str, action: str) -> None:
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
-        print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
+        print(f"cancelled job {job} of {one_line(folder.name)}, which had not started")
         return
     if job:
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
@@ -330,7 +330,7 @@ def submit(
         return
     should_ask = slurm.is_here() and not yes
     if should_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InputError("this script would be submitted", hint="--yes submits it without asking")
+        raise InputError("cannot ask for confirmation without a terminal", hint="add --yes to submit the script")
     folder = make_folder(loaded, root, script)
     manual_hint = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
@@ -356,6 +356,6 @@ def join(
     try:
         folder = run_named(run)
     except FolderError as error:
-        hint = "output.runs_dir must be on a disk that all nodes see; start the first node first"
+        hint = "start the run on the first node first; output.runs_dir must be on a disk that all nodes see"
         raise InputError(f"{error.problems[0].message}: {one_line(run, 200)}", hint=hint) from None
     raise typer.Exit(headless.join_run(folder, node_rank))

@@ -109,7 +109,7 @@ def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
         rows.append((kind.kind, one_line(f"{count_text}, latest {newest_time} UTC: {subject}", 200)))
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
-        rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
+        rows.append(("not kept", "this Python was built without sqlite3, so measurements are not stored"))
     return rows or [("none yet", "runs, rehearse, tune and check --measure add measurements")]
 
 

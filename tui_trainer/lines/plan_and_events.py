@@ -67,7 +67,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
     """Return the line to print for an event; None for an event that is not printed."""
     match event:
         case events.RunStarted(resumed_from_step=int(step)):
-            verb = f"resumes from step {step}" if step else "starts over: it had no checkpoint"
+            verb = f"resumes from step {step}" if step else "starts over because it had no checkpoint"
             return f"run {event.name} {verb}"
         case events.DataPrepared():
             return _data_line(event)
@@ -89,7 +89,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             if event.best:
                 note_text = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
             elif not event.scheduled:
-                scope = "; the best is chosen from the scheduled evaluations only"
+                scope = "; the best weights are chosen from scheduled evaluations only"
                 note_text = "requested" + scope * weights.requested_was_better
             recent_loss, targets_text = state.loss_smoothed, targets_summary(state)
             parts = [
@@ -320,9 +320,9 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
 
     titles = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
     rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
-    rows += [f"{_cards_words(item)} does not fit: {one_line(item.problem)}" for item in plans if item.plan is None]
+    rows += [f"the run does not fit on {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    result = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
+    result = f"smallest GPU on which the run fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     rates_note = (
         "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
     )
