@@ -78,9 +78,7 @@ def import_config(
     ] = "",
     processes: Annotated[
         int | None,
-        option(
-            "--processes", "N", "Number of devices of the original run, to compute the total batch size.", min=1
-        ),
+        option("--processes", "N", "Number of devices of the original run, to compute the total batch size.", min=1),
     ] = None,
     without: Annotated[list[str] | None, option("--without", "KEY,...", "Ignore these keys (changes the run).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.toml if it exists.")] = False,
@@ -120,7 +118,10 @@ WIDEST_COLUMNS = 120
 @app.command()
 def guide(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="The name of a guide. Without TOPIC, all guides are listed.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="The name of a guide. Without TOPIC, all guides are listed.", show_default=False
+        ),
     ] = "",
 ) -> None:
     """Print a guide on one topic, or list the topics."""

@@ -231,7 +231,7 @@ def _more_here(app: Any) -> list[Command]:
     menu = next((action for action in app.offered_actions if action.id in ("runs.more", "train.more")), None)
     if menu is None:
         return []
-    note = f"For the {'selected ' * (menu.place == 'runs')}run."
+    note = f"Acts on the {'selected ' * (menu.place == 'runs')}run."
     return [
         Command(f"{TITLES[menu.place]}: {label}", note, partial(app.call_next, do), " ".join([*menu.keys[:1], key]))
         for key, label, do in app.page.more_answers()

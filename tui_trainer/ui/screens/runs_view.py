@@ -271,7 +271,7 @@ def summary(model: RunsModel) -> str:
         return "reading ..."
     gone_count = sum(run.status == "gone" for run in model.found)
     return ", ".join(filter(None, (
-        f"{len(model.found) - gone_count} here",
+        quantity(len(model.found) - gone_count, "run"),
         f"{len(model.shown)} matching {one_line(model.words, 30)!r}" if model.words else "",
         f"sorted by {model.order}{', reversed' * model.is_reversed}" if model.order else "",
         f"{gone_count} gone" if gone_count else "",

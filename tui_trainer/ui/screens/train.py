@@ -299,7 +299,7 @@ class TrainPage(FilteredPage):
     def _offer(self) -> list[str]:
         bench = self.bench
         if bench.start_wanted:
-            return ["another key cancels the start; Config keeps the settings"]
+            return ["any other key cancels the start; Config keeps the settings"]
         if bench.plan is None or bench.is_planning:
             key = bench.app.key_of("app.go_config")
             return ["planning ..." if bench.is_planning else f"the config has a problem: press {key} to see it"]

@@ -259,7 +259,7 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     ]
     advice = "within tolerance" if result.memory_excess_bytes(state) else ""
     if scene.exceeds_plan:
-        advice = "fine while memory is free; later plans use the measured peak"
+        advice = "a problem only if memory runs out; later plans use the measured peak"
     description = ", ".join(filter(None, (result.memory_words(state), advice)))
     memory_lines = scene.labelled("memory", description, width, LABEL, "warn" if scene.exceeds_plan else "text")
     time_lines = scene.labelled("time", time_words(state), width, LABEL)
@@ -289,7 +289,7 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
     if scene.frozen:
         return "events", f"frozen: {scene.key_of('train.freeze')} unfreezes"
     if not state.checkpoints:
-        return "events", "not saved yet"
+        return "events", "no checkpoint yet"
     age_steps = max(state.step - state.checkpoints[-1].step, 0)
     age_note = f", {quantity(age_steps, 'step'):>10} ago" if age_steps else ""
     return "events", f"saved at step {state.checkpoints[-1].step}{age_note}"
