@@ -81,7 +81,7 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         await press("enter")
         await screens.shows("edit: nothing to do now")
         await press("escape +")
-        await screens.shows("all settings, also those", f"{every} of {every}", gone="more:")
+        await screens.shows("all settings, also settings", f"{every} of {every}", gone="more:")
         shown = await press("+ o")
         assert "learning_rate" in shown and "max_length" not in shown
 
@@ -164,7 +164,7 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         await press("r")
         await screens.shows("per_device_train_batch_size reset to 16")
         await press("escape / =total_lim enter left left")
-        await screens.shows("save_total_limit cannot be decreased")
+        await screens.shows("save_total_limit cannot be lower")
         await press("y")
         await screens.until(lambda: screens.app.clipboard == "checkpoint.save_total_limit = 1")
         await press("R")

@@ -95,11 +95,7 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
     me = use(os.getpid(), 9.0, GIB, command="tui-trainer job-me")
     child = use(7, 8.0, GIB, parent=os.getpid(), command="worker job-child")
     async with opened(monkeypatch, Reader(me, child, OF_BERT, OUTSIDE)) as screens:
-        for words in (
-            "this is tui-trainer itself: q quits",
-            "this process is part of tui-trainer",
-            "only bert and root can end",
-        ):
+        for words in ("this is tui-trainer itself: q quits", "it is part of tui-trainer", "only bert and root can end"):
             await screens.press("k")
             await screens.shows("Cannot end this process", words)
             await screens.press("escape", "down")

@@ -51,9 +51,7 @@ def check(
     measure: Annotated[
         list[str] | None,
         option(
-            "--measure",
-            "NAME",
-            "First measure what the fix of this check gains (all: of every check); may be repeated.",
+            "--measure", "NAME", "First measure what the fix of a check gains (all: of every check); may be repeated."
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check, in seconds.")] = 300,

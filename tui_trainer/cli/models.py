@@ -77,10 +77,7 @@ def install(
             f"{NAME} {environment.make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"
         ]
     else:
-        result_lines = [
-            *environment.install_here(steps[0], tell),
-            "if tui-trainer is running, restart it to use what was installed",
-        ]
+        result_lines = [*environment.install_here(steps[0], tell), "restart tui-trainer if it is running"]
     print_done(result_lines, as_json=as_json)
 
 

@@ -219,7 +219,7 @@ def _refuse_link(reference: str, folder: "RunFolder", verb: str) -> None:
     path = from_the_root(reference)
     is_its_name = reference == folder.name and folder.root in listed_roots()
     if not is_its_name and path.is_symlink() and path.resolve() == folder.root:
-        hint = f"`{shlex.join(['rm', str(path)])}` removes the link; the run itself is in {one_line(str(folder.root), 300)}"
+        hint = f"`{shlex.join(['rm', str(path)])}` removes the link; the run is in {one_line(str(folder.root), 300)}"
         raise FolderError(f"this is a link to a run, and nothing was {verb}", where=one_line(str(path)), hint=hint)
 
 

@@ -118,10 +118,7 @@ WIDEST_COLUMNS = 120
 @app.command()
 def guide(
     topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="The name of a guide. Without TOPIC, all guides are listed.", show_default=False
-        ),
+        str, typer.Argument(metavar="TOPIC", help="A guide. Without TOPIC, all are listed.", show_default=False)
     ] = "",
 ) -> None:
     """Print a guide on one topic, or list the topics."""

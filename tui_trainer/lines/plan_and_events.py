@@ -320,15 +320,9 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
 
     titles = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
     rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
-    rows += [
-        f"the run does not fit on {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None
-    ]
+    rows += [f"no plan for {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    result = (
-        f"smallest GPU on which the run fits: {_cards_words(best)}"
-        if best
-        else "the run does not fit on any of these GPUs"
-    )
+    result = f"smallest sufficient GPU: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     rates_note = (
         "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
     )

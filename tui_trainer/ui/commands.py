@@ -280,8 +280,7 @@ class ImportedDialog(Dialog):
         note = f", {quantity(len(imported.left_out), 'key')} ignored" if imported.left_out else ""
         asks = f"; {imported.asks[0]}" if imported.asks else ""
         undo = bench.app.key_of("config.undo")
-        count = quantity(len(imported.rewrites), "setting")
-        bench.note_change(f"imported {count} from {name}{note}; {undo} to undo{asks}", "good")
+        bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{note}; {undo} to undo{asks}", "good")
 
 
 def _configs_here() -> list[Choice]:

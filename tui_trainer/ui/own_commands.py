@@ -78,10 +78,7 @@ def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None
         bench.tell(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
         return
     title = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
-    lines = [
-        one_line(shlex.join(arguments)),
-        f"Enter runs this command without a shell, in {one_line(str(Path.cwd()))}.",
-    ]
+    lines = [one_line(shlex.join(arguments)), one_line(f"Enter runs this command without a shell, in {Path.cwd()}.")]
     open_tool(bench, _OwnCommand(bench, title, arguments, done=lambda _: f"{title}: done"), title, lines)
 
 

@@ -209,9 +209,7 @@ class ProcessesDialog(Dialog):
         if process.started_at is None:
             return "this process can only be ended outside this container, where it runs"
         if process.pid in pids:
-            subject = (
-                "this is tui-trainer itself" if process.pid == os.getpid() else "this process is part of tui-trainer"
-            )
+            subject = "this is tui-trainer itself" if process.pid == os.getpid() else "it is part of tui-trainer"
             has_run = self._bench.run_is_ours_and_alive
             return f"{subject}: {f'{stop_key} on the Train screen saves and stops the run; ' * has_run}{quit_key} quits"
         if not process.is_own:

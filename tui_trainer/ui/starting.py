@@ -271,9 +271,7 @@ def offer_quit(bench: Workbench) -> None:
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
         hint = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
-        hint += (
-            "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
-        )
+        hint += "training continues and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
         rows.append((hint, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),

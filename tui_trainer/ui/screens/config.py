@@ -319,9 +319,7 @@ class ConfigPage(ListPage):
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
         message = "showing the usual settings for this task and method, and all changed settings"
-        self.bench.tell(
-            "showing all settings, also those that this run does not use" if self.model.show_all else message
-        )
+        self.bench.tell("showing all settings, also settings that are not used" if self.model.show_all else message)
 
     def action_next_problem(self) -> None:
         key, message = self.model.next_problem(self.key)

@@ -234,9 +234,7 @@ class ConfigModel:
         new_value = editing.bump(setting, old_value, direction)
         if new_value == old_value:
             is_number = {int, float} & set(setting.kinds)
-            return (
-                f"{setting.name} cannot be {'increased' if direction > 0 else 'decreased'}" if is_number else _EDIT_IT
-            )
+            return f"{setting.name} cannot be {'higher' if direction > 0 else 'lower'}" if is_number else _EDIT_IT
         problem = self.document.set(key, new_value)
         return str(problem) if problem else ""
 

@@ -430,11 +430,9 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_delete(self) -> None:
         bench, runs = self.bench, self.model.marked_runs or [self._chosen]
-        running_note = f"is running, so it is not deleted; {bench.app.key_of('runs.stop')} stops it"
+        running_note = f"is running, so it is kept; {bench.app.key_of('runs.stop')} stops it"
         refusals = [f"{run.name} {running_note}" for run in runs if run.alive]
-        refusals += [
-            f"{run.name} is being exported, so it is not deleted" for run in runs if bench.exports.is_of(run.path)
-        ]
+        refusals += [f"{run.name} is being exported, so it is kept" for run in runs if bench.exports.is_of(run.path)]
         runs = [run for run in runs if not run.alive and not bench.exports.is_of(run.path)]
         if not runs:
             bench.tell("; ".join(refusals), "warn")
@@ -462,7 +460,7 @@ class RunsPage(FilteredPage, ListPage):
         rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
         shown_paths = {run.path for run in self.model.shown}
         if hidden_count := sum(run.path not in shown_paths for run in runs):
-            rows.append((f"{quantity(hidden_count, 'run')} hidden by the filter will be deleted too", "warn"))
+            rows.append((f"{quantity(hidden_count, 'run')} hidden by the filter are deleted too", "warn"))
         rows += [(one_line(reason), "warn") for reason in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"
