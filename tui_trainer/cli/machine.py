@@ -99,7 +99,7 @@ def preview(
     config: ConfigOptions,
     gpu: GpuName = None,
     samples: Annotated[
-        int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
+        int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Number of rows of the batch to show.")
     ] = 3,
     as_json: AsJson = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="Mark the trained tokens with brackets.")] = False,

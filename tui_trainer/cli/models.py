@@ -126,7 +126,7 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
         if source.others:
             labels = ", ".join(one_line(split.label, 60) for split in (source.split, *source.others) if split)
             lines.append(
-                f"the data set has the splits {labels}: train is used for training, validation for evaluation;"
+                f"the splits are {labels}: train is used for training, validation for evaluation, test is not used;"
             )
             lines.append("set data.split and data.eval_split to use other splits")
     return [*lines, f"data.path = {toml_text(str(hub_path))}"]

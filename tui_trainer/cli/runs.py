@@ -346,7 +346,7 @@ def submit(
 @app.command()
 def join(
     run: RunReference,
-    node_rank: Annotated[int, option("--node-rank", "K", "The number of this node, starting at 1.", min=1, max=4095)],
+    node_rank: Annotated[int, option("--node-rank", "K", "The rank of this node: 1 for the second.", min=1, max=4095)],
 ) -> None:
     """Join a run that was started on the first node, as another node. RUN is its folder on a shared disk."""
     from tui_trainer.lines import headless

@@ -110,7 +110,7 @@ def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3, so measurements are not stored"))
-    return rows or [("none yet", "runs, rehearse, tune and check --measure add measurements")]
+    return rows or [("none yet", "runs and the commands rehearse, tune and check --measure add measurements")]
 
 
 def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:

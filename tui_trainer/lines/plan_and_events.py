@@ -125,7 +125,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses_text = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
-    counts_text = f"nats/{event.unit} (n-gram models, from counts of {event.unit} sequences)"
+    counts_text = f"nats/{event.unit} (n-gram models that count {event.unit} sequences)"
     parts = [f"held-out loss {losses_text} {counts_text}"] if losses_text else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
@@ -244,7 +244,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
-        rows.append(("used", f"{words} (mean values; peak values of memory and temperature)"))
+        rows.append(("used", f"{words} (means, but peaks of memory and temperature)"))
     lines = [ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
     if words := better_words(state):
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"

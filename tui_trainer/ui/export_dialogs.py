@@ -151,7 +151,7 @@ class ExportDialog(Dialog):
             return paragraph(choice.refusal, width, "warn")
         texts = [
             f"Writes about {format_bytes(choice.size_bytes)} to export/{choice.name} in the run's folder.",
-            f"Needs {format_bytes(choice.needed_bytes)} of disk meanwhile; {format_bytes(choice.free_bytes)} is free.",
+            f"Needs {format_bytes(choice.needed_bytes)} of disk at most; {format_bytes(choice.free_bytes)} is free.",
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if choice.expected_seconds:

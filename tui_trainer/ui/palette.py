@@ -161,7 +161,7 @@ class MarkingPalette(Palette):
 
     def about(self, width: int, _: int) -> list[Line]:
         # The help of a curve is its newest value, which its row already shows.
-        hint = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
+        hint = f"Space marks up to {self._most} curves, Enter draws the marked curves. Type to search by name."
         return paragraph(hint, width, "dim")
 
     def _mark_of(self, command: Command) -> str:

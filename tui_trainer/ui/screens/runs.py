@@ -437,7 +437,7 @@ class RunsPage(FilteredPage, ListPage):
         if not runs:
             bench.tell("; ".join(refusals), "warn")
             return
-        bench.tell("checking how much space this frees ...", "dim")
+        bench.tell("checking how much space the deletion frees ...", "dim")
         work = partial(_tried_all, delete_and_rename.bytes_to_free, [run.path for run in runs])
         bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refusals))
 
