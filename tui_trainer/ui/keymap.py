@@ -138,7 +138,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "preview", "v", "preview", "Show a batch as the model sees it, with trained tokens marked.", 55),
     _action("config", "rehearse", "w", "rehearse", "Dry run: try the largest batches, an evaluation and a save.", 57),
     _action("config", "tune", "m", "tune", "Measure which settings are fastest here; `a` applies them.", 58),
-    _action("config", "sizes", "M", "effective batch", "Find the effective batch (rows per step) that uses this machine fully."),
+    _action("config", "sizes", "M", "effective batch", "Find how many rows per step make full use of this machine."),
     _action("config", "switches", "b", "bench settings", "Measure what each speed setting gains here (minutes)."),
     _action("config", "import", "i", "import", "Import a config from another tool; you see the result first."),
     _action("config", "download", "d", "download", "Download the model, or the data set if data.path is selected."),
