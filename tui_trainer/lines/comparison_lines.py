@@ -64,4 +64,4 @@ def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
 
 
 def _at_step(value: float | None, step: int | None) -> str:
-    return "--" if value is None else f"{value:.3f} at step {step}"
+    return "--" if value is None else f"{value:.3f} at {step}"
