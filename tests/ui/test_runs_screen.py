@@ -402,7 +402,7 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
             await screens.shows("4 marked", "D delete")
             await screens.press("/", *"run-b", "enter", "D")
             text = await screens.shows("Delete 3 runs?", "run-d is running, so it is kept; S stops it", "y delete 3")
-            assert "Frees " in text and "KiB: journals" in text and "2 runs hidden by the filter are deleted" in text
+            assert "Frees " in text and "KiB: journals" in text and "2 runs hidden by the filter will be" in text
             await screens.press("y")
             await screens.shows("deleted 3 runs", "KiB freed")
             assert [folder.root.exists() for folder in folders] == [False, False, False, True]

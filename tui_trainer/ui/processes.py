@@ -213,7 +213,7 @@ class ProcessesDialog(Dialog):
             has_run = self._bench.run_is_ours_and_alive
             return f"{subject}: {f'{stop_key} on the Train screen saves and stops the run; ' * has_run}{quit_key} quits"
         if not process.is_own:
-            return f"only {one_line(process.user or 'another user', 40)} and root can end this process"
+            return f"only {one_line(process.user or 'its owner', 40)} and root can end this process"
         return ""
 
     def _ask(self, process: ProcessUse, run: RunFolder | None, again: bool = False) -> None:

@@ -460,7 +460,7 @@ class RunsPage(FilteredPage, ListPage):
         rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
         shown_paths = {run.path for run in self.model.shown}
         if hidden_count := sum(run.path not in shown_paths for run in runs):
-            rows.append((f"{quantity(hidden_count, 'run')} hidden by the filter are deleted too", "warn"))
+            rows.append((f"{quantity(hidden_count, 'run')} hidden by the filter will be deleted too", "warn"))
         rows += [(one_line(reason), "warn") for reason in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"
