@@ -259,7 +259,7 @@ ARGUMENT_CASES = [
          arguments=("plan", "--profile", "docstring-topics", "--data", "rows")),
     Case("an option given twice", ("--data was given 2 times",), arguments=("plan", "--data", "a", "--data", "b")),
     Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
-    Case("two configs", ("other.toml", "one config is taken"), arguments=("train", "--no-ui", "my.toml",
+    Case("two configs", ("other.toml", "only one config can be given"), arguments=("train", "--no-ui", "my.toml",
         "other.toml")),
     Case("resume of an unknown run", ("no run 'nothing'", "taken"), arguments=("resume", "nothing")),
     Case("stop of an unknown run", ("no run 'nothing'", "taken"), arguments=("stop", "nothing")),

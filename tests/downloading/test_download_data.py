@@ -227,7 +227,7 @@ def test_files_without_data_are_left_out_and_the_splits_are_named(downloaded):
     assert done.returncode == 0, done.stderr
     assert "in 4 files" in done.stdout and "skipped  2 files (1 .png, 1 .py)" in done.stdout
     assert {Path(name).suffix for name in hub.files_sent("org/splits")} == {".parquet", ".md"}
-    assert "its splits are train, test: train is for training" in done.stdout
+    assert "the splits are train, test: train is used for training" in done.stdout
     assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
     whole = open_source("hub:org/splits")
     assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]

@@ -314,7 +314,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
     async with open_canned(size=(100, 30)) as screens:
         program.says(WRITING)
         for is_good, told, verdict in (
-            (True, "exported chat to merged: /data/export/merged", "\u2713 matches the trained model"),
+            (True, "exported chat to merged: /data/export/merged", "\u2713 the export matches the trained model"),
             (False, "could not export chat to merged", "differs from the trained model"),
         ):
             await screens.press("5")
@@ -366,7 +366,7 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_repo
     async with open_canned(size=(120, 24)) as screens:
         program.says(WRITING)
         await screens.press("5")
-        await screens.shows("3 here")
+        await screens.shows("3 runs")
         await screens.press("*", "x")
         await screens.shows("Export 3 runs", "2 of 3 runs, ~8.0 MiB", "run-c is skipped: it is interrupted")
         await screens.press("down")
@@ -449,7 +449,7 @@ gone = "no-such-program"
         await screens.press("escape")
         for key, words in (
             ("3", "commands.toml: wrong: unknown placeholder {pth}; use {path} or {name}"),
-            ("4", "commands.toml: shell: in a shell, {path} must be a word of its own"),
+            ("4", "commands.toml: shell: in a shell command, {path} must be a separate word"),
             ("5", "commands.toml: quotes: No closing quotation"),
             ("6", "commands.toml: number: a command must be a text in quotes"),
         ):
@@ -463,4 +463,4 @@ gone = "no-such-program"
         await screens.press("escape")
         write("[command]\n")
         await screens.press("M")
-        await screens.shows("1  commands.toml: it has no table [commands]")
+        await screens.shows("1  commands.toml: the file has no table [commands]")

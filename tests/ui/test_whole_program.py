@@ -23,10 +23,10 @@ def test_everything_by_keyboard(open_terminal, small_config):
     modes_before = termios.tcgetattr(terminal.master)
     terminal.wait_for("1 Hardware", "threads", "problems")
     terminal.press("F")
-    terminal.wait_for("the mouse selects text of the terminal: F takes it back")
+    terminal.wait_for("the mouse selects text of the terminal: F makes clicks work here")
     assert "\x1b[?1003l" in terminal.sequences
     terminal.press("F")
-    terminal.wait_for("clicks work here: F leaves the mouse to the terminal")
+    terminal.wait_for("clicks work here: F lets the mouse select text of the terminal")
     terminal.press("2")
     terminal.wait_for("profile", "no problems")
     terminal.press("/", *"weight_decay", "enter", "enter", *["backspace"] * 20, *"0.05", "enter")
