@@ -1683,7 +1683,7 @@ learning_rate = 1e-4
     ),
     WildConfig(
         name="TOML of nobody's", content='[flock]\nsheep = 3\n', file="flock.toml",
-        refused=("is a TOML file of an unsupported tool (keys found: flock)",),
+        refused=("configs in YAML or JSON (keys found: flock)",),
     ),
     WildConfig(
         name="TOML of this program", content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n', file="mine.toml",

@@ -239,7 +239,7 @@ _BATCH_SHAPES: Shapes = {
     ),
     "tokens": (_is_count, "write tokens = 1024"),
     "rows": (_is_count, "write rows = 64"),
-    "memory_gib": (is_range, "write memory_gib = [20, 25]"),
+    "memory_gib": (is_range, "write it as a range, such as memory_gib = [20, 25]"),
     "parameters_at_most": (_is_count, "write parameters_at_most = 500_000_000"),
     "source": (lambda value: isinstance(value, str), 'give the source of the number, as source = "..."'),
 }

@@ -418,7 +418,7 @@ def _matmul_rate(question: dict[str, Any], precision: str) -> dict[str, float]:
     matrix = torch.randn(side, side, device=device).to(getattr(torch, _PRECISIONS[precision]))
     seconds = _fastest_seconds(question, lambda: matrix @ matrix)
     if not bool(torch.isfinite((matrix @ matrix).float()).all()):
-        raise RuntimeError("the product is not finite")
+        raise RuntimeError("the result of a matmul is not finite")
     return {"teraflops": 2 * side**3 / seconds / 1e12}
 
 

@@ -668,7 +668,7 @@ class EffectiveBatches(Search):
         fastest = self.fastest
         if fastest and fastest.rows > self.most_rows and fastest is not best_size:
             size_words += f"; {fastest.rows} rows would be faster, but leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
-        slower_words = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
+        slower_words = f"slower again with {self.slower_from} rows" if self.slower_from else ""
         busy_words = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
         return "; ".join(filter(None, (size_words, slower_words, self.ended, busy_words)))
 

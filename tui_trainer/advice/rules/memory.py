@@ -181,16 +181,16 @@ def gradient_checkpointing(context: Context) -> Verdict:
     longer_text = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
     if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
         sentence += f"; memory is short, and checkpointing makes steps {longer_text}"
-        return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
+        return warned(sentence, fix={CHECKPOINTING: True}, switch="gradient checkpointing: off")
     if not is_on:
         sentence += f", which would make steps {longer_text}"
-        return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
+        return passed(sentence, switch="gradient checkpointing: off, not needed", opposite={CHECKPOINTING: True})
     if (rows := _rows_without(context, other_setup)) == 0:
         sentence += f"; the run needs checkpointing to fit, and steps take {longer_text}"
-        return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
+        return passed(sentence, switch="gradient checkpointing on", opposite={CHECKPOINTING: False})
     # A smaller micro-batch needs no checkpointing, and is preferred as long as it keeps the device busy.
     sentence += f"; a micro-batch of {rows} fits without checkpointing, which makes steps {longer_text}"
-    return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
+    return warned(sentence, fix={CHECKPOINTING: False}, switch="gradient checkpointing on")
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:

@@ -122,7 +122,7 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "samples": (scores.sample_rows, "samples"),
     # Sections that never change come last, because there may be no room for them.
     "plan": (view.plan_rows, "plan"),
-    "switched-on": (_enabled, "enabled"),
+    "switched-on": (_enabled, "options"),
 }
 _EVENTS: Final[Parts] = {"events": (view.event_rows, view.events_heading)}
 PARTS: Final[Parts] = _ABOVE_THE_CHART | _BELOW_THE_CHART | _EVENTS | _BESIDE_THE_CHART
@@ -133,7 +133,7 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     "pause": (lambda run: run.takes_requests or
               (not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))), _ENDED),
     "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
-               "only an active, unpaused run of this program can be detached"),
+               "only a run that trains in this window, and is not paused, can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
     "more": (lambda run: not run.alive, "the run is still active"),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
