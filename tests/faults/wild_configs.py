@@ -1683,7 +1683,7 @@ learning_rate = 1e-4
     ),
     WildConfig(
         name="TOML of nobody's", content='[flock]\nsheep = 3\n', file="flock.toml",
-        refused=("configs in YAML or JSON (keys found: flock)",),
+        refused=("of all supported tools are YAML or JSON (keys found: flock)",),
     ),
     WildConfig(
         name="TOML of this program", content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n', file="mine.toml",

@@ -151,7 +151,7 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     keys = [key for key, _ in _paths(raw)]
     settings = {name.lower() for name in all_settings()}
     if not any(key in settings or key in ("schema_version", "profile") for key in keys):
-        message = f"is a TOML file, and all supported tools have configs in YAML or JSON (keys found: {_listed(list(raw))})"
+        message = f"is TOML, but the configs of all supported tools are YAML or JSON (keys found: {_listed(list(raw))})"
         raise ConfigError(message, where=where, hint="give the config of a supported tool: `tui-trainer import --help`")
     raise ConfigError("is already a config of tui-trainer", where=where, hint=f"try `tui-trainer plan {where}`")
 

@@ -114,7 +114,7 @@ class AdapterMemory:
         layers_at_once = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
         sum_numbers = sum(tensor.numbers // tensor.count * min(tensor.count, layers_at_once) for tensor in tensors)
         gradient_numbers = max(tensor.numbers // tensor.count for tensor in tensors)
-        formula = f"{self.weight_size} bytes x expert tensors (weights plus adapter), and the gradient of the largest tensor"
+        formula = f"{self.weight_size} bytes x expert tensors (weights plus adapter), and the largest one's gradient"
         return (MemoryPart("adapted experts", self.weight_size * (sum_numbers + gradient_numbers), formula),)
 
     def dora_norms(self) -> tuple[MemoryPart, ...]:
