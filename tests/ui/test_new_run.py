@@ -134,7 +134,9 @@ async def test_from_scratch_says_which_columns_it_does_not_read(folder):
         await screens.press("n", *"reviews", "enter")
         await screens.shows("2 of 2")
         await screens.press(*"scratch")
-        await screens.shows("task char_lm", "columns: text", "unused columns: label; p on Config lists from-scratch")
+        await screens.shows("task char_lm", "columns: text", "not used: label; p on Config lists from-scratch")
+        await screens.press("enter")
+        await screens.shows("Start ", "not used    columns label")
 
 
 @pytest.mark.full

@@ -259,10 +259,9 @@ class ModelDialog(ChoiceOfPath):
             return lines
         note = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
-        unused_columns = [name for name in result.first.columns if name not in loaded.columns.values()]
-        if value == FROM_SCRATCH and columns and unused_columns:
-            hint = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
-            columns.append(f"unused columns: {', '.join(unused_columns)}; {hint}")
+        if loaded.unused_columns:
+            hint = f"; {self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
+            columns.append(f"not used: {', '.join(loaded.unused_columns)}{hint if value == FROM_SCRATCH else ''}")
         rows = [f"task {loaded.config.task.type}: {note}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]
