@@ -203,7 +203,8 @@ def test_found_columns_are_named_by_their_settings(tmp_path, subtests):
         with subtests.test(f"{model}, {', '.join(row)}"):
             loaded = with_columns_found(load_config(request(tmp_path / str(number), model, row)))
             assert loaded.columns == {f"data.{role}_column": name for role, name in columns.items()}
-            assert ("columns not used by the task causal_lm: 'label'" in loaded.notes) == ((model, row) == ("llama", LABELLED))
+            has_note = "columns not used by the task causal_lm: 'label'" in loaded.notes
+            assert has_note == ((model, row) == ("llama", LABELLED))
 
 
 def test_columns_of_other_data_are_reported_and_a_named_column_stays(tmp_path):

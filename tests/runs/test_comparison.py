@@ -93,7 +93,8 @@ def test_a_run_without_steps_has_empty_columns(pair, tmp_path):
     assert (empty.train_curve, empty.eval_curve, empty.seconds, empty.tokens_per_second) == ((), (), None, None)
     lines = comparison_lines(compare([pair[0], run_of(tmp_path, "started", start())]), 100)
     values = {line[:18].strip(): line.split()[-1] for line in lines if line}
-    for label in ("training loss", "held-out loss", "training time", "tokens per second", "training memory", "parameters"):
+    labels = "training loss,held-out loss,training time,tokens per second,training memory,parameters"
+    for label in labels.split(","):
         assert values[label] == "--"
 
 

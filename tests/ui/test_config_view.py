@@ -68,9 +68,9 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
             in shown
         )
         await press("g")
-        for letters, best in (("=lr", "learning_rate"), ("=rank", "r"), ("=freeze", "trainable_layers"), ("=context", "max_length"),
+        for letters, best in (("=lr", "learning_rate"), ("=rank", "r"), ("=context", "max_length"),
                               ("=bf16", "mixed_precision"), ("=batch_size", "effective_batch_size"),
-                              ("=beta2", "adam_beta2"), ("=slowed", "beta_slow"),
+                              ("=beta2", "adam_beta2"), ("=freeze", "trainable_layers"), ("=slowed", "beta_slow"),
                               ("=learn", "learning_rate")):  # fmt: skip
             shown = await press(f"/ ctrl+u {letters} enter")
             assert first_row(shown) == best

@@ -79,7 +79,7 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
 
 
 def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
-    """Return the config with a note on each setting of the user that has no effect, and on columns that are not used."""
+    """Return the config with a note on each value of the user without an effect, and on columns that are not used."""
     unread_keys = dict[tuple[str, str], list[str]]()
     for key, reason in unread_settings(loaded.config, has_gpu=has_gpu).items():
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:

@@ -163,7 +163,8 @@ def _data_files(folder: Path) -> Iterator[Choice]:
     for path in _entries(folder):
         with suppress(OSError):
             if _is_data(path) and path.is_file() and (size_bytes := path.stat().st_size):
-                ranked_choices.append((int(form_of(path) == "text"), Choice(value=str(path), note=format_bytes(size_bytes))))
+                is_text = form_of(path) == "text"
+                ranked_choices.append((int(is_text), Choice(value=str(path), note=format_bytes(size_bytes))))
             elif path.is_dir() and not _holds_model(path) and (count := sum(map(_is_data, _entries(path)))):
                 ranked_choices.append((2, Choice(value=f"{path}/", note=f"folder, data files: {count}")))
     return iter(choice for _, choice in sorted(ranked_choices, key=lambda pair: pair[0]))

@@ -221,7 +221,7 @@ class ConfigPanes:
         titles = " " * MARK_CELLS + pad(f"setting{filter_note}, {count}", name_cells() + 1)
         titles += pad("value", value_cells(width, name_cells()) + 1) + "recipe" * bool(preset_cells(width))
         all_key: Line = [(self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
-        return [beside([(titles, "dim")], [] if model.show_all else all_key, width)]
+        return [beside([(titles.rstrip(), "dim")], [] if model.show_all else all_key, width)]
 
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:
