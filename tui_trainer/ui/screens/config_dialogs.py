@@ -177,7 +177,8 @@ class PreviewDialog(Dialog):
 
         signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
         sample, count = preview.samples[self._sample], len(preview.samples)
-        lines = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
+        lines = list(sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS))
+        lines += [[], legend(signs, preview.learns)]
         return [[(text, _ROLES[mark]) for text, mark in line] for line in lines]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
