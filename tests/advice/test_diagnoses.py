@@ -367,6 +367,8 @@ def test_the_evaluation_and_the_checkpoint_of_the_last_step_are_no_interruptions
 
 def test_a_single_checkpoint_on_the_way_is_not_judged():
     assert examine(made_up(save_seconds=9.0, plan={"save_every_steps": 100})).name == "healthy"
+    # The fix keeps one checkpoint on the way, as that of the Checklist does.
+    assert fix_of("checkpoints", save_seconds=9.0, plan={"save_every_steps": 40}).fix == {"checkpoint.save_steps": 120}
 
 
 def test_too_few_steps_are_not_judged_but_a_loss_that_is_not_finite_is():
