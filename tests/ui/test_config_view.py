@@ -151,9 +151,9 @@ async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
         assert "\u2192" not in shown and "reason " not in shown, "a value of one's own is what it says"
         await press("escape / =warmup_steps enter")
         await screens.shows("0.05 \u2192 25 steps", "value    0.05 \u2192 25 steps", "reason   ")
-        assert value(MICRO) == "auto"
-        await press("escape / =per_device_train enter enter 4 enter")
-        assert value(MICRO) == 4, "typing replaces the word"
+        assert value("training.cpu_threads") == "auto"
+        await press("escape / =cpu_threads enter enter 1 enter")
+        assert value("training.cpu_threads") == 1, "typing replaces the word"
     async with open_canned(glyphs=ASCII) as screens:
         await screens.press("2")
         await screens.shows("auto -> ")
