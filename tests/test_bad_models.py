@@ -231,7 +231,7 @@ def test_data_that_no_run_of_this_model_can_learn_is_refused_by_name(copied, cap
     for data, told in (
         ("bert", "is the folder of a model, not data; name your data here, and the model with --model"),
         ("chat.jsonl", "plain text and conversations need a decoder, such as a Llama"),
-        ("notes.txt", "plain text and conversations need a decoder, such as a Llama"),
+        ("notes.txt", "texts without labels need a decoder as the model"),
         ("stars.csv", "there is no column 'text'; columns found: id, review, stars; set data.text_column"),
     ):
         with subtests.test(data):

@@ -180,13 +180,10 @@ def misfit(loaded: LoadedConfig) -> str:
         return ""
     if rows := _first_rows(loaded.data):
         return _refusal_of_rows(config, task.name, rows)[0]
-    return "it trains on the rows of a table" if task.rows == "examples" and _is_plain_text(loaded.data) else ""
-
-
-def _is_plain_text(data: ResolvedData) -> bool:
     with suppress(InputError, OSError):
-        return not data.streaming and not data.parts[0].is_table
-    return False
+        is_text = not config.data.streaming and not loaded.data.parts[0].is_table
+        return "it trains on the rows of a table" if is_text and task.rows == "examples" else ""
+    return ""
 
 
 def _task_of(run: RunFolder) -> str:
@@ -280,8 +277,7 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
     if is_generative:
         # A generative model writes its answers. Tasks that mark them in the text must be named.
         candidates = [name for name in candidates if not find_task(name).is_only_by_columns]
-    # No other task of an encoder learns from plain text: causal_lm then says that it needs a decoder.
-    if not candidates or (not is_generative and _is_plain_text(data)):
+    if not candidates:
         return "", ""
     rows = _first_rows(data)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None

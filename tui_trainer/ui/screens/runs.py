@@ -37,7 +37,6 @@ from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.compare_dialog import CompareDialog
 from tui_trainer.ui.spans import Line, beside, paragraph
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.watch import CurrentRun
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.workbench import Workbench
@@ -132,8 +131,7 @@ class RunsPage(FilteredPage, ListPage):
         self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
-        self._last_own_run: CurrentRun | None = None
-        """The newest run of this program when the page was last opened. A newer run is then chosen."""
+        self._last_own_run = bench.own_run
         self._measured: dict[Path, object] = {}
         """State of each run's folder (see `_folder_state`) when the folder's size was last measured."""
         self._looked_at: OrderedDict[Path | None, tuple[object, ChosenRun]] = OrderedDict()
@@ -217,9 +215,9 @@ class RunsPage(FilteredPage, ListPage):
         return self.bench.exports.words, [age_words(runs[index], now) for index in self.table.seen_places]
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        if (run := self.bench.own_run) is not self._last_own_run:
-            self._last_own_run = run
-            self.model.path = run.folder.root if run else self.model.path
+        run, last_run, self._last_own_run = self.bench.own_run, self._last_own_run, self.bench.own_run
+        if run is not None and run is not last_run:
+            self.model.path = run.folder.root
         self._read()
 
     def tick(self) -> None:
