@@ -225,11 +225,13 @@ def test_data_that_no_run_of_this_model_can_learn_is_refused_by_name(copied, cap
     model = copied("bert", "bert")
     turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     (tmp_path / "chat.jsonl").write_text("\n".join([json.dumps({"messages": turns})] * 30))
+    (tmp_path / "notes.txt").write_text("A text without labels.\n" * 30)
     stars = [f"{n},review {n} as it was,{n % 5}" for n in range(30)]
     (tmp_path / "stars.csv").write_text("\n".join(["id,review,stars", *stars]))
     for data, told in (
         ("bert", "is the folder of a model, not data; give the path of the data here, and the model with --model"),
         ("chat.jsonl", "plain text and conversations need a decoder, such as a Llama"),
+        ("notes.txt", "texts without labels need a decoder as the model"),
         ("stars.csv", "there is no column 'text'; columns found: id, review, stars; set data.text_column"),
     ):
         with subtests.test(data):

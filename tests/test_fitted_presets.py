@@ -186,6 +186,7 @@ PAIR = {"premise": "It rains.", "hypothesis": "It is wet.", "label": "yes"}
 
 COLUMNS = [
     ("llama", {"body": "a sheep"}, {"text": "body"}),
+    ("llama", LABELLED, {"text": "text"}),
     ("llama", {"messages": TURNS}, {"text": "messages"}),
     ("llama", ALPACA, {"text": "instruction", "text_pair": "input", "target": "output"}),
     ("bert", LABELLED, {"text": "text", "label": "label"}),
@@ -202,6 +203,8 @@ def test_found_columns_are_named_by_their_settings(tmp_path, subtests):
         with subtests.test(f"{model}, {', '.join(row)}"):
             loaded = with_columns_found(load_config(request(tmp_path / str(number), model, row)))
             assert loaded.columns == {f"data.{role}_column": name for role, name in columns.items()}
+            has_note = "columns not used by the task causal_lm: 'label'" in loaded.notes
+            assert has_note == ((model, row) == ("llama", LABELLED))
 
 
 def test_columns_of_other_data_are_reported_and_a_named_column_stays(tmp_path):

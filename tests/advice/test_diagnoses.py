@@ -250,6 +250,18 @@ def test_the_remedy_for_loss_spikes_is_nothing_that_is_in_force_already(subtests
             assert found.is_fault and found.fix == fix
 
 
+def test_a_loss_that_is_not_finite_asks_for_another_precision_only_under_fp16(subtests):
+    key = "training.mixed_precision"
+    for plan, fix in (
+        ({"precision": "fp32", "best_precision": "bf16"}, None),
+        ({"precision": "fp16", "best_precision": "bf16"}, {key: "bf16"}),
+        ({"precision": "fp16", "best_precision": "fp16"}, {key: "no"}),
+    ):
+        with subtests.test(str(plan)):
+            found = fix_of("not_finite", loss=lambda _: float("nan"), plan=plan)
+            assert "fp16" not in found.advice and (found.fix == fix if fix else key not in (found.fix or {}))
+
+
 def test_spikes_that_come_with_the_same_row_have_no_setting_as_remedy():
     """Row 7 of 400 spoils its step in each of four epochs; spikes anywhere are no row's."""
     order = RowOrder(np.zeros(400, dtype=np.int64), effective_batch=16, seed=42)
@@ -359,6 +371,8 @@ def test_the_evaluation_and_the_checkpoint_of_the_last_step_are_no_interruptions
 
 def test_a_single_checkpoint_on_the_way_is_not_judged():
     assert examine(made_up(save_seconds=9.0, plan={"save_every_steps": 100})).name == "healthy"
+    # The fix keeps one checkpoint on the way, as that of the Checklist does.
+    assert fix_of("checkpoints", save_seconds=9.0, plan={"save_every_steps": 40}).fix == {"checkpoint.save_steps": 120}
 
 
 def test_too_few_steps_are_not_judged_but_a_loss_that_is_not_finite_is():

@@ -172,7 +172,7 @@ TEXTS = (
         name="CSV with a text and an index", file="rows.csv", content="nr,quote\n1,A sheep sang.\n2,It sang again.\n",
         task="causal_lm", learnt=("A sheep sang.", "It sang again."),
     ),
-    Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("without columns",)),
+    Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("need a decoder",)),
     Wild(
         name="conversations for an encoder", content=[{"messages": TURNS}], model="encoder",
         refused=("conversations need a decoder",),

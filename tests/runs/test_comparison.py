@@ -9,6 +9,7 @@ import pytest
 from tests.runs.journals import PLANNED, end, held_out, run_of, start, step_done, steps
 from tui_trainer.lines.comparison_lines import comparison_lines
 from tui_trainer.runs.comparison import compare, train_curve
+from tui_trainer.runs.events import LibrariesLoaded
 from tui_trainer.runs.state import fold
 
 
@@ -19,7 +20,8 @@ def config(learning_rate=0.001, **more):
 
 def finished(parent, name, *, last=100, loss=1.25, plan=None, **scores):
     evals = [held_out(last // 2, loss / 2, **scores), held_out(last, loss, best=False, **scores)]
-    folder = run_of(parent, name, start(), PLANNED, *steps(1, last), *evals, end(last, eval_loss=loss))
+    libraries = LibrariesLoaded(resident_bytes=900, threads=2)
+    folder = run_of(parent, name, start(), libraries, PLANNED, *steps(1, last), *evals, end(last, eval_loss=loss))
     if plan is not None:
         folder.plan.write_text(json.dumps(plan))
     return folder
@@ -44,6 +46,7 @@ def test_results_of_each_run_are_compared(pair):
     assert (first.best_eval_loss, first.best_eval_step, first.best, first.best_step) == (0.625, 50, 0.625, 50)
     assert (second.scores, second.metric) == ({"f1": 0.7}, "loss")
     assert (first.seconds, first.tokens, first.tokens_per_second) == (50.0, 10_000, 400.0)
+    assert first.training_memory_bytes == 200, "without the libraries, as the plan counts it"
     assert (first.peak_memory_bytes, first.parameters, first.trained_parameters) == (1100, 1_000_000, 10_000)
 
 
@@ -93,7 +96,8 @@ def test_a_run_without_steps_has_empty_columns(pair, tmp_path):
     assert (empty.train_curve, empty.eval_curve, empty.seconds, empty.tokens_per_second) == ((), (), None, None)
     lines = comparison_lines(compare([pair[0], run_of(tmp_path, "started", start())]), 100)
     values = {line[:18].strip(): line.split()[-1] for line in lines if line}
-    for label in ("training loss", "held-out loss", "training time", "tokens per second", "peak memory", "parameters"):
+    labels = "training loss,held-out loss,training time,tokens per second,training memory,parameters"
+    for label in labels.split(","):
         assert values[label] == "--"
 
 

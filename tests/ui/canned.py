@@ -279,8 +279,8 @@ def compared(one: RunOverview, final: float, seconds_per_step: float, eval_steps
     return ComparedRun(
         **{item.name: getattr(one, item.name) for item in fields(RunResult)}, best_eval_loss=one.eval_loss,
         best_eval_step=one.step, best_step=one.step, seconds=seconds_per_step * one.step, tokens=2_048 * one.step,
-        tokens_per_second=2_048 / seconds_per_step, peak_memory_bytes=420 * MIB, parameters=818_000,
-        trained_parameters=818_000, train_curve=tuple(curve), eval_curve=tuple(held_out),
+        tokens_per_second=2_048 / seconds_per_step, peak_memory_bytes=0, training_memory_bytes=420 * MIB,
+        parameters=818_000, trained_parameters=818_000, train_curve=tuple(curve), eval_curve=tuple(held_out),
     )  # fmt: skip
 
 

@@ -167,4 +167,4 @@ async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_i
         assert "chat is evaluated" not in await screens.settled()
         await screens.press("escape")
         await screens.until(lambda: screens.app.dialog is None)
-        await screens.ticks("evaluated, 2", "evaluated, 4", "5 Runs \u25cf", gone="evaluated, 1")
+        await screens.ticks("evaluated, 2", "evaluated, 4", "5 Runs new", gone="evaluated, 1")

@@ -70,14 +70,15 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         await press("g")
         for letters, best in (("=lr", "learning_rate"), ("=rank", "r"), ("=context", "max_length"),
                               ("=bf16", "mixed_precision"), ("=batch_size", "effective_batch_size"),
-                              ("=beta2", "adam_beta2"), ("=slowed", "beta_slow"),
+                              ("=beta2", "adam_beta2"), ("=freeze", "trainable_layers"), ("=slowed", "beta_slow"),
                               ("=learn", "learning_rate")):  # fmt: skip
             shown = await press(f"/ ctrl+u {letters} enter")
             assert first_row(shown) == best
         assert f"1 of {every}" in shown and "/ learn" in shown
         shown = await press("escape")
         assert "/ learn" not in shown and first_row(shown) == "learning_rate", "it stays where it was found"
-        assert "Enter edit" not in await press("/ =qqq enter")
+        shown = await press("/ =mouse enter")
+        assert "Enter edit" not in shown and "no setting matches; : outside this field also finds actions" in shown
         await press("enter")
         await screens.shows("edit: nothing to do now")
         await press("escape +")
@@ -141,7 +142,7 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
 
 @in_event_loop
 async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
-    async with opened() as (screens, _, press):
+    async with opened() as (screens, value, press):
         await press("/ =mixed enter")
         await screens.shows(
             "auto \u2192 fp32", "value    auto \u2192 fp32 (default)", "reason   at hidden size 128, casts"
@@ -150,6 +151,9 @@ async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
         assert "\u2192" not in shown and "reason " not in shown, "a value of one's own is what it says"
         await press("escape / =warmup_steps enter")
         await screens.shows("0.05 \u2192 25 steps", "value    0.05 \u2192 25 steps", "reason   ")
+        assert value("training.cpu_threads") == "auto"
+        await press("escape / =cpu_threads enter enter 1 enter")
+        assert value("training.cpu_threads") == 1, "typing replaces the word"
     async with open_canned(glyphs=ASCII) as screens:
         await screens.press("2")
         await screens.shows("auto -> ")

@@ -40,7 +40,8 @@ def values(choices) -> list[str]:
 def test_tables_come_before_texts_and_folders_and_samples_last(folder):
     found = values(data_here())
     assert found[:3] == ["reviews.csv", "notes.txt", "texts/"]
-    assert found[-1].startswith("sample:") and not any("picture" in one or "hidden" in one for one in found)
+    assert found[-2].startswith("sample:") and found[-1] == "texts/one.txt"
+    assert not any("picture" in one or "hidden" in one for one in found)
     assert values(models_here()) == ["./my-bert", FROM_SCRATCH]
 
 
@@ -94,7 +95,13 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.shows("1 of 2: your data", "reviews.csv", "review 0, as it was written", "label")
         await screens.press(*"notes")
         await screens.shows("First text of some words", gone="review 0")
-        await screens.press(*["backspace"] * 5)
+        await screens.press(*["backspace"] * 5, *"texts")
+        await screens.shows("Enter open folder")
+        await screens.press("enter")
+        await screens.shows("Enter use this folder", "texts/one.txt")
+        await screens.press("down")
+        await screens.shows("some words", "Enter select")
+        await screens.press(*["backspace"] * 6)
         await screens.shows("review 0, as it was written")
         await screens.press("enter")
         await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
@@ -124,8 +131,12 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
 @in_event_loop
 async def test_from_scratch_says_which_columns_it_does_not_read(folder):
     async with open_screens(size=(80, 24)) as screens:
-        await screens.press("n", *"reviews", "enter", *"scratch")
-        await screens.shows("task char_lm", "columns: text", "unused columns: label; p on Config lists from-scratch")
+        await screens.press("n", *"reviews", "enter")
+        await screens.shows("2 of 2")
+        await screens.press(*"scratch")
+        await screens.shows("task char_lm", "columns: text", "not used: label; p on Config lists from-scratch")
+        await screens.press("enter")
+        await screens.shows("Start ", "not used    columns label")
 
 
 @pytest.mark.full
@@ -282,6 +293,9 @@ async def test_own_data_and_a_model_train_after_few_keys(tmp_path, monkeypatch, 
                 typed.clear()
                 # Enter waits for the list, and for the plan.
                 await press("n", *data, "enter")
+                if name.endswith("/"):
+                    await screens.shows("Enter use this folder")
+                    await press("enter")
                 await screens.shows("2 of 2: the model", "Model to train on")
                 await press(*model, "enter")
                 if task == "chat":

@@ -70,7 +70,7 @@ async def test_the_end_of_a_command_is_reported_on_other_screens_with_its_reason
             await screens.ticks("data.path is not there ...")
             await screens.press("escape", "1")
             program.end(*ends, code=0 if ends else 2)
-            await screens.ticks(words, "2 Config \u25cf")
+            await screens.ticks(words, "2 Config new")
             program.says("tui-trainer: data.path is not there ...")
 
 

@@ -13,7 +13,7 @@ import pytest
 from textual.events import MouseScrollDown
 
 from tests.runs.journals import end, held_out, run_of, start, steps
-from tests.ui.canned import CPU, RUNS, open_canned
+from tests.ui.canned import CPU, RUNS, CannedRun, open_canned
 from tests.ui.pictures import in_event_loop
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.labels import labels_of
@@ -248,6 +248,25 @@ async def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(r
         go_on.set()
         await screens.until(lambda: not waiting.root.exists())
         assert kept.root.exists()
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_a_run_that_was_started_here_is_chosen_when_the_list_is_opened_again(runs):
+    for name in "abc":
+        run_of(runs, name, start(100))
+    async with opened() as screens:
+        chosen = lambda: screens.app.page.model.chosen.name  # noqa: E731
+        await screens.press("down", "2", "5")
+        await screens.settled()
+        assert chosen() == "b"
+        screens.bench.own_run = CannedRun([], False)
+        screens.bench.own_run.folder = run_of(runs, "new", start(100))
+        await screens.press("2", "5")
+        await screens.until(lambda: chosen() == "new")
+        await screens.press("down", "2", "5")
+        await screens.settled()
+        assert chosen() == "c"
 
 
 def names_of(model: RunsModel) -> list[str]:

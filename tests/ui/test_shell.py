@@ -111,7 +111,7 @@ async def test_a_watched_run_whose_process_was_killed_is_reported_until_a_key_an
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
-        await screens.shows("the process stopped at step 120", "without an error; p", "4 Train \u25cf")
+        await screens.shows("the process stopped at step 120", "without an error; p", "4 Train new")
         await screens.press("down")
         await screens.shows("Enter edit", gone="without an error")
         await screens.press("4")
@@ -144,7 +144,7 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_reported_and_marked
         await screens.shows("Enter edit")
         run.waiting = [RunProblem(step=61, kind="disk", message="[b]the disk\x1b is nearly full", hint="free some")]
         screens.bench.poll_run()
-        await screens.shows("[b]the disk", "4 Train \u25cf 12%")
+        await screens.shows("[b]the disk", "4 Train new 12%")
         run.waiting = [RunFailed(step=61, message="it broke", log_path="/data/log")]
         screens.bench.poll_run()
         await screens.shows("the run failed: it broke")
@@ -174,7 +174,7 @@ async def test_that_a_run_ended_is_reported_on_another_screen_however_soon_after
         await screens.shows("held-out loss 1.5000")
         run.waiting = [RunFinished(step=61, reason=reason, seconds=9.0, loss=1.4, eval_loss=1.4, model_step=61)]
         screens.bench.poll_run()
-        await screens.shows(*words, "4 Train \u25cf")
+        await screens.shows(*words, "4 Train new")
 
 
 @pytest.mark.full

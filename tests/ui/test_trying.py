@@ -65,8 +65,9 @@ async def test_a_text_is_continued_and_other_tasks_answer_below_the_prompt(monke
     for task, shown, key in (("char_lm", "a text and more", "continue the text"),
                              ("sequence_classification", "joy 0.93", "ask the model")):  # fmt: skip
         monkeypatch.setattr(FakeWriter, "continues", task == "char_lm")
-        async with trying(monkeypatch, task=task) as screens:
+        async with trying(monkeypatch, task=task, base="org/base") as screens:
             assert "weights" not in screens.text and key in screens.text
+            assert ("compare base model" in screens.text) == (task == "char_lm")
             await screens.press(*"my own")
             assert screens.app.dialog.field.value == "my own", "it takes the place of the example"
             await ask(screens, "a text", shown, "weights of model, on GPU 0, where it fits")

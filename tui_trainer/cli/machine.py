@@ -121,7 +121,7 @@ def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: boo
     """Yield the lines of the sample rows, and then the statistics, which stay visible above the shell's prompt."""
     from tui_trainer.launching.preview import legend, sample_lines, summary_lines
 
-    yield _printed(legend(signs), in_colour)
+    yield _printed(legend(signs, made.learns), in_colour)
     for number, sample in enumerate(made.samples, 1):
         yield ""
         for line in sample_lines(sample, number, len(made.samples), signs, width):

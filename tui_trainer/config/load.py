@@ -82,6 +82,8 @@ class LoadedConfig:
     """Sentences about presets that were replaced and values that are ignored."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Columns detected for settings such as `data.text_column`; empty before the data was read."""
+    unused_columns: tuple[str, ...] = ()
+    """Columns that a task of plain texts does not read, such as labels; empty before the data was read."""
     data: ResolvedData = field(default_factory=ResolvedData, compare=False)
     """Files of the data that `config` names, looked up once for this config and all configs derived from it."""
 

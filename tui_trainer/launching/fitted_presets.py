@@ -14,7 +14,7 @@ from tui_trainer.config.load import LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
 from tui_trainer.data.columns.labels import holds_labels, label_columns
-from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
+from tui_trainer.data.columns.row import AUTO, Row, columns_of, kind_of_rows
 from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY, ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.resolved import ResolvedData
@@ -79,7 +79,7 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
 
 
 def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
-    """Return the config with a note on each setting that the user wrote and that has no effect in this run."""
+    """Return the config with a note on each value of the user without an effect, and on columns that are not used."""
     unread_keys = dict[tuple[str, str], list[str]]()
     for key, reason in unread_settings(loaded.config, has_gpu=has_gpu).items():
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
@@ -88,7 +88,9 @@ def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
         f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {reason}"
         for (where, reason), keys in unread_keys.items()
     )
-    return replace(loaded, notes=(*loaded.notes, *notes))
+    unused_columns = ", ".join(f"'{one_line(name, 30)}'" for name in with_columns_found(loaded).unused_columns)
+    column_notes = [f"columns not used by the task {loaded.config.task.type}: {unused_columns}"] * bool(unused_columns)
+    return replace(loaded, notes=(*loaded.notes, *notes, *column_notes))
 
 
 def change_words(before: LoadedConfig, after: LoadedConfig) -> str:
@@ -147,16 +149,18 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
 
 def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
     """Return the config with the columns that its task finds in the first rows; without columns if ambiguous."""
-    config, columns = loaded.config, dict[str, str]()
+    config, columns, unused_columns = loaded.config, dict[str, str](), tuple[str, ...]()
     with suppress(InputError):
         task, rows = find_task(config.task.type), _first_rows(loaded.data)
         if rows and task.rows != "examples":
-            columns["text_column"] = ColumnChoices(config.data.text_column).choose(rows)
+            columns["text_column"] = text_column = ColumnChoices(config.data.text_column).choose(rows)
+            unused_columns = tuple(name for name in columns_of(rows) if name != text_column)
         elif rows:
             reader = task.reader_of_inputs(config)
             reader.begin(rows)
             columns.update(reader.found_columns)
-    return replace(loaded, columns={f"data.{name}": column for name, column in columns.items() if column})
+    found_columns = {f"data.{name}": column for name, column in columns.items() if column}
+    return replace(loaded, columns=found_columns, unused_columns=unused_columns)
 
 
 def columns_words(columns: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,8 @@ from tui_trainer.units import MIB, format_bytes
 FROM_SCRATCH: Final = "(from scratch)"
 _RECENT_RUNS: Final = 20
 _MOST: Final = 200
+# Bounds of the search for files in folders below this one, which may be a home directory on a network disk.
+_LEVELS_BELOW, _FOLDERS_PER_LEVEL = 4, 100
 _SHOWN_ROWS: Final = 20
 _CELL_CHARACTERS: Final = 200
 _TEXT_CHARACTERS: Final = 20_000
@@ -66,8 +69,9 @@ class FirstRows:
 
 
 def data_here() -> list[Choice]:
-    """Return choices of data: files and folders here, data of earlier runs, downloaded data sets, and samples."""
-    return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *_data_sets(), *_samples()))
+    """Return choices of data: files and folders here, of earlier runs, downloaded, samples, and files further below."""
+    other_choices = (*_used_before(DATA_KEY), *_data_sets(), *_samples())
+    return each_path_once((*_data_files(Path()), *other_choices, *islice(_files_below(Path()), _MOST)))
 
 
 def models_here() -> list[Choice]:
@@ -157,15 +161,35 @@ def _data_files(folder: Path) -> Iterator[Choice]:
     """Yield the data files in a folder: tables, then texts, then folders that contain tables or texts."""
     ranked_choices: list[tuple[int, Choice]] = []
     for path in _entries(folder):
-        form = form_of(path)
         with suppress(OSError):
-            if path.is_file() and form not in ("unsupported", "unknown") and (size_bytes := path.stat().st_size):
-                ranked_choices.append((int(form == "text"), Choice(value=str(path), note=format_bytes(size_bytes))))
-            elif path.is_dir() and not _holds_model(path):
-                data_paths = [entry for entry in _entries(path) if form_of(entry) not in ("unsupported", "unknown")]
-                if data_paths:
-                    ranked_choices.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(data_paths)}")))
+            if _is_data(path) and path.is_file() and (size_bytes := path.stat().st_size):
+                is_text = form_of(path) == "text"
+                ranked_choices.append((int(is_text), Choice(value=str(path), note=format_bytes(size_bytes))))
+            elif path.is_dir() and not _holds_model(path) and (count := sum(map(_is_data, _entries(path)))):
+                ranked_choices.append((2, Choice(value=f"{path}/", note=f"folder, data files: {count}")))
     return iter(choice for _, choice in sorted(ranked_choices, key=lambda pair: pair[0]))
+
+
+def _files_below(folder: Path) -> Iterator[Choice]:
+    """Yield data files in the folders below a folder, the nearest first. Folders of models and runs are skipped."""
+    folders = [folder]
+    for _ in range(_LEVELS_BELOW):
+        entries = (path for parent in folders for path in _entries(parent))
+        folders = list(islice((path for path in entries if _may_hold_data(path)), _FOLDERS_PER_LEVEL))
+        for path in (path for subfolder in folders for path in _entries(subfolder) if _is_data(path)):
+            with suppress(OSError):
+                if path.is_file():
+                    yield Choice(value=str(path), note=format_bytes(path.stat().st_size))
+
+
+def _may_hold_data(path: Path) -> bool:
+    with suppress(OSError):
+        return path.is_dir() and not _holds_model(path) and not RunFolder(path).journal.exists()
+    return False
+
+
+def _is_data(path: Path) -> bool:
+    return form_of(path) not in ("unsupported", "unknown")
 
 
 def _data_sets() -> Iterator[Choice]:

@@ -357,13 +357,11 @@ def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[lis
 # ------------------------------------------------------------------ numbers
 
 
-def legend(signs: Signs) -> list[Marked]:
-    trained_signs, special_signs = signs.trained, signs.special
-    return [
-        (f"{trained_signs[0]}trained{trained_signs[1]}", "trained"),
-        ("  not trained  ", "text"),
-        (f"{special_signs[0]}special token{special_signs[1]}", "special"),
-    ]
+def legend(signs: Signs, learns: Learns) -> list[Marked]:
+    special: Marked = (f"{signs.special[0]}special token{signs.special[1]}", "special")
+    if learns == "labels of rows":
+        return [("text that the model reads  ", "text"), special, ("  label that it learns", "trained")]
+    return [(f"{signs.trained[0]}trained{signs.trained[1]}", "trained"), ("  not trained  ", "text"), special]
 
 
 def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:

@@ -17,7 +17,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.runs.folder import RunFolder, read_fields, read_plain_file
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import RunResult, overview
-from tui_trainer.runs.result import best_by, best_evaluation, targets_summary
+from tui_trainer.runs.result import best_by, best_evaluation, targets_summary, training_memory_bytes
 from tui_trainer.runs.state import FollowedJournal, RunState, measured_figures, smoothing_window, spread_ends
 from tui_trainer.units import MIB, SETTING_NAMES, Figure
 
@@ -58,7 +58,9 @@ class ComparedRun(RunResult):
     tokens_per_second: Annotated[float | None, Figure(title="tokens per second", unit="rounded count")]
     inference_samples_per_second: Annotated[float | None, Figure(title="inference samples/s", unit="number")] = None
     """Rows per second when the model answers in batches, as the last `bench RUN` measured it."""
-    peak_memory_bytes: Annotated[int | None, Figure(title="peak memory", unit="bytes")]
+    peak_memory_bytes: int | None
+    """Peak memory of the GPU, or on a CPU of the process with its libraries."""
+    training_memory_bytes: Annotated[int | None, Figure(title="training memory", unit="bytes")]
     figures: dict[str, float] = field(default_factory=dict)
     """Measured figures, keyed by property of `RunState`."""
     targets: str = ""
@@ -122,6 +124,7 @@ def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
         tokens_per_second=state.all_input_tokens / state.all_step_seconds if state.all_step_seconds else None,
         inference_samples_per_second=state.inference.samples_per_second if state.inference else None,
         peak_memory_bytes=state.peak_memory_bytes or None,
+        training_memory_bytes=training_memory_bytes(state),
         figures=measured_figures(state),
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,

@@ -17,7 +17,7 @@ from tui_trainer.ui.command_dialogs import menu, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
 from tui_trainer.ui.own_processes import Tool
-from tui_trainer.ui.spans import Line, paragraph
+from tui_trainer.ui.spans import Line, Role, paragraph
 from tui_trainer.units import format_bytes, format_rate, format_seconds, quantity
 
 if TYPE_CHECKING:
@@ -97,17 +97,16 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
 def report(bench: Workbench, folder: RunFolder) -> None:
     """Write the report of a run in the background, without opening a dialog."""
 
-    def write() -> str | OSError:
+    def write() -> tuple[str, Role]:
         from tui_trainer.reporting.page import write_report
 
         try:
-            return "  ".join(str(path) for path in write_report(folder, None))
+            return f"wrote {'  '.join(map(str, write_report(folder, None)))}", "good"
         except OSError as error:
-            return error
+            return f"could not write the report: {error}", "bad"
 
-    def show_result(result: str | OSError) -> None:
-        bench.tell(f"could not write the report: {result}" if isinstance(result, OSError) else f"wrote {result}",
-                   "bad" if isinstance(result, OSError) else "good")  # fmt: skip
+    def show_result(result: tuple[str, Role]) -> None:
+        bench.tell(*result)
         bench.app.draw()
 
     bench.background.do("report", write, show_result)

@@ -50,8 +50,6 @@ class ChoiceOfPath(SearchDialog[Choice]):
     `here()` lists all choices, and `look(value)` finds facts. Both are called in other threads.
     """
 
-    keys = (("enter", "select"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
-
     def __init__(self, bench: Workbench, key: str, words: str, here: Callable[[], list[Choice]]) -> None:
         super().__init__()
         self._bench, self._key, self._words, self._here = bench, key, words, here
@@ -59,6 +57,12 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._completed: tuple[str, list[Choice]] = ("", [])
         self._narrowed_by, self._takes_soon = "", False
         self._known: dict[str, object] = {}
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        is_in_folder = self.value.endswith("/") and self.list.chosen is not None
+        enter_label = "open folder" if self._opens_folder else "use this folder" if is_in_folder else "select"
+        return ("enter", enter_label), ("up down", "choose"), ("tab", "complete"), ("escape", "back")
 
     def look(self, value: str) -> object:
         """Return facts about a value, for `facts`. Called in another thread, because it may be slow."""
@@ -109,6 +113,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
         """The chosen value; if no choice matches, the typed text."""
         return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
+    @property
+    def _opens_folder(self) -> bool:
+        """Whether Enter opens the chosen folder. The opened folder is the first row, where Enter uses it."""
+        return self.list.chosen is not None and self.value.endswith("/") and self.value != self.field.value.strip()
+
     def empty_words(self) -> str:
         if self._all is None:
             return "searching ..."
@@ -141,7 +150,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
         if text and self._completed[0] != text:
 
             def show_paths(paths: list[str]) -> None:
-                self._completed = text, [Choice(value=path, note="") for path in paths]
+                folder = [text] * (text.endswith("/") and bool(paths))
+                self._completed = text, [Choice(value=path, note="") for path in [*folder, *paths]]
                 if self.is_attached and self.field.value.strip() == text:
                     self._look_again()
 
@@ -155,6 +165,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._takes_soon = self._is_looking
         if self._takes_soon:
             self.on_choice()
+        elif self._opens_folder:
+            self.field.put(self.value)
         elif value := self.value:
             self.close()
             self.use(value)
@@ -211,8 +223,8 @@ class ModelDialog(ChoiceOfPath):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        *keys, last = ChoiceOfPath.keys
-        return (*keys, (_COLUMNS_KEYS[0], "columns"), last) if self._has_columns else ChoiceOfPath.keys
+        *keys, last = super().keys
+        return (*keys, (_COLUMNS_KEYS[0], "columns"), last) if self._has_columns else super().keys
 
     @property
     def _has_columns(self) -> bool:
@@ -247,10 +259,9 @@ class ModelDialog(ChoiceOfPath):
             return lines
         note = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
-        unused_columns = [name for name in result.first.columns if name not in loaded.columns.values()]
-        if value == FROM_SCRATCH and columns and unused_columns:
-            hint = f"{self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
-            columns.append(f"unused columns: {', '.join(unused_columns)}; {hint}")
+        if loaded.unused_columns:
+            hint = f"; {self._bench.app.key_of('config.recipe')} on Config lists from-scratch recipes for other tasks"
+            columns.append(f"not used: {', '.join(loaded.unused_columns)}{hint if value == FROM_SCRATCH else ''}")
         rows = [f"task {loaded.config.task.type}: {note}", *columns, *(offer_lines(result.plan) if result.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(result.first, width, tuple(loaded.columns.values()))][:height]

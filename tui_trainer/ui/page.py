@@ -103,7 +103,7 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
         checks_text = " ".join(checks_text.split()[:2])
     states = ["", unsaved_mark, checks_text, run_text, ""]
     for page in bench.unseen:
-        states[page] = f"{bench.glyphs.changed} {states[page]}".rstrip()
+        states[page] = f"new {states[page]}".rstrip()
     return list(zip(titles, states, strict=True))
 
 

@@ -105,7 +105,8 @@ class TryDialog(FieldDialog):
             self._text = ""
         checkpoint_text = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
         self._newest = f"latest checkpoint: {checkpoint_text}, training continues; " if bench.run.alive else ""
-        self._has_base = state.plan is not None and bool(state.plan.base_model)
+        # A base model has no head for the labels of a run.
+        self._has_base = state.plan is not None and bool(state.plan.base_model) and not task.labels_rows
         enter_label = "continue the text" if task.continues else "ask the model"
         self.keys = (("enter", enter_label), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False

@@ -20,6 +20,7 @@ SYNONYMS: Final = {
     "training.mixed_precision": "precision, bf16, fp16, half, amp", "training.num_train_epochs": "epochs, passes",
     "training.optim": "optimizer, adamw", "training.per_device_train_batch_size": "micro-batch",
     "training.weight_decay": "wd", "tuning.method": "lora, qlora, peft", "tuning.r": "rank, lora rank, lora r",
+    "tuning.trainable_layers": "freeze, frozen",
 }  # fmt: skip
 IN_TEXT: Final = 3
 """From this rank on, a word was found only in the description."""

@@ -101,12 +101,14 @@ def _device_words(plan: "Plan") -> str:
 def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     plan_figures = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
+    unused_columns = bench.document.loaded.unused_columns if bench.document and bench.document.loaded else ()
     rows = [
         ("steps", f"{plan_figures['steps']}, each with {batch_words(plan)}"),
         ("time", plan_figures["time"]),
         ("memory", f"{plan_figures['memory']} of {format_bytes(free_bytes)} free"),
         ("disk", f"{plan_figures['disk']} in {one_line(plan.config.output.runs_dir)}"),
         ("data", one_line(plan.config.data.path)),
+        *[("not used", one_line(f"columns {', '.join(unused_columns)}"))] * bool(unused_columns),
         ("task", plan.config.task.type),
         *_model_rows(plan),
         ("device", _device_words(plan)),

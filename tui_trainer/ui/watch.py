@@ -107,17 +107,14 @@ class WatchedRun:
 
     def ask(self, action: controls.Action) -> str:
         """Request pause, resume, save, evaluate or stop. Return why the request failed; empty if it did not."""
-        if owner(self.folder.lock) is None and self._job.is_active():
-            if action != "stop":
-                return f"{self._job.words}: the run can only be stopped, which removes it from the queue"
-            try:
-                slurm.cancel(self._job.job)
-            except RunError as error:
-                return str(error)
-            return ""
         try:
-            controls.request(self.folder.control, action)
-        except FolderError as error:
+            if owner(self.folder.lock) is not None or not self._job.is_active():
+                controls.request(self.folder.control, action)
+            elif action != "stop":
+                return f"{self._job.words}: the run can only be stopped, which removes it from the queue"
+            else:
+                slurm.cancel(self._job.job)
+        except (FolderError, RunError) as error:
             return str(error)
         return ""
 

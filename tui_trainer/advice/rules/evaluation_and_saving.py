@@ -215,19 +215,23 @@ def cache_emptied(view: RunView) -> Cause | None:
 
 
 def _interruptions(
-    view: RunView, cause: str, key: str, every: int | None, seconds: float, costs: list[float], size: str = ""
+    view: RunView, cause: str, key: str, every_steps: int | None, seconds: float, costs: list[float], size: str = ""
 ) -> Cause | None:
     """Return the Cause for interruptions such as evaluations; None without any, or if the plan chose their interval.
     `costs` has the seconds of each interruption, and `seconds` is their time per step."""
     if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
         return None
-    share, mean_seconds, interval = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
+    share, mean_seconds = view.share(seconds), fmean(costs)
+    interval_text = f", every {every_steps} steps" if every_steps else ""
+    steps = view.seldom(mean_seconds, seconds)
+    if key == _SAVE:
+        steps = min(steps, every(_LONGEST_SAVE_SHARE, view.state.total_steps or steps))
     return Cause(
         cause=cause,
-        evidence=f"{percent(share)} of the time, {format_seconds(mean_seconds)}{size} each{interval}",
+        evidence=f"{percent(share)} of the time, {format_seconds(mean_seconds)}{size} each{interval_text}",
         share=share,
         # Journals of earlier versions do not say how often checkpoints are saved.
-        fix={key: view.seldom(mean_seconds, seconds)} if every or (every is None and key != _EVAL) else None,
+        fix={key: steps} if every_steps or (every_steps is None and key != _EVAL) else None,
         advice=_LIMITED if key == _EVAL else "",
     )
 
@@ -244,12 +248,12 @@ def evaluations(view: RunView) -> Cause | None:
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
     saves, interval = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
-    if len(saves) < 3 and interval and view.state.total_steps <= 2 * interval:
-        # One checkpoint before the end protects against a crash, so no fix removes it.
-        return None
-    cause, seconds = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
+    cause, costs = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
     size_text = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
-    return _interruptions(view, cause, _SAVE, interval, view.checkpoint_seconds, seconds, size_text)
+    # One checkpoint before the end is not counted, as in `cadence`.
+    save_count = sum(save.step < view.state.total_steps for save in saves)
+    seconds = view.checkpoint_seconds * (1 - 1 / save_count) if save_count else 0.0
+    return _interruptions(view, cause, _SAVE, interval, seconds, costs, size_text)
 
 
 @symptom("Frequent samples", can_occur=lambda plan: plan.sample_every_steps.value > 0)

@@ -294,12 +294,14 @@ def not_finite(view: RunView) -> Cause | None:
     in_evals = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
     if not (in_training or in_evals):
         return None
+    fix = _lower(plan, plan.learning_rate if plan else None)
+    if plan is not None and is_scaled:
+        fix = {MIXED: "bf16" if plan.best_precision == "bf16" else "no"}
     return fault(
         cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
         evidence=f"step {last_step.step:,}: loss {last_step.loss:.4g} and gradient norm {last_step.grad_norm:.4g}",
-        fix={MIXED: "no"} if is_scaled else _lower(plan, plan.learning_rate if plan else None),
-        advice="try more training.warmup_steps, a smaller training.max_grad_norm or bf16 instead of fp16; "
-        "check the rows",
+        fix=fix,
+        advice="try more training.warmup_steps or a smaller training.max_grad_norm; check the rows",
     )
 
 

@@ -122,7 +122,7 @@ def _error_without_rows(content: BinaryIO, file: SourceFile) -> DataError:
     first_bytes = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     kind = next((kind for beginning, kind in _TEXT_KINDS if first_bytes.lower().startswith(beginning)), "plain text")
     hint = "write the rows as JSONL, as CSV or TSV with column names, or as CoNLL (.conll); "
-    hint += "to train a decoder on plain text, set task.type = causal_lm"
+    hint += "texts without labels need a decoder as the model, and task.type = causal_lm"
     # Texts in its folder with the same name, except for a language: train.de and train.en.
     similar_files = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
     paths = sorted(path for path in similar_files if _LANGUAGE.fullmatch(path.suffix) and form_of(path) == "unknown")

@@ -148,7 +148,8 @@ class ConfigPage(ListPage):
         super().redraw()
 
     def _show_rows(self, key: str = "") -> None:
-        empty_message = "no setting matches the filter" if self.model.filter else "nothing differs from the recipe"
+        elsewhere = f"no setting matches; {self.bench.app.key_of('app.palette')} outside this field also finds actions"
+        empty_message = elsewhere if self.model.filter else "nothing differs from the recipe"
         self.table.show(self.model.rows, key, empty_message)
 
     @property
@@ -287,6 +288,9 @@ class ConfigPage(ListPage):
         else:
             self.editor = editor
             self.value_field.put(editor.text)
+            if editor.text in ("auto", *editor.setting.choices):
+                # Typing replaces a word, as there is nothing to edit in it.
+                self.value_field.select_all()
             field = self.choice_field if editor.closed else self.value_field
             self.table.lay(field)
             self.set_focus(field, scroll_visible=False)

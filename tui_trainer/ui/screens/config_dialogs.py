@@ -37,8 +37,7 @@ def tune(bench: Workbench) -> None:
 def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
     from tui_trainer.measure.tuning import measured_table, notes_of
 
-    result = process.result
-    assert result is not None, "a process that has ended has a result"
+    result = process.result or {}
     lines = rows_as_text(measured_table(result, width), width)
     lines += [line for note in notes_of(result) for line in paragraph(note, width, "dim")]
     return [*lines, *paragraph(result["sentence"], width, "good" if result["patch"] else "text")]
@@ -54,8 +53,7 @@ def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line
     from tui_trainer.lines.plan_and_events import table_lines
     from tui_trainer.measure.tuning import sizes_table
 
-    result = process.result
-    assert result is not None, "a process that has ended has a result"
+    result = process.result or {}
     lines: list[Line] = []
     measured_sizes = [size for size in result["sizes"] if not size["failed"]]
     best_rows = result["patch"].get(EFFECTIVE, result["effective_batch_size"])
@@ -79,8 +77,7 @@ def switches(bench: Workbench) -> None:
 def _switch_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
     from tui_trainer.measure.training import reasons_of, trial_lines
 
-    result = process.result
-    assert result is not None, "a process that has ended has a result"
+    result = process.result or {}
     lines = rows_as_text(trial_lines(result, width), width)
     return [*lines, *(line for reason in reasons_of(result) for line in paragraph(reason, width, "dim"))]
 
@@ -177,7 +174,8 @@ class PreviewDialog(Dialog):
 
         signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
         sample, count = preview.samples[self._sample], len(preview.samples)
-        lines = [*sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS), [], legend(signs)]
+        lines = list(sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS))
+        lines += [[], legend(signs, preview.learns)]
         return [[(text, _ROLES[mark]) for text, mark in line] for line in lines]
 
     def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:

@@ -215,15 +215,13 @@ class ConfigPanes:
     def names(self, width: int, _: int) -> list[Line]:
         model = self._model
         filter_note = ", changed only" if model.only_changed else ", all" if model.show_all else ""
-        titles = " " * MARK_CELLS + pad(f"setting{filter_note}", name_cells() + 1)
-        titles += pad("value", value_cells(width, name_cells()) + 1)
-        shown_count, total = sum(bool(row.key) for row in model.rows), sum(len(settings) for *_, settings in groups())
-        right: Line = [(f"{shown_count} of {total}", "dim")]
-        if not model.show_all and not model.filter:
-            right += [(", ", "dim"), (self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
-        has_room = preset_cells(width) and cell_len(f"{titles}recipe ") + width_of(right) <= width
-        titles = f"{titles}recipe" if has_room else titles.rstrip()
-        return [beside([("" if self.is_filtering else titles, "dim")], right, width)]
+        count = f"{sum(bool(row.key) for row in model.rows)} of {sum(len(settings) for *_, settings in groups())}"
+        if self.is_filtering:
+            return [beside([], [(count, "dim")], width)]
+        titles = " " * MARK_CELLS + pad(f"setting{filter_note}, {count}", name_cells() + 1)
+        titles += pad("value", value_cells(width, name_cells()) + 1) + "recipe" * bool(preset_cells(width))
+        all_key: Line = [(self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
+        return [beside([(titles.rstrip(), "dim")], [] if model.show_all else all_key, width)]
 
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:

@@ -131,6 +131,7 @@ class RunsPage(FilteredPage, ListPage):
         self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
+        self._last_own_run = bench.own_run
         self._measured: dict[Path, object] = {}
         """State of each run's folder (see `_folder_state`) when the folder's size was last measured."""
         self._looked_at: OrderedDict[Path | None, tuple[object, ChosenRun]] = OrderedDict()
@@ -214,6 +215,9 @@ class RunsPage(FilteredPage, ListPage):
         return self.bench.exports.words, [age_words(runs[index], now) for index in self.table.seen_places]
 
     def on_screen_resume(self, event: ScreenResume) -> None:
+        run, last_run, self._last_own_run = self.bench.own_run, self._last_own_run, self.bench.own_run
+        if run is not None and run is not last_run:
+            self.model.path = run.folder.root
         self._read()
 
     def tick(self) -> None:
