@@ -71,15 +71,30 @@ _MINUTE_SECONDS = 60.0
 _LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 
 
-def load_of_others(own_tasks: float | None = None) -> float | None:
+def load_of_others() -> float | None:
     """Return the mean number of runnable tasks of other processes in the last minute; None if not reported.
 
-    The mean still includes a run that has just ended, so it is limited to the present number of tasks. There is no
-    limit if the caller gives `own_tasks`, the part of this process in the mean."""
+    The mean still includes a run that has just ended, so it is limited to the present number of tasks."""
     if not hasattr(os, "getloadavg"):
         return None
-    mean_tasks = max(os.getloadavg()[0] - (own_load() if own_tasks is None else own_tasks), 0.0)
-    return min(mean_tasks, others_running()) if own_tasks is None and mean_tasks > _LITTLE_LOAD else mean_tasks
+    mean_tasks = max(os.getloadavg()[0] - own_load(), 0.0)
+    return min(mean_tasks, others_running()) if mean_tasks > _LITTLE_LOAD else mean_tasks
+
+
+class LoadMeter:
+    """Mean number of runnable tasks of other processes since the meter was made."""
+
+    def __init__(self) -> None:
+        self._started_at, self._load_before = monotonic(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+    def load_of_others(self, own_threads: int) -> float | None:
+        """Return the load without `own_threads`, which were busy all the time; None if it is not reported.
+
+        The system's mean still includes what ran before, for example an earlier run, so that part is removed."""
+        if self._load_before is None:
+            return None
+        share_since = load_of_threads(1, monotonic() - self._started_at)
+        return max(self._load_before + (os.getloadavg()[0] - self._load_before) / share_since - own_threads, 0.0)
 
 
 def others_running(proc: Path = Path("/proc")) -> float:
@@ -112,7 +127,7 @@ def _stats(tasks_folder: Path) -> dict[str, str]:
 
 def load_of_threads(threads: int, seconds: float) -> float:
     """Return what `threads` that were busy for the last `seconds` have added to the load."""
-    return threads * (1 - math.exp(-seconds / _MINUTE_SECONDS))
+    return -threads * math.expm1(-seconds / _MINUTE_SECONDS)
 
 
 def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:

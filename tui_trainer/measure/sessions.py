@@ -46,6 +46,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     result is `failed` if that fails), stores the seconds of a step for later plans, and skips the evaluation.
     """
     started_at, most_seconds = monotonic(), question.get("seconds", float("inf"))
+    load_meter = LoadMeter()
     tries_largest = question.get("largest_pass", False)
     largest_pass: dict[str, Any] = {}
     with session_of(question, Path(question["folder"]), "turn") as (session, resident_bytes):
@@ -76,14 +77,14 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     figures = _figures(JournalReader(session.job.folder.journal).read_new()) | surroundings
     if tries_largest:
         figures["largest_pass_bytes"] = largest_pass["peak_memory_bytes"]
-        _keep_step_seconds(session.plan, figures, started_at)
+        _keep_step_seconds(session.plan, figures, load_meter)
     return figures
 
 
-def _keep_step_seconds(plan: Plan, figures: dict[str, Any], started: float) -> None:
+def _keep_step_seconds(plan: Plan, figures: dict[str, Any], load_meter: LoadMeter) -> None:
     """Store the seconds of a step for later plans, if enough steps were taken without problems."""
     if figures.get("steps", 0) >= _LEAST_STEPS_KEPT and not figures.get("problems"):
-        keep_step_seconds(plan, figures["step_seconds"], monotonic() - started)
+        keep_step_seconds(plan, figures["step_seconds"], load_meter)
 
 
 class Utilisation:
@@ -148,7 +149,7 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
     `question` has config_file, profile, shortcuts, assignments, gpu, place and parts.
     """
     report(part=LOADING)
-    started_at = monotonic()
+    started_at, load_meter = monotonic(), LoadMeter()
     with session_of(question, Path(question["place"]), "rehearsal") as (session, resident_bytes):
         report(part=LOADING, seconds=monotonic() - started_at)
         from tui_trainer.training.rehearsal import Rehearsal
@@ -156,7 +157,7 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
         parts = Rehearsal(session, report, resident_bytes).run(question["parts"])
         # After running out of memory, passes are smaller than those of the plan's `shape_key`.
         if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
-            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), started_at)
+            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), load_meter)
         # The peak of a rehearsal with the largest pass is at least that of the run.
         if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
             keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))

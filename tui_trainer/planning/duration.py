@@ -269,18 +269,31 @@ def step_time(
 
 def _runs(calibration: Calibration, steps: str) -> str:
     count_text = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
-    return f"from {count_text} of {steps}" + (" while other programs kept the machine busy" if calibration.busy else "")
+    return f"from {count_text} of {steps}" + (" while other programs kept the machine busy" if calibration.load else "")
 
 
-def busy_words(load: float | None, cores: int, threads: int) -> str:
-    """Return a clause about other programs that keep this machine busy, and how much longer training takes; empty if
-    there are none, or if the load is unknown. `load` counts runnable tasks of other programs."""
-    if load is None or not is_busy(load, threads):
+# A smaller change of the time than this factor is not mentioned.
+_LEAST_SLOWDOWN = 1.05
+
+
+def busy_words(load: float | None, cores: int, threads: int, measured_load: float = 0.0) -> str:
+    """Return a clause about how other programs change the planned time; empty without an effect or a known load.
+
+    `load` counts runnable tasks of other programs now. The planned time already includes `measured_load`, the load
+    while its steps were measured."""
+    if load is None:
         return ""
-    slowdown = max(1.0, (threads + load) / cores)
-    rounded_text = f"{round(slowdown, int(slowdown < 3)):g}"
-    consequence = f"expect about {rounded_text} times longer while they run"
-    consequence = consequence if slowdown > 1.05 else "enough cores remain for this run"
+    slowdown = max(1.0, (threads + load) / cores) / max(1.0, (threads + measured_load) / cores)
+    if slowdown * _LEAST_SLOWDOWN < 1:
+        return (
+            f"the steps were measured while other programs kept the cores busy (load {measured_load:.1f}); "
+            f"with their present load of {load:.1f}, expect about {slowdown:.0%} of this time"
+        )
+    if not is_busy(load, threads):
+        return ""
+    consequence = "the measured steps include this" if measured_load else "enough cores remain for this run"
+    if slowdown > _LEAST_SLOWDOWN:
+        consequence = f"expect about {round(slowdown, int(slowdown < 3)):g} times longer while they run"
     return f"other programs keep the cores busy (load {load:.1f}); {consequence}"
 
 
