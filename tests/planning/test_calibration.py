@@ -1,17 +1,21 @@
 """Earlier runs measured on this machine improve the next estimate of the step time, and never spoil it."""
 
+from dataclasses import replace
+
 import pytest
 
-from tui_trainer.hardware.processor import load_of_others, load_of_threads
+from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.processor import LoadMeter
+from tui_trainer.launching.prepare import data_facts
 from tui_trainer.planning.duration import step_time
 from tui_trainer.planning.measured_steps import (
     Calibration,
     StepKey,
     device_key,
-    is_busy,
     keep_calibration,
     read_calibration,
 )
+from tui_trainer.planning.plan import Plan, make
 from tui_trainer.planning.records import STEP_SECONDS, keep_record
 
 CPU = device_key("some processor", 2)
@@ -21,8 +25,8 @@ def key(cut, model="char_lm gpt2", setup="full"):
     return StepKey(model, setup, cut)
 
 
-def keep(cut, step_seconds, flops, machine=CPU, load=None, **of_key):
-    keep_calibration(machine, key(cut, **of_key), step_seconds=step_seconds, flops=flops, busy=is_busy(load, 2))
+def keep(cut, step_seconds, flops, machine=CPU, load=0.0, **of_key):
+    keep_calibration(machine, key(cut, **of_key), step_seconds=step_seconds, flops=flops, load=load)
 
 
 def test_a_step_with_other_rows_takes_the_rate_of_the_most_similar_step():
@@ -46,7 +50,10 @@ def test_a_card_is_recognised_whatever_the_processor():
 
 
 def test_a_damaged_record_is_ignored(subtests):
-    for number, figures in enumerate(({}, {"flops": 0.0, "step_seconds": 1.0}, {"flops": 1e9, "step_seconds": "x"})):
+    for number, figures in enumerate((
+        {}, {"flops": 0.0, "step_seconds": 1.0}, {"flops": 1e9, "step_seconds": "x"},
+        {"flops": 1e9, "step_seconds": 0.5, "load": -1.0}, {"flops": 1e9, "step_seconds": 0.5, "busy": True},
+    )):  # fmt: skip
         with subtests.test(str(figures)):
             machine = device_key(f"processor {number}", 2)
             keep_record(STEP_SECONDS, key("a").on(machine), figures, "a")
@@ -67,30 +74,61 @@ def test_one_slow_or_impossibly_fast_run_among_others_changes_nothing():
 
 def test_runs_on_a_busy_machine_count_only_if_there_is_no_other():
     keep("a", 0.2, 1e9, load=2.0)
-    assert read_calibration(CPU, key("a"), 1e9).busy
-    keep("a", 0.5, 1e9, load=0.1)
+    keep("a", 0.3, 1e9, load=5.0)
+    assert read_calibration(CPU, key("a"), 1e9).load == 2.0
+    keep("a", 0.5, 1e9)
     assert read_calibration(CPU, key("a"), 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
 
 
 def test_a_similar_step_on_an_idle_machine_is_preferred_to_one_on_a_busy_machine():
     keep("a", 3.0, 1e9, load=2.0)
-    keep("similar", 1.0, 2e9, load=0.0)
+    keep("similar", 1.0, 2e9)
     calm = Calibration(flops_per_second=2e9, runs=1)
     assert read_calibration(CPU, key("a"), 1e9) == calm
     assert read_calibration(CPU, key("new"), 1.01e9) == calm
 
 
-def test_the_load_of_others_excludes_the_threads_that_trained(monkeypatch):
-    monkeypatch.setattr("os.getloadavg", lambda: (3.0, 0.0, 0.0))
-    assert load_of_others(load_of_threads(2, 0.0)) == pytest.approx(3)
-    assert load_of_others(load_of_threads(2, 1e6)) == pytest.approx(1)
-    assert load_of_others(load_of_threads(8, 1e6)) == 0
+def test_the_load_of_a_run_excludes_its_threads_and_what_ran_before(monkeypatch, subtests):
+    for before, after, seconds, load in (
+        (3.0, 3.0, 60, 1.0), (0.0, 2.0, 1e6, 0.0), (9.0, 9 - 7 * 0.632, 60, 0.0), (0.0, 6 * 0.632, 60, 4.0),
+        (0.0, 6 * 0.1535, 10, 4.0), (1.0, 0.5, 60, 0.0),
+    ):  # fmt: skip
+        with subtests.test(f"{before} to {after:.2f} in {seconds} s"), monkeypatch.context() as patch:
+            patch.setattr("os.getloadavg", lambda load=before: (load, 0.0, 0.0))
+            patch.setattr("time.monotonic", lambda: 0.0)
+            meter = LoadMeter()
+            patch.setattr("os.getloadavg", lambda load=after: (load, 0.0, 0.0))
+            patch.setattr("time.monotonic", lambda seconds=seconds: seconds)
+            assert meter.load_of_others(2) == pytest.approx(load, abs=0.01)
+
+
+def test_a_plan_compares_the_load_now_with_that_of_the_measured_steps(tiny_run, tiny_config, monkeypatch, subtests):
+    hardware, loaded = probe(), tiny_config("next")
+    facts, cores = data_facts(loaded), hardware.usable_cores
+
+    def planned(tasks_per_core: float) -> Plan:
+        load = max(tasks_per_core * cores - threads, 0.0)
+        return make(loaded, replace(hardware, load_of_others=load), facts)
+
+    threads = make(loaded, hardware, facts).threads.value
+    assert planned(5).busy_words.endswith("expect about 5 times longer while they run")
+    monkeypatch.setattr("os.getloadavg", lambda: (5.0 * cores, 0.0, 0.0))
+    tiny_run("busy")
+    for tasks_per_core, words in (
+        (5, "the measured steps include this"),
+        (10, "expect about 2 times longer while they run"),
+        (0, "with their present load of 0.0, expect about 20 % of this time"),
+    ):
+        with subtests.test(f"{tasks_per_core} tasks on each core"):
+            plan = planned(tasks_per_core)
+            assert plan.step_seconds.reason.endswith("while other programs kept the machine busy")
+            assert plan.busy_words.endswith(words) and plan.duration_seconds.reason.endswith(plan.busy_words)
 
 
 def test_the_reason_of_an_estimate_names_the_number_of_runs():
     measured = step_time(1e9, 64, Calibration(step_seconds=0.5, runs=3))
     assert measured.reason == "measured here, from 3 measured runs of the same steps"
-    similar = step_time(1e9, 64, Calibration(flops_per_second=2e9, runs=1, busy=True))
+    similar = step_time(1e9, 64, Calibration(flops_per_second=2e9, runs=1, load=3.0))
     assert similar.reason == (
         "from 1 measured run of this model with other rows while other programs kept the machine busy here (2 GFLOP/s)"
     )

@@ -85,7 +85,8 @@ class LoadMeter:
     """Mean number of runnable tasks of other processes since the meter was made."""
 
     def __init__(self) -> None:
-        self._started_at, self._load_before = monotonic(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        self._started_at = time.monotonic()
+        self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
     def load_of_others(self, own_threads: int) -> float | None:
         """Return the load without `own_threads`, which were busy all the time; None if it is not reported.
@@ -93,7 +94,7 @@ class LoadMeter:
         The system's mean still includes what ran before, for example an earlier run, so that part is removed."""
         if self._load_before is None:
             return None
-        share_since = load_of_threads(1, monotonic() - self._started_at)
+        share_since = load_of_threads(1, time.monotonic() - self._started_at)
         return max(self._load_before + (os.getloadavg()[0] - self._load_before) / share_since - own_threads, 0.0)
 
 

@@ -12,6 +12,7 @@ from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import UNREADABLE, cpu_times
 from tui_trainer.hardware.nvml import session as driver_session
+from tui_trainer.hardware.processor import LoadMeter
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.launching.run_lifecycle import keep_peak, keep_step_seconds

@@ -27,7 +27,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import ComputeRates
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_seconds, percent
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -287,7 +287,7 @@ def busy_words(load: float | None, cores: int, threads: int, measured_load: floa
     if slowdown * _LEAST_SLOWDOWN < 1:
         return (
             f"the steps were measured while other programs kept the cores busy (load {measured_load:.1f}); "
-            f"with their present load of {load:.1f}, expect about {slowdown:.0%} of this time"
+            f"with their present load of {load:.1f}, expect about {percent(slowdown)} of this time"
         )
     if not is_busy(load, threads):
         return ""
