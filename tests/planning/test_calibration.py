@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
 from tui_trainer.hardware.probe import probe
-from tui_trainer.hardware.processor import LoadMeter
 from tui_trainer.launching.prepare import data_facts
 from tui_trainer.planning.duration import step_time
 from tui_trainer.planning.measured_steps import (
@@ -15,7 +12,7 @@ from tui_trainer.planning.measured_steps import (
     keep_calibration,
     read_calibration,
 )
-from tui_trainer.planning.plan import Plan, make
+from tui_trainer.planning.plan import make
 from tui_trainer.planning.records import STEP_SECONDS, keep_record
 
 CPU = device_key("some processor", 2)
@@ -88,41 +85,23 @@ def test_a_similar_step_on_an_idle_machine_is_preferred_to_one_on_a_busy_machine
     assert read_calibration(CPU, key("new"), 1.01e9) == calm
 
 
-def test_the_load_of_a_run_excludes_its_threads_and_what_ran_before(monkeypatch, subtests):
-    for before, after, seconds, load in (
-        (3.0, 3.0, 60, 1.0), (0.0, 2.0, 1e6, 0.0), (9.0, 9 - 7 * 0.632, 60, 0.0), (0.0, 6 * 0.632, 60, 4.0),
-        (0.0, 6 * 0.1535, 10, 4.0), (1.0, 0.5, 60, 0.0),
-    ):  # fmt: skip
-        with subtests.test(f"{before} to {after:.2f} in {seconds} s"), monkeypatch.context() as patch:
-            patch.setattr("os.getloadavg", lambda load=before: (load, 0.0, 0.0))
-            patch.setattr("time.monotonic", lambda: 0.0)
-            meter = LoadMeter()
-            patch.setattr("os.getloadavg", lambda load=after: (load, 0.0, 0.0))
-            patch.setattr("time.monotonic", lambda seconds=seconds: seconds)
-            assert meter.load_of_others(2) == pytest.approx(load, abs=0.01)
-
-
-def test_a_plan_compares_the_load_now_with_that_of_the_measured_steps(tiny_run, tiny_config, monkeypatch, subtests):
-    hardware, loaded = probe(), tiny_config("next")
-    facts, cores = data_facts(loaded), hardware.usable_cores
-
-    def planned(tasks_per_core: float) -> Plan:
-        load = max(tasks_per_core * cores - threads, 0.0)
-        return make(loaded, replace(hardware, load_of_others=load), facts)
-
-    threads = make(loaded, hardware, facts).threads.value
-    assert planned(5).busy_words.endswith("expect about 5 times longer while they run")
-    monkeypatch.setattr("os.getloadavg", lambda: (5.0 * cores, 0.0, 0.0))
-    tiny_run("busy")
-    for tasks_per_core, words in (
-        (5, "the measured steps include this"),
-        (10, "expect about 2 times longer while they run"),
-        (0, "with their present load of 0.0, expect about 20 % of this time"),
+def test_a_plan_compares_the_load_now_with_that_of_the_measured_steps(tiny_config, subtests):
+    loaded, hardware = tiny_config("busy"), replace(probe(), usable_cores=2)
+    facts = data_facts(loaded)
+    plan = make(loaded, replace(hardware, load_of_others=8.0), facts)
+    assert plan.busy_words.endswith("expect about 5 times longer while they run")
+    device, step = device_key(plan.cpu_name, plan.threads.value), StepKey.read(plan.shape_key)
+    keep_calibration(device, step, step_seconds=0.5, flops=plan.step_flops, load=8.0)
+    for load, words in (
+        (8.5, "the measured steps include this"),
+        (18.0, "expect about 2 times longer while they run"),
+        (0.0, "with their present load of 0.0, expect about 20 % of this time"),
+        (None, ""),
     ):
-        with subtests.test(f"{tasks_per_core} tasks on each core"):
-            plan = planned(tasks_per_core)
-            assert plan.step_seconds.reason.endswith("while other programs kept the machine busy")
-            assert plan.busy_words.endswith(words) and plan.duration_seconds.reason.endswith(plan.busy_words)
+        with subtests.test(f"load {load}"):
+            plan = make(loaded, replace(hardware, load_of_others=load), facts)
+            assert plan.step_seconds.value == 0.5 and plan.busy_words.endswith(words)
+            assert plan.duration_seconds.reason.endswith(plan.busy_words)
 
 
 def test_the_reason_of_an_estimate_names_the_number_of_runs():

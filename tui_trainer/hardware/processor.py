@@ -81,23 +81,6 @@ def load_of_others() -> float | None:
     return min(mean_tasks, others_running()) if mean_tasks > _LITTLE_LOAD else mean_tasks
 
 
-class LoadMeter:
-    """Mean number of runnable tasks of other processes since the meter was made."""
-
-    def __init__(self) -> None:
-        self._started_at = time.monotonic()
-        self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-
-    def load_of_others(self, own_threads: int) -> float | None:
-        """Return the load without `own_threads`, which were busy all the time; None if it is not reported.
-
-        The system's mean still includes what ran before, for example an earlier run, so that part is removed."""
-        if self._load_before is None:
-            return None
-        share_since = load_of_threads(1, time.monotonic() - self._started_at)
-        return max(self._load_before + (os.getloadavg()[0] - self._load_before) / share_since - own_threads, 0.0)
-
-
 def others_running(proc: Path = Path("/proc")) -> float:
     """Return the most runnable tasks of other processes in a few readings just now; infinite if not reported.
 
@@ -126,11 +109,6 @@ def _stats(tasks_folder: Path) -> dict[str, str]:
     return stat_lines
 
 
-def load_of_threads(threads: int, seconds: float) -> float:
-    """Return what `threads` that were busy for the last `seconds` have added to the load."""
-    return -threads * math.expm1(-seconds / _MINUTE_SECONDS)
-
-
 def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:
     """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
@@ -152,7 +130,7 @@ def _thread_load(stat_line: str, now: float, *, counts_as_running: bool) -> floa
         return 0.0
     is_running = counts_as_running and fields[0] == "R"
     busy_share = 1.0 if is_running else min(cpu_seconds / age_seconds, 1.0)
-    return busy_share * load_of_threads(1, age_seconds)
+    return busy_share * (1 - math.exp(-age_seconds / _MINUTE_SECONDS))
 
 
 # Waiting for cores and for storage. Sources: the kernel's Documentation/scheduler/sched-stats.rst (/proc/PID/schedstat:

@@ -12,7 +12,6 @@ from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import UNREADABLE, cpu_times
 from tui_trainer.hardware.nvml import session as driver_session
-from tui_trainer.hardware.processor import LoadMeter
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan, versions
 from tui_trainer.launching.run_lifecycle import keep_peak, keep_step_seconds
@@ -47,7 +46,6 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     result is `failed` if that fails), stores the seconds of a step for later plans, and skips the evaluation.
     """
     started_at, most_seconds = monotonic(), question.get("seconds", float("inf"))
-    load_meter = LoadMeter()
     tries_largest = question.get("largest_pass", False)
     largest_pass: dict[str, Any] = {}
     with session_of(question, Path(question["folder"]), "turn") as (session, resident_bytes):
@@ -78,14 +76,14 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     figures = _figures(JournalReader(session.job.folder.journal).read_new()) | surroundings
     if tries_largest:
         figures["largest_pass_bytes"] = largest_pass["peak_memory_bytes"]
-        _keep_step_seconds(session.plan, figures, load_meter)
+        _keep_step_seconds(session.plan, figures)
     return figures
 
 
-def _keep_step_seconds(plan: Plan, figures: dict[str, Any], load_meter: LoadMeter) -> None:
+def _keep_step_seconds(plan: Plan, figures: dict[str, Any]) -> None:
     """Store the seconds of a step for later plans, if enough steps were taken without problems."""
     if figures.get("steps", 0) >= _LEAST_STEPS_KEPT and not figures.get("problems"):
-        keep_step_seconds(plan, figures["step_seconds"], load_meter)
+        keep_step_seconds(plan, figures["step_seconds"])
 
 
 class Utilisation:
@@ -150,7 +148,7 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
     `question` has config_file, profile, shortcuts, assignments, gpu, place and parts.
     """
     report(part=LOADING)
-    started_at, load_meter = monotonic(), LoadMeter()
+    started_at = monotonic()
     with session_of(question, Path(question["place"]), "rehearsal") as (session, resident_bytes):
         report(part=LOADING, seconds=monotonic() - started_at)
         from tui_trainer.training.rehearsal import Rehearsal
@@ -158,7 +156,7 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
         parts = Rehearsal(session, report, resident_bytes).run(question["parts"])
         # After running out of memory, passes are smaller than those of the plan's `shape_key`.
         if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
-            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), load_meter)
+            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}))
         # The peak of a rehearsal with the largest pass is at least that of the run.
         if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
             keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))

@@ -272,8 +272,8 @@ def _runs(calibration: Calibration, steps: str) -> str:
     return f"from {count_text} of {steps}" + (" while other programs kept the machine busy" if calibration.load else "")
 
 
-# A smaller change of the time than this factor is not mentioned.
-_LEAST_SLOWDOWN = 1.05
+# Two readings of a steady load differ by about this factor.
+_LEAST_SLOWDOWN = 1.2
 
 
 def busy_words(load: float | None, cores: int, threads: int, measured_load: float = 0.0) -> str:
@@ -291,9 +291,9 @@ def busy_words(load: float | None, cores: int, threads: int, measured_load: floa
         )
     if not is_busy(load, threads):
         return ""
-    consequence = "the measured steps include this" if measured_load else "enough cores remain for this run"
-    if slowdown > _LEAST_SLOWDOWN:
-        consequence = f"expect about {round(slowdown, int(slowdown < 3)):g} times longer while they run"
+    consequence = f"expect about {round(slowdown, int(slowdown < 3)):g} times longer while they run"
+    if slowdown <= _LEAST_SLOWDOWN:
+        consequence = "the measured steps include this" if measured_load else "enough cores remain for this run"
     return f"other programs keep the cores busy (load {load:.1f}); {consequence}"
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from statistics import median
+from typing import Self
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -147,33 +148,22 @@ class _Run:
     """Load of other programs (`load_of_others`); 0 if it was too low to slow the run down (`is_busy`)."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Shape:
-    """Measured runs with the same cut of rows."""
+    """Measured runs with the same cut of rows: those on a calm machine, or all if there is none."""
 
-    runs: list[_Run]
+    flops: float
+    step_seconds: float
+    load: float
+    runs: int
 
-    @property
-    def flops(self) -> float:
-        return self.runs[-1].flops
-
-    @property
-    def counted(self) -> list[_Run]:
-        """Runs on a calm machine, or all runs if there is none; the fastest first."""
-        calm_runs = [run for run in self.runs if not run.load]
-        return sorted(calm_runs or self.runs, key=lambda run: run.step_seconds)
-
-    @property
-    def step_seconds(self) -> float:
-        return median(run.step_seconds for run in self._fastest)
-
-    @property
-    def load(self) -> float:
-        return median(run.load for run in self._fastest)
-
-    @property
-    def _fastest(self) -> list[_Run]:
-        return self.counted[: -(-len(self.counted) // 4)]
+    @classmethod
+    def of(cls, runs: Sequence[_Run]) -> Self:
+        calm_runs = [run for run in runs if not run.load]
+        counted_runs = sorted(calm_runs or runs, key=lambda run: run.step_seconds)
+        fastest_runs = counted_runs[: -(-len(counted_runs) // 4)]
+        seconds, load = (median(getattr(run, name) for run in fastest_runs) for name in ("step_seconds", "load"))
+        return cls(runs[-1].flops, seconds, load, len(counted_runs))
 
     def distance(self, flops: float) -> float:
         return abs(math.log(self.flops / flops))
@@ -181,12 +171,12 @@ class _Shape:
 
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
-    shapes_by_cut: dict[str, _Shape] = {}
+    runs_by_cut: dict[str, list[_Run]] = {}
     for record in find_records(STEP_SECONDS, key.on(device)):
         # Earlier versions stored that other programs kept the machine busy, but not their load.
         if (run := figures_as(_Run, record.figures)) and not record.figures.get("busy"):
-            shapes_by_cut.setdefault(record.part, _Shape([])).runs.append(run)
-    return shapes_by_cut
+            runs_by_cut.setdefault(record.part, []).append(run)
+    return {cut: _Shape.of(runs) for cut, runs in runs_by_cut.items()}
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
@@ -201,7 +191,7 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
     return Calibration(
         step_seconds=same_cut.step_seconds if same_cut else None,
         flops_per_second=nearest_shape.flops / nearest_shape.step_seconds if nearest_shape else None,
-        runs=len(source_shape.counted) if source_shape else 0,
+        runs=source_shape.runs if source_shape else 0,
         load=source_shape.load if source_shape else 0.0,
     )
 
