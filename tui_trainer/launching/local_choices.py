@@ -67,7 +67,9 @@ class FirstRows:
 
 def data_here() -> list[Choice]:
     """Return choices of data: files and folders here, data of earlier runs, downloaded data sets, and samples."""
-    return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *_data_sets(), *_samples()))
+    data_sets = (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
+    shipped = (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
+    return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *data_sets, *shipped))
 
 
 def models_here() -> list[Choice]:
@@ -166,14 +168,6 @@ def _data_files(folder: Path) -> Iterator[Choice]:
                 if data_paths:
                     ranked_choices.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(data_paths)}")))
     return iter(choice for _, choice in sorted(ranked_choices, key=lambda pair: pair[0]))
-
-
-def _data_sets() -> Iterator[Choice]:
-    return (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
-
-
-def _samples() -> Iterator[Choice]:
-    return (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
 
 
 def _model_folders(folder: Path) -> Iterator[Choice]:

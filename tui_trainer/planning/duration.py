@@ -27,7 +27,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import ComputeRates
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import format_bytes, format_seconds, percent
+from tui_trainer.units import format_bytes, format_seconds, percent, quantity
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -268,8 +268,8 @@ def step_time(
 
 
 def _runs(calibration: Calibration, steps: str) -> str:
-    count_text = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
-    return f"from {count_text} of {steps}" + (" while other programs kept the machine busy" if calibration.load else "")
+    busy_text = " while other programs kept the machine busy" if calibration.load else ""
+    return f"from {quantity(calibration.runs, 'measured run')} of {steps}{busy_text}"
 
 
 # Two readings of a steady load differ by about this factor.
