@@ -272,10 +272,6 @@ def _runs(calibration: Calibration, steps: str) -> str:
     return f"from {quantity(calibration.runs, 'measured run')} of {steps}{busy_text}"
 
 
-# Two readings of a steady load differ by about this factor.
-_LEAST_SLOWDOWN = 1.2
-
-
 def busy_words(load: float | None, cores: int, threads: int, measured_load: float = 0.0) -> str:
     """Return a clause about how other programs change the planned time; empty without an effect or a known load.
 
@@ -284,7 +280,9 @@ def busy_words(load: float | None, cores: int, threads: int, measured_load: floa
     if load is None:
         return ""
     slowdown = max(1.0, (threads + load) / cores) / max(1.0, (threads + measured_load) / cores)
-    if slowdown * _LEAST_SLOWDOWN < 1:
+    # Two readings of a steady load may differ by a half.
+    least_slowdown = 1.5 if measured_load else 1.05
+    if slowdown * least_slowdown < 1:
         return (
             f"the steps were measured while other programs kept the cores busy (load {measured_load:.1f}); "
             f"with their present load of {load:.1f}, expect about {percent(slowdown)} of this time"
@@ -292,7 +290,7 @@ def busy_words(load: float | None, cores: int, threads: int, measured_load: floa
     if not is_busy(load, threads):
         return ""
     consequence = f"expect about {round(slowdown, int(slowdown < 3)):g} times longer while they run"
-    if slowdown <= _LEAST_SLOWDOWN:
+    if slowdown <= least_slowdown:
         consequence = "the measured steps include this" if measured_load else "enough cores remain for this run"
     return f"other programs keep the cores busy (load {load:.1f}); {consequence}"
 
