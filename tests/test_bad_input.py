@@ -206,15 +206,15 @@ DATA_CASES = [
     rows("no text column", b'{"prompt": "a", "answer": "b"}\n', "there is no column 'text'",
         "columns found: prompt, answer", "data.text_column", sets=("data.text_column=text",)),
     rows("two columns of text", b'{"title": "a b", "note": "b c"}\n', "several columns could be the text",
-        "set data.text_column to one of them: title, note"),
+        "set data.text_column to one of title, note"),
     rows("hostile column name", b'{"\\u001b]0;x\\u0007": "a"}\n', "there is no column 'text'", "columns found: ",
         "data.text_column", sets=("data.text_column=text",)),
     rows("Latin-1 text", TEXT + b"caf\xe9\n", "line 41", "byte offset 1,803", "Windows-1252 or Latin-1", "iconv",
         file="latin.txt"),
     rows("Latin-1 row", ROW * 2 + b'{"text": "\xe9"}\n', "line 3", "0xe9", "byte offset 124", "Latin-1", "iconv"),
     rows("UTF-16", TEXT.decode().encode("utf-16"), "line 1", "probably UTF-16", "iconv", file="wide.txt"),
-    rows("binary file", b"GIF89a\n\0\0", "line 2", "NUL byte at offset 7", "must be a text file", file="a.txt"),
-    rows("gzip that is none", TEXT, "not a valid gzip file", "rename it", file="a.txt.gz"),
+    rows("binary file", b"GIF89a\n\0\0", "line 2", "byte offset 7", "must be a text file", file="a.txt"),
+    rows("gzip that is none", TEXT, "not a valid gzip file", "rename the file", file="a.txt.gz"),
     rows("gzip cut short", gzip.compress(TEXT * 9)[: - 30], "truncated", "download", file="a.txt.gz"),
     rows("text shorter than one block", b"short", "fewer than one row of 17", "add more text", file="a.txt"),
 ]  # fmt: skip
@@ -259,7 +259,7 @@ ARGUMENT_CASES = [
          arguments=("plan", "--profile", "docstring-topics", "--data", "rows")),
     Case("an option given twice", ("--data was given 2 times",), arguments=("plan", "--data", "a", "--data", "b")),
     Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
-    Case("two configs", ("other.toml", "one config is taken"), arguments=("train", "--no-ui", "my.toml",
+    Case("two configs", ("other.toml", "only one config can be given"), arguments=("train", "--no-ui", "my.toml",
         "other.toml")),
     Case("resume of an unknown run", ("no run 'nothing'", "taken"), arguments=("resume", "nothing")),
     Case("stop of an unknown run", ("no run 'nothing'", "taken"), arguments=("stop", "nothing")),
@@ -404,7 +404,7 @@ def test_equal_mistakes_share_a_line_and_at_most_five_kinds_are_reported(place, 
         message = capsys.readouterr().err.splitlines()
         assert len(message) == 6
         assert "rows.jsonl, line 4 (1,000 times, also 18, 32, ...): broken JSON" in message[1]
-        assert message[-1].endswith("and 2,000 other problems; data.on_bad_rows=skip skips rows that cannot be used")
+        assert message[-1].endswith("and 2,000 other problems; set data.on_bad_rows=skip to skip unusable rows")
 
 
 def test_bad_rows_are_reported_with_their_lines_and_a_piece_of_the_first(place, capsys, subtests):

@@ -228,7 +228,7 @@ def test_impossible_measurement_is_refused_in_one_sentence(capsys):
         (["no-such-run"], "no-such-run"),
         (["train", "--set", "training.nonsense=1"], "training.nonsense"),
         (["train", "--only", "nonsense"], "no variant has nonsense in its name"),
-        (["train", "--gpu", "x"], "--gpu takes the number of a GPU"),
+        (["train", "--gpu", "x"], "--gpu must be the number of a GPU or none"),
     ):
         assert main(["bench", *arguments]) == 2
         assert words in capsys.readouterr().err

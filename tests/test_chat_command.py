@@ -164,7 +164,7 @@ def test_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, capsy
 def test_runs_without_conversations_are_refused_in_one_sentence(finished, capsys):
     for arguments, words in [
         ((finished("sequence_classification").root,), "cannot hold a conversation"),
-        ((finished("chat").root, "--against", "base"), "trained from scratch: it has no base model"),
+        ((finished("chat").root, "--against", "base"), "trained from scratch, so it has no base model"),
         ((finished("chat").root, "--against", "other"), "--against only accepts base"),
         (("nobody",), "nobody"),
     ]:

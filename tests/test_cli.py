@@ -70,7 +70,7 @@ def test_setting_or_recipe_without_its_option_names_the_option(tmp_path, capsys)
         (["quickstart", "training.max_steps=20"], "argument training.max_steps=20; write --profile quickstart --set "),
         (["--no-ui", "a.toml", "x.y=1 2", "char-rnn"], "unexpected arguments x.y=1 2 char-rnn; write --set 'x.y=1 2'"),
         (["plan", "a.toml", "finetune"], "unexpected argument finetune; write --profile finetune\n"),
-        (["plan", "a.toml", "char-lm"], "unexpected argument char-lm; one config is taken: put the settings into one"),
+        (["plan", "a.toml", "char-lm"], "unexpected argument char-lm; only one config can be given: put the settings"),
         (["--no-ui", "quickstart"], "quickstart: is not a config file; write --profile quickstart\n"),
         (["plan", "hardware_profile=none"], "none: is not a config file; write --set hardware_profile=none\n"),
     ):

@@ -54,7 +54,7 @@ def test_cards_are_planned_side_by_side(tmp_path, capsys, monkeypatch):
     assert large["hardware_profile"] == "h100-h200" and middle["effective_batch_size"] == large["effective_batch_size"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:2] == ["GPU", "memory"] and "smallest that fits: RTX 4090" in lines
+    assert lines[0].split()[:2] == ["GPU", "memory"] and "smallest sufficient GPU: RTX 4090" in lines
     assert main([*words, "--set", "distributed.processes=2"]) == 0
     assert "2 x H100 SXM" in capsys.readouterr().out
     assert main([*words, "--gpu", "none"]) == 2
@@ -71,7 +71,7 @@ def test_libraries_that_a_card_needs_are_assumed_and_named(tmp_path, capsys, mon
     words = ["plan", "--data", str(data), "--cards", "3060", "--profile"]
     assert main([*words, "llama-8b-qlora"]) == 0
     told = capsys.readouterr().out
-    assert "smallest that fits: RTX 3060" in told
+    assert "smallest sufficient GPU: RTX 3060" in told
     assert told.endswith("these plans assume libraries that are not installed here: bitsandbytes, peft\n")
     assert main([*words, "scratch-llama", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cards"][0]["assumed_libraries"] == []

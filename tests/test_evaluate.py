@@ -114,7 +114,7 @@ def test_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "bert", "training.max_steps": 2}
     run = train(tmp_path, "sequence_classification", changes)
     found = evaluated(capsys, run.name)
-    assert found["reference"] is None and "no head for these labels" in found["stderr"]
+    assert found["reference"] is None and "no head for the labels of this run" in found["stderr"]
 
 
 @pytest.mark.full

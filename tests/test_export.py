@@ -161,9 +161,9 @@ def test_export_that_differs_from_the_trained_model_fails_and_is_kept_under_anot
 ):
     write = merged.Merged.write
     for spoil, words in (
-        (swapped, "its logits differ"),
-        (without_tokenizer, "it has no tokenizer"),
-        (without_weights, "it cannot be loaded"),
+        (swapped, "the logits differ"),
+        (without_tokenizer, "the export has no tokenizer"),
+        (without_weights, "the export cannot be loaded"),
     ):
 
         def spoiled(self, trained, folder, tell, spoil=spoil) -> None:
@@ -184,7 +184,7 @@ def test_certificate_is_valid_json_for_losses_that_are_not_finite():
     before, after = (MeasuredExport(loss=loss, scores={}, seconds_per_row=0.1, bytes=9) for loss in (2.5, float("nan")))
     found = Certificate(
         format="int8", rows=3, logit_difference=float("inf"), tolerance=Tolerance(logits=0.25, loss=0.05),
-        trained=before, exported=after, faults=("its held-out loss is nan instead of 2.5000",),
+        trained=before, exported=after, faults=("the held-out loss is nan instead of 2.5000",),
     )  # fmt: skip
     read = json.loads(found.text(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (read["is_good"], read["logit_difference"], read["exported"]["loss"]) == (False, "Infinity", "NaN")
@@ -205,7 +205,7 @@ def test_export_with_another_order_of_labels_fails(classified, monkeypatch, caps
     assert config["architectures"] == ["BertForSequenceClassification"]
     monkeypatch.setattr(merged.Merged, "write", spoiled)
     assert main(["export", classified.run.name, "--to", "merged"]) == 1
-    assert "its labels are" in capsys.readouterr().out
+    assert "the labels are" in capsys.readouterr().out
 
 
 def test_impossible_export_is_refused_in_one_sentence_and_leaves_nothing(adapted, tmp_path, monkeypatch, capsys):

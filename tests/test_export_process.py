@@ -111,7 +111,7 @@ def test_measurement_of_checks_runs_the_command_with_the_settings_of_the_screens
     process = measuring(
         GainProcess,
         f"printf '%s\\n' \"$@\" > {tmp_path}/asked\n"
-        "echo 'tui-trainer: padding: round 1 of 3: as it is' >&2\necho '{}'\necho a warning >&2; exit 1",
+        "echo 'tui-trainer: padding: round 1 of 3: current settings' >&2\necho '{}'\necho a warning >&2; exit 1",
         ("padding", "tf32"),
     )
     until(process.poll)
@@ -122,7 +122,7 @@ def test_measurement_of_checks_runs_the_command_with_the_settings_of_the_screens
     again = load_config(Request(assignments=assignments))
     assert again.config.training.weight_decay == 0.5 and again.config.output.name == "a 'b'"
     assert again.recipe is not None and again.recipe.name == "quickstart"
-    assert process.part == "padding: round 1 of 3: as it is" and process.check == "padding"
+    assert process.part == "padding: round 1 of 3: current settings" and process.check == "padding"
     assert process.exit_code == 1 and not process.alive
 
 

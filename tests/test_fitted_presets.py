@@ -133,7 +133,7 @@ def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line
         document.set(key, value)
         said.append(change_words(before, refitted(document)))
         before = document.loaded
-    words = "now recipe finetune and task sequence_classification, from model and rows.jsonl"
+    words = "now recipe finetune and task sequence_classification, to fit model and rows.jsonl"
     assert said == ["columns: text text", f"{words}; columns: text text, label label"]
     same = {"profile": "", "output": by_command.config.output}
     assert document.loaded.config.model_copy(update=same) == by_command.config.model_copy(update=same)

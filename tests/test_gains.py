@@ -146,7 +146,7 @@ def test_check_measures_a_fix_and_shows_its_gain_from_then_on(asked, tmp_path, c
     assert [turn["patch"] for turn in asked] == [{}, {"data.packing": "auto"}] * 3
     assert [turn["steps"] for turn in asked[1:]] == [7] * 5 and asked[0]["steps"] > 7, "as many as the first has taken"
     assert [turn.get("seconds") for turn in asked] == [50.0, *[None] * 5] and found["padding"]["measured"]["steps"] == 7
-    assert "padding: round 2 of 3: as it is" in printed and "padding: 2.00 times as fast (measured here 20" in printed
+    assert "round 2 of 3: current settings" in printed and "padding: 2.00 times as fast (measured here 20" in printed
     fixed = [word.replace("data.packing=false", "data.packing=auto") for word in config]
     found, _ = checked(capsys, *fixed)
     assert found["padding"]["status"] == "pass" and found["padding"]["measured_gain"] == 2.0
@@ -217,7 +217,7 @@ def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys,
 
     monkeypatch.setattr(steps, "ask_for_steps", ask)
     found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
-    who = patch_words({"data.packing": "auto"}) if fails else "as it is"
+    who = patch_words({"data.packing": "auto"}) if fails else "current settings"
     assert found["padding"]["measured_gain"] is None
     assert found["padding"]["measured"]["reason"] == f"{who}: killed, probably because memory ran out"
     assert "cannot be measured" in printed and len(turns) == (2 if fails else 1)

@@ -196,10 +196,10 @@ def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(cla
         ((data, twice), "already exists; use --overwrite to replace it"),
         ((data, out, "--field", "id"), "line 1: the row already has a field 'id'"),
         ((data, out, "--column", "txet"), "there is no column 'txet'; did you mean 'text'?"),
-        ((twice, out), "several columns could be the text; set --column to one of them: a, b"),
+        ((twice, out), "several columns could be the text; set --column to one of a, b"),
         ((tmp_path / "empty.jsonl", out), "no rows found"),
         ((tmp_path / "gone.jsonl", out), "gone.jsonl"),
-        ((data, out, "--batch-size", "many"), "--batch-size takes a number of rows, or auto"),
+        ((data, out, "--batch-size", "many"), "--batch-size must be auto or a number of rows"),
     ]
     for arguments, sentence in cases:
         assert predict(name, *arguments) == 2, arguments

@@ -40,7 +40,7 @@ PRINTED = (
     "  document 1: row 812, 17 tokens, 4 trained (24%), whole",
     "    ⟨<bos>⟩⟦漢字 café ␛[31mred    end <eos>⟨<eos>⟩⟧",
     "read      1,010 rows: 12 bad, 7 duplicate, 3 leaked, 40 truncated, 8 without a trained token",
-    "lengths   median 40, 90 % up to 96, longest 128",
+    "lengths   median 40, 90 % up to 96, longest 128 tokens",
     "            5 to  45  ████████████████████████ 600",
     "  conversations.jsonl, line 8: the row has no column 'messages'; columns found: prompt",
 )

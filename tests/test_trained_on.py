@@ -154,7 +154,7 @@ def test_changed_model_is_refused_with_the_file_and_the_way_out(finished, tmp_pa
                 message = capsys.readouterr().err
                 assert f"the folder `model` has changed since the run wrote it: {file}" in message
                 assert (
-                    f"move {run.model} to another place: `tui-trainer resume {run.name}` writes the model again"
+                    f"move {run.model} elsewhere, then `tui-trainer resume {run.name}` writes the model again"
                     in message
                 )
 

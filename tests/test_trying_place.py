@@ -74,7 +74,7 @@ def test_finished_run_leaves_all_free_memory(on_card, card, planned_peak):
     planned_peak(100)
     card(20)
     place = find_device(folder, machine, 240)
-    assert place.card_uuid == UUID and place.words.startswith("on GPU 0: needs ")
+    assert place.card_uuid == UUID and place.words.startswith("on GPU 0: the model needs ")
     assert place.words.endswith("of 18.0 GiB free") and place.card_bytes == int(0.9 * 20 * GIB) - CONTEXT_BYTES
 
 
@@ -97,7 +97,7 @@ def test_running_run_keeps_its_planned_peak(free, held, seen, still, fits, on_ca
         place = find_device(folder, machine, 240, seen_bytes=seen * GIB)
     assert bool(place.card_uuid) == fits
     assert place.words.startswith(
-        "on GPU 0: needs 1.0 GiB of " if fits else "on the CPU: needs 1.0 GiB, but GPU 0 has "
+        "on GPU 0: the model needs 1.0 GiB of " if fits else "on the CPU: the model needs 1.0 GiB, but GPU 0 has "
     )
     assert (f"besides {still} reserved for runs on this GPU" in place.words) == bool(still)
 

@@ -286,7 +286,7 @@ def test_differences_within_the_noise_change_nothing(settings, monkeypatch):
 
 @pytest.mark.full
 def test_settings_that_fail_or_learn_worse_are_shown_and_not_chosen(settings, monkeypatch):
-    failing = {"train_batch_size=4": "out of memory: 4 rows x 2 -> 2 rows x 4, continuing", "cpu_threads=1": "planted"}
+    failing = {"train_batch_size=4": "out of memory: 4 rows x 2 do not fit", "cpu_threads=1": "planted"}
     speeds = {
         "train_batch_size=4": 9,
         "cpu_threads=1": 9,
@@ -300,7 +300,7 @@ def test_settings_that_fail_or_learn_worse_are_shown_and_not_chosen(settings, mo
     assert rows["4 rows x 2"]["reason"].startswith("out of memory") and rows["4 rows x 2"]["turns"] == 0
     eager = rows['attn_implementation = "eager"']
     assert "its loss is 2.700 instead of 2.500" in eager["reason"] and eager["turns"] > 1
-    assert rows["as it is, another seed"]["turns"] == 1
+    assert rows["current settings, another seed"]["turns"] == 1
     shown = rows['mixed_precision = "bf16"']
     assert shown["reason"] and (shown["turns"] == 0 or "the plan chooses fp32" in shown["reason"])
 
@@ -328,7 +328,7 @@ def test_micro_batch_that_runs_out_of_memory_is_replaced(settings, monkeypatch):
     found = tuned(settings)
     assert found.patch == {MICRO: 2} and found.sentence.startswith("the current settings do not fit in memory")
     rows = names_of(found)
-    assert rows["as it is"]["turns"] == 0 and "out of memory" in rows["as it is"]["reason"]
+    assert rows["current settings"]["turns"] == 0 and "out of memory" in rows["current settings"]["reason"]
     assert rows["3 rows x 3"]["reason"] == "planted"
     Steps(monkeypatch, largest=0)
     with pytest.raises(RunError, match="not even the smallest micro-batch fits in memory: planted"):
@@ -437,7 +437,7 @@ def test_plan_announces_the_measurement_and_then_names_its_result(settings, here
     assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
     assert (
         plan.per_device_train_batch_size.reason
-        == "measured: 4 rows x 2: 1.0 s/step, 2 rows x 4: 1.0 s, 1 row x 8: 1.0 s"
+        == "measured: 4 rows x 2 at 1.0 s/step, 2 rows x 4 at 1.0 s, 1 row x 8 at 1.0 s"
     )
     assert plan.effective_batch_size.value == EFFECTIVE and not plan.untuned_key
     # From now on it is known, and nothing is measured again.

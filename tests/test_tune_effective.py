@@ -83,11 +83,11 @@ def test_search_stops_when_memory_is_full(settings, monkeypatch, tmp_path):
     made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0}, full_from=64)
     result = found(many(tmp_path, settings), *NO_BOUND)
     assert [one.rows for one in result.measured] == [8, 16, 32] and result.sizes[-1].reason
-    assert result.best.rows == 32 and "64 rows failed: out of memory" in result.sentence
+    assert result.best.rows == 32 and "64 rows per step failed: out of memory" in result.sentence
     # A worker that the system kills is a size that failed.
     made_up(monkeypatch, {8: 100.0}, fails={16: WorkerFailed("ended", "killed by the system")})
     result = found(many(tmp_path, settings))
-    assert result.patch == {} and "16 rows failed: killed by the system" in result.sentence
+    assert result.patch == {} and "16 rows per step failed: killed by the system" in result.sentence
 
 
 def test_planned_size_stays_if_no_other_is_faster(settings, monkeypatch, tmp_path):
@@ -112,7 +112,7 @@ def test_chosen_size_leaves_enough_steps(settings, monkeypatch, tmp_path):
     made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
     result = found(many(tmp_path, settings), "training.num_train_epochs=2")
     assert result.most_rows == 16 and result.best.rows == 16
-    assert "256 would be faster, but would leave fewer than 300 steps" in result.sentence
+    assert "256 rows would be faster, but leave fewer than 300 steps" in result.sentence
 
 
 def test_micro_batch_of_the_config_stays_and_ctrl_c_keeps_the_results(settings, monkeypatch, tmp_path):

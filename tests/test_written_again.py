@@ -203,7 +203,7 @@ def test_run_that_starts_over_makes_its_plan_again(run):
     fault = torn(run)
     assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan made again")
-    assert words.startswith(fault) and "no complete checkpoint is left: the run starts over" in words
+    assert words.startswith(fault) and "no complete checkpoint is left, so the run starts over" in words
     assert contents(run.model) == before
 
 

@@ -98,7 +98,7 @@ def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
         free_text = f" ({shutil.disk_usage(folder).free:,} bytes are left)"
     except OSError:
         free_text = ""
-    return f"free space there{free_text}, or {folder_hint}"
+    return f"free some disk space{free_text}, or {folder_hint}"
 
 
 class TuiTrainerError(Exception):

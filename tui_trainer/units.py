@@ -134,6 +134,7 @@ class Figure:
 
 
 SETTING_NAMES: Final = {
+    "answer_rows": "generate_rows",
     "eval_rows": "max_eval_rows",
     "grouping": "group_by_length",
     "precision": "mixed_precision",

@@ -59,6 +59,7 @@ def run_events(
     save_seconds: float = 0.03,
     sample_seconds: float = 0.2,
     is_over: bool = True,
+    eval_scores: Callable[[int], dict[str, float]] = lambda step: {},
 ) -> list[e.Event]:
     """A reading comes after every 25 steps, five seconds apart; values that are functions are asked for each step.
     `ranks`: seconds of a step that each process spends in communication; `told`: events before the first step;
@@ -87,7 +88,8 @@ def run_events(
         if last or (planned.eval_every_steps and n % planned.eval_every_steps == 0):
             held_out = eval_loss(n)
             events.append(e.EvalDone(
-                step=n, loss_sum=held_out, tokens=1, loss=held_out, seconds=eval_seconds, scheduled=True, best=True
+                step=n, loss_sum=held_out, tokens=1, loss=held_out, seconds=eval_seconds, scheduled=True, best=True,
+                scores=eval_scores(n),
             ))  # fmt: skip
         if last or (planned.save_every_steps and n % planned.save_every_steps == 0):
             events.append(e.CheckpointSaved(

@@ -686,6 +686,11 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         ],
         "n/a": given({"data.eval_fraction": 0}),
     },
+    "generated_answers": {
+        "pass": [given({"evaluation.generate_rows": 4}, H100), FINE_TUNING],
+        "warn": [given({"evaluation.generate_rows": 0}, H100, fix=("evaluation.generate_rows",))],
+        "n/a": QUICKSTART,
+    },
     "cadence": {
         "pass": [QUICKSTART, given({EVALUATE: 40}), given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30})],
         "warn": [

@@ -175,7 +175,7 @@ TWO_CARDS = replace(
 )
 ADVICE_ON_MASTERS = [
     ({}, "with fp32 masters, ddp sums gradients after the backward pass"),
-    ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its shards are the masters"),
+    ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16, so its shards serve as masters"),
     ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
     ({"distributed.processes": 1, "model.dtype": "float32"}, "GiB with weights in bfloat16"),
     ({"distributed.processes": 1, "training.mixed_precision": "no"}, "matmuls are in fp32: from --set"),
@@ -227,7 +227,7 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     ]
     assert "one by one" not in for_card[0] and "8.9, experts are computed one by one" in for_card[1]
     finding = finding_of("master_weights", context)
-    assert any("experts are computed in bf16" in line for line in finding.verdict.details)
+    assert any("experts are computed in the dtype" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))
     assert not any("experts" in line for line in dense.verdict.details)
 
@@ -247,7 +247,7 @@ def test_smaller_and_larger_models_are_named_with_numbers(recipe):
     assert slow.status == "warn" and "download" in slow.advice and "would take about" in slow.evidence
     full = context_on(recipe("llama-8b-lora", {"tuning.method": "full"}), T4)
     short = finding_of("model_choice", full).verdict
-    assert short.status == "warn" and "do not fit" in short.evidence
+    assert short.status == "warn" and "does not fit" in short.evidence
 
 
 @pytest.mark.full
@@ -270,4 +270,4 @@ def test_what_a_hardware_profile_sets_is_kept_with_its_name(documents):
     found = {one.name: one for one in run_checks(gather(loaded, hardware=GTX_1080))}
     for name in ("precision", "gradient_checkpointing"):
         assert found[name].status == "pass"
-        assert found[name].verdict.evidence.endswith("the setting is from hardware profile gtx-10xx-16xx")
+        assert found[name].verdict.evidence.endswith("because hardware profile gtx-10xx-16xx sets it")

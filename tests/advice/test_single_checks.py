@@ -337,7 +337,7 @@ def test_a_smaller_model_needs_less_memory_and_has_a_tokenizer_for_the_language_
         return verdict_of("model_choice", context).evidence
 
     assert f"smaller: {other}" in evidence(num_hidden_layers=1)
-    assert " for this model" in evidence(num_hidden_layers=1)
+    assert " tokens/character instead of " in evidence(num_hidden_layers=1)
     # The catalogue says that this model has fewer parameters, but it needs more memory.
     assert "smaller" not in evidence(vocab_size=100_000)
     tokenizer = json.loads((other / "tokenizer.json").read_text())
@@ -446,8 +446,8 @@ def test_the_fixes_of_data_mend_a_table_that_is_prepared(quickstart, tmp_path):
 def test_the_list_of_what_is_on_has_what_no_setting_switches(subtests):
     for words, hardware, settings in (
         ("fused AdamW on, gradients set to None", CPU, ()),
-        ("TF32: no GPU; cuDNN autotune: n/a, as it tunes convolutions", CPU, ()),
-        ("TF32 on; cuDNN autotune: n/a, as it tunes convolutions", H100, ()),
+        ("TF32: no GPU; cuDNN autotune: n/a, because this model", CPU, ()),
+        ("TF32 on; cuDNN autotune: n/a, because this model", H100, ()),
         ("non-blocking copies: no GPU", CPU, ()),
         ("non-blocking copies on, from pinned memory", H100, ()),
         ("non-blocking copies: off, batches are not in pinned memory", H100, ("dataloader.pin_memory=false",)),

@@ -110,7 +110,7 @@ def test_each_division_has_a_reason(subtests):
             assert words in cut(user, profile, fits=fits).micro_reason
     # A micro-batch is never larger than the effective batch.
     assert cut({"e": 8, "m": 8}).micro_reason == "from --set"
-    assert "where it is 9: limited to the effective batch" in cut({"e": 8, "m": 9}).micro_reason
+    assert "where it is 9, but limited to the effective batch" in cut({"e": 8, "m": 9}).micro_reason
     # The effective batch has a reason too.
     assert cut({}).effective_reason == "from recipe char-lm"
     assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"
@@ -137,7 +137,7 @@ def test_lr_scaling_scales_the_learning_rate_with_the_batch(subtests):
         with subtests.test(scaling=scaling):
             found = rate(f"training.lr_scaling={scaling}", "training.effective_batch_size=64")
             assert found.value == pytest.approx(expected)
-            words = f"{scaling} scaling from 16 rows (recipe quickstart) to 64: 0.003 -> {expected:g}"
+            words = f"{scaling} scaling from 16 (recipe quickstart) to 64 rows: 0.003 -> {expected:g}"
             assert (words in found.reason) == (scaling != "none")
 
 

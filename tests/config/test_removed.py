@@ -30,7 +30,7 @@ DROPPED = [
         "training.torch_compile_mode",
         "'max-autotune'",
         "max-autotune-no-cudagraphs",
-        "the replacement searches",
+        "the new value tunes",
     ),
 ]
 REFUSED = [

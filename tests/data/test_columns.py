@@ -44,7 +44,7 @@ def test_the_text_column_is_found(subtests):
 UNCLEAR = [
     ({"id": 1, "title": "what?", "notes": "that."}, "several columns could be the text; set data.text_column"),
     ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
-    ({"id": "a7", "n": 5}, "no column is clearly the text; set data.text_column to one of them: id"),
+    ({"id": "a7", "n": 5}, "no column is clearly the text; set data.text_column to one of id"),
     ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could be the text"),
     ({"id": LONG, "messages": 5}, 'the rows are conversations (messages), not texts; set task.type = "chat"'),
     ({"question": "what?", "answer": LONG}, "the rows are pairs of input and answer (question, answer)"),
@@ -60,7 +60,7 @@ def test_an_unclear_choice_is_an_error_that_names_the_columns(subtests):
             assert message in str(caught.value)
             assert str(caught.value).startswith("train.csv: ")
     # Only text columns are proposed.
-    with pytest.raises(DataError, match=r"set data.text_column to one of them: title, notes$"):
+    with pytest.raises(DataError, match=r"set data.text_column to one of title, notes$"):
         chosen({"id": 1, "title": "what?", "notes": "that."})
 
 

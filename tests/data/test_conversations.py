@@ -107,8 +107,8 @@ NOT_CONVERSATIONS = [
     ({"messages": ["Why?", 5]}, ("message 1 is a string", "a role and a content")),
     ({"messages": [QUESTION, {"role": "assistant", "content": None}]}, ("the content of message 2 is null",)),
     ({"messages": [QUESTION, {"role": "assistant", "content": 5}]}, ("the content of message 2 is a number",)),
-    ({"messages": [{"role": "User:", "content": "a"}]}, ("the role of message 1 is 'User:'", "known roles: system,")),
-    ({"messages": [{"content": "a"}]}, ("message 1 has no role", "add a role: system,")),
+    ({"messages": [{"role": "User:", "content": "a"}]}, ("the role 'User:' of message 1", "known roles: system,")),
+    ({"messages": [{"content": "a"}]}, ("message 1 has no role", "add one of the roles system,")),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]},
         ("not text (image)", "images are not supported"),

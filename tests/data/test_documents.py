@@ -107,8 +107,8 @@ def test_documents_without_a_label_are_left_out_and_counted(tmp_path):
     entry = prepared(path, eval_fraction=0, eos_id=None)
     assert rows_of(entry.train_path) == [[11, 12], [13, 14]]
     assert entry.counts.short_documents == 2
-    assert "2 documents have fewer than two tokens: skipped" in entry.notes
-    assert "1 document contains only white space: skipped" in entry.notes
+    assert "2 documents have fewer than two tokens (skipped)" in entry.notes
+    assert "1 document contains only white space (skipped)" in entry.notes
     with pytest.raises(DataError, match=r"b.jsonl .*no training document has two or more tokens; add more text"):
         prepared(write(tmp_path / "b.jsonl", ["words alone"] * 3))
 
@@ -118,7 +118,7 @@ def test_a_second_source_is_held_out_whole(data):
     entry = prepared(data, write(data.parent / "eval.jsonl", others))
     assert rows_of(entry.eval_path) == [[*ids, END] for ids in encode(others)]
     assert rows_of(entry.train_path) == [[*ids, END] for ids in encode(numbered(30))]
-    assert "data.jsonl" in entry.source and "measured on eval.jsonl" in entry.source
+    assert "data.jsonl" in entry.source and "evaluated on eval.jsonl" in entry.source
     others = numbered(30)
     entry = prepared(data, write(data.parent / "eval.jsonl", others), max_chars=50)
     assert entry.counts.eval_documents == 30
@@ -181,7 +181,7 @@ def test_repeated_and_leaked_documents_are_counted_and_removed_with_dedup(tmp_pa
     assert (kept.counts.documents_read, kept.counts.repeated_rows, kept.counts.leaked_rows) == (8, 2, 1)
     assert (kept.counts.train_rows, kept.counts.eval_rows) == (5, 3)
     assert any(note.startswith("2 duplicate rows are kept") for note in kept.notes)
-    assert any(note.startswith("1 training rows duplicate a held-out row and inflate") for note in kept.notes)
+    assert any(note.startswith("the training rows include 1 duplicate of held-out rows, so") for note in kept.notes)
     without = prepared(path, held_out, dedup=True)
     assert rows_of(without.train_path) == [[11, 12, END], [13, 14, END], [17, 18, END]]
     assert rows_of(without.eval_path) == [[15, 16, END], [19, 19, END]]
@@ -263,7 +263,7 @@ def test_weighted_rows_depend_on_the_seed_alone(tmp_path):
     other = mixed(paths, **{**changes, "seed": 7})
     assert other.counts.train_rows == again.counts.train_rows == 30 + 12
     assert rows_of(other.train_path) != rows_of(again.train_path)
-    message = r"b\.csv .*a weight of 0.01 leaves none of its 41 rows to train on; raise"
+    message = r"b\.csv .*a weight of 0.01, none of the 41 rows of this source is trained on; raise"
     with pytest.raises(DataError, match=message):
         mixed(paths, weights=(1.0, 0.01))
 

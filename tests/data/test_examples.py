@@ -86,7 +86,7 @@ def test_repeated_and_leaked_rows_are_counted_and_removed_with_dedup(prepare):
     rows = [{"text": text} for text in ("a b", "a  b ", "c", "a b", "e\u0301", "\u00e9")]
     kept = prepare(rows)
     assert (kept.counts.repeated_rows, kept.counts.train_rows) == (3, 6)
-    assert any("set data.dedup = true to remove them" in note for note in kept.notes)
+    assert any("set data.dedup = true to remove duplicates" in note for note in kept.notes)
     without = prepare(rows, dedup=True)
     assert texts_of(without.train_path) == ["a b", "c", "e\u0301"]
     # Repeats on both sides of a split are leaks.

@@ -91,7 +91,7 @@ def test_files_on_the_hub_are_grouped_by_split_and_none_is_lost(subtests):
 DOUBTS = [
     (("train.csv", "extra.csv"), "the split of extra.csv is unknown"),
     (("train/a.csv", "b.csv"), "the split of b.csv is unknown"),
-    (("en/train.csv", "en/test.csv", "de/train.csv"), "splits are in several places: de, en"),
+    (("en/train.csv", "en/test.csv", "de/train.csv"), "splits are in several folders: de, en"),
     (("train.csv", "train.jsonl", "test.csv"), "several splits are named train: train (csv), train (jsonl)"),
     (("train_sft-00000-of-00001.csv", "train_gen-00000-of-00001.csv"), "several splits are named train: train_sft"),
     (("validation.csv", "test.csv"), "no split is named train"),
@@ -110,7 +110,7 @@ def test_splits_that_cannot_be_told_apart_give_the_reason(subtests):
     # Split folders beside loose texts need a decision.
     doubt = assign_splits(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
     assert doubt == "the split of vocabulary.txt is unknown"
-    assert "several places" in str(assign_splits(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
+    assert "several folders" in str(assign_splits(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
 
 
 def test_validation_is_preferred_over_test_for_evaluation():

@@ -52,11 +52,11 @@ def test_named_columns_are_used_and_the_other_one_is_found():
     assert pair_of(SQUAD, text="question", beside="title")[0] == "question: Where is it? title: Paris"
     # Notes name the columns that were used.
     assert pair_of(SQUAD)[2] == (
-        "the input is 'question' and 'context' of rows.jsonl, the answer 'answers' (not read: id, title)"
+        "the input is 'question' and 'context' of rows.jsonl; the answer is 'answers' (not read: id, title)"
     )
     message = pair_of({"translation": {"en": "yes", "de": "ja"}})[2]
     assert message.startswith(
-        "the input is 'en' of rows.jsonl, the answer 'de'; to translate in another direction, set data."
+        "the input is 'en' of rows.jsonl; the answer is 'de'; to translate in another direction, set data."
     )
 
 

@@ -98,7 +98,7 @@ def test_blank_files_beside_others_are_accepted(tmp_path):
 BROKEN_FILES = {
     "rows of empty text": ("a.jsonl", b'{"text": " "}\n', "contains no text"),
     "parquet in a gz": ("a.parquet.gz", b"PAR1", ".parquet.gz files are not supported"),
-    "latin-1 after a mark": ("a.txt", b"\xef\xbb\xbfcaf\xe9", "line 1: not UTF-8: 0xe9 at byte offset 6"),
+    "latin-1 after a mark": ("a.txt", b"\xef\xbb\xbfcaf\xe9", "line 1: the text is not UTF-8 (0xe9 at byte offset 6"),
     "utf-16 without mark": ("a.txt", "hello there".encode("utf-16-be"), "probably UTF-16"),
     "utf-32": ("a.txt", "hello there".encode("utf-32-le"), "probably UTF-32"),
     "utf-16 rows": ("a.jsonl", '{"text": "x"}\n'.encode("utf-16"), "probably UTF-16"),

@@ -109,7 +109,7 @@ def test_touching_spans_stay_separate_and_cut_words_are_counted():
 
 BAD_SPANS = [
     ([[0, 6, "A"], [4, 9, "B"]], r"the spans 0-6 \(A\) and 4-9 \(B\) overlap"),
-    ([[0, 3, "A"], [3, 6, "B"]], r"3-6 \(B\) shares a word with the one before it"),
+    ([[0, 3, "A"], [3, 6, "B"]], r"3-6 \(B\) shares a word with the previous span"),
     ([[6, 7, "A"]], "contains no word"),
     ([[0, 99, "A"]], "is not within the 13 characters of the text"),
     ([[5, 5, "A"]], "is not within"),

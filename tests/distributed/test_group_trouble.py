@@ -161,7 +161,7 @@ def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_nu
 
 
 def test_more_processes_than_rows_are_refused(tiny_config):
-    with pytest.raises(ConfigError, match=r"is 5, but a step has 4 rows: each process needs at least one"):
+    with pytest.raises(ConfigError, match=r"is 5, but a step has 4 rows, and each process needs at least one"):
         estimated_plan(tiny_config("many", {"distributed.processes": 5}))
 
 

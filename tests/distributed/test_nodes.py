@@ -64,7 +64,7 @@ def test_two_nodes_learn_what_one_does_also_when_a_process_of_the_other_is_kille
     assert (folder.logs / "rank-1.jsonl").exists() and not (folder.logs / "rank-0.jsonl").exists()
     [made] = events(folder, PlanMade)
     assert made.processes == 2
-    assert made.command == f"1 process here, and on node 1 `tui-trainer join {folder.root} --node-rank 1`"
+    assert made.command == f"1 process here; on node 1, run `tui-trainer join {folder.root} --node-rank 1`"
 
     kills = [at_step(6, DIES)]
     forked_ranks.prelude = lambda group, rank: kills.pop() if rank == 1 and kills else ""
@@ -122,7 +122,7 @@ def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, 
     run = open_new(tiny_config("third", NODES))
     with ThreadPoolExecutor(2) as pool:
         carried, joined = pool.submit(execute_run, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
-        with pytest.raises(InputError, match="node 2: nodes are counted from 0, and this run has 2 of them"):
+        with pytest.raises(InputError, match="node 2: nodes are counted from 0, and this run has 2 nodes"):
             joined.result(120)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
         rendezvous.report_node(run.folder, 1, **told)

@@ -136,7 +136,7 @@ def test_several_nodes_are_started_by_srun(tmp_path, capsys):
 
 def test_a_job_that_cannot_be_submitted_is_refused_before_anything_is_made(tmp_path, cluster, capsys, subtests):
     for options, message in (
-        ([], "--yes submits it without asking"),
+        ([], "add --yes to submit the script"),
         (["--yes", "--time", "8h"], "--time '8h' is not a Slurm time; use a form such as 90 (minutes), 8:00:00 or"),
         (["--yes", "--sbatch", "account=physics"], "'account=physics' is not an option of sbatch"),
         (["--yes", "--sbatch", "--account=a\nrm -r x"], "is not an option of sbatch"),

@@ -228,7 +228,7 @@ def test_a_repository_without_a_model_is_refused_with_what_it_has(subtests):
         (["adapter_config.json", "adapter_model.safetensors"], "the repository contains an adapter"),
         (["model.Q4.gguf"], "llama.cpp"),
         (["config.json", "tf_model.h5"], "no weights that transformers can load"),
-        ([], "it is empty"),
+        ([], "repository is empty"),
     ):
         with subtests.test(words), pytest.raises(ConfigError, match=words):
             chosen(*names)

@@ -227,7 +227,7 @@ def test_files_without_data_are_left_out_and_the_splits_are_named(downloaded):
     assert done.returncode == 0, done.stderr
     assert "in 4 files" in done.stdout and "skipped  2 files (1 .png, 1 .py)" in done.stdout
     assert {Path(name).suffix for name in hub.files_sent("org/splits")} == {".parquet", ".md"}
-    assert "its splits are train, test: train is for training" in done.stdout
+    assert "the splits are train, test: train is used for training" in done.stdout
     assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
     whole = open_source("hub:org/splits")
     assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]
@@ -296,7 +296,7 @@ def test_each_revision_has_its_own_snapshot(hub, environment):
         ["download", "--data", *words, "--yes"] for words in (["org/one@v9"], ["org/one@v2", "--revision", "v9"])
     ]
     unknown, twice = run_each(*commands, environment=environment)
-    assert unknown.returncode == 2 and "org/one has no revision v9; set the part after the @" in unknown.stderr
+    assert unknown.returncode == 2 and "org/one has no revision v9; set the revision after @" in unknown.stderr
     assert twice.returncode == 2 and "two revisions" in twice.stderr
 
 
@@ -333,7 +333,7 @@ def test_no_other_command_contacts_the_hub(hub, environment):
     for done in run_each(*commands, environment=environment):
         told = done.stdout + done.stderr
         assert "the dataset org/one is not on this machine; run `tui-trainer download --data hub:org/one`" in told
-        assert "or copy its files into ./one and give that path" in told
+        assert "or copy the files of the dataset into ./one and give that path" in told
         assert done.returncode == 2 or done.args[0] == "check"
     assert hub.requests == [] and not (Path(environment["TUI_TRAINER_HOME"]) / "runs").exists()
 

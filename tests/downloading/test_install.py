@@ -57,7 +57,7 @@ def test_an_installation_shows_the_lines_of_the_installer_and_asks_for_a_restart
     assert main(["install", "torchao", "--yes"]) == 0
     shown = capsys.readouterr()
     assert shown.err == "tui-trainer: Resolved 1 package\ntui-trainer: Installed x\n"
-    assert "restart running programs" in shown.out
+    assert "restart tui-trainer if it is running" in shown.out
     assert uv.read_text().startswith(f"pip install --python {sys.executable} torchao")
 
 

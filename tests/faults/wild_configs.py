@@ -94,12 +94,12 @@ DUMPS = (
                 "training.weight_decay": 0.1, "training.seed": 7, "training.effective_batch_size": 8,
                 "training.adam_beta2": 0.95, "training.lr_scheduler_type": "cosine", "training.warmup_steps": 10},
         defaults="transformers",
-        told=("not in the file: whether to train all weights or an adapter; set tuning.method = full or lora",),
+        told=("the file does not choose between all weights and an adapter; set tuning.method = full or lora",),
     ),
 )  # fmt: skip
 
 FOREIGN = (
-    WildConfig(name="no key is known", content="colour: red\n", refused=("has no known key (colour)", "--as")),
+    WildConfig(name="no key is known", content="colour: red\n", refused=("known key (keys found: colour)", "--as")),
     WildConfig(
         name="half of the keys are known", content="learning_rate: 1.0e-4\nseed: 1\nruns: 3\nowner: me\n",
         refused=("is from an unsupported tool", "knows 2 of 4 keys", "runs, owner", "--as"),
@@ -294,7 +294,7 @@ def _of(kind: str, reason: str, **keys: Any) -> WildConfig:
         name=f"{kind} with {first}: {keys[first]}"[:60],
         content={**plain, **keys},
         kind=kind,
-        refused=(f"{first}: ", f"cannot be trained here: {reason}"),
+        refused=(f"{first}: ", f"cannot be used here: {reason}"),
     )
 
 
@@ -316,7 +316,7 @@ METHODS = (
     _of("axolotl", "filling in masked tokens", plugins=["axolotl.integrations.diffusion.DiffusionPlugin"]),
     _of("axolotl", "optimizers such as GaLore", optimizer="galore_adamw"),
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
-    _of("axolotl", "the trained parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
+    _of("axolotl", "the tokens to train on", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
     _of("llama_factory", "the template qwen2_vl does not match this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
@@ -325,8 +325,8 @@ METHODS = (
     _of("llama_factory", "training only some layers at a time", use_badam=True),
     _of("llama_factory", "optimizers such as GaLore", use_galore=True),
     _of("llama_factory", "the architecture in config.json", mixture_of_depths="convert"),
-    _of("peft", "all adapters are plain", rank_pattern={"q_proj": 4}),
-    _of("peft", "all adapters are plain", bias="all"),
+    _of("peft", "only plain adapters", rank_pattern={"q_proj": 4}),
+    _of("peft", "only plain adapters", bias="all"),
     _of("peft", _PLACE, init_lora_weights="eva"),
     WildConfig(
         name="peft with a pattern among names of target_modules",
@@ -457,7 +457,7 @@ resume_from_checkpoint: null
             "training.lr_scheduler_type": "cosine", "training.warmup_steps": 0.1, "training.mixed_precision": "bf16",
         },
         defaults="llama_factory",
-        told=("(from dataset_info.json)", "(per device; --processes N multiplies this number"),
+        told=("(from dataset_info.json)", "(the batch size of one device; --processes N multiplies it"),
     ),
     WildConfig(
         name="LLaMA-Factory: all weights on conversations, split by ZeRO 3 over 8 devices",
@@ -471,7 +471,7 @@ resume_from_checkpoint: null
                 "evaluation.eval_steps": 200, "evaluation.per_device_eval_batch_size": 1,
                 "checkpoint.save_total_limit": 3, "training.warmup_steps": 20},
         defaults="llama_factory",
-        told=("multiplied here by 8 devices",
+        told=("multiplied by --processes 8",
               "the DeepSpeed file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
     ),
     WildConfig(
@@ -545,7 +545,7 @@ resume_from_checkpoint: null
         beside=_list(talks={"file_name": "talks.jsonl", **_SHAREGPT}),
         values={**_FULL_VALUES, "data.path": "talks.jsonl", "task.loss_on": "completion", "data.packing": True,
                 "model.dtype": "bfloat16", "training.effective_batch_size": 4},
-        defaults="llama_factory", told=("the last turn of each conversation", "packed rows of several documents in"),
+        defaults="llama_factory", told=("the last turn of each conversation", "a number of packed rows in"),
     ),
     WildConfig(
         name="LLaMA-Factory: what is held out decides when to stop",
@@ -610,8 +610,8 @@ warmup_steps: 0
         },
         defaults="llama_factory",
         told=("dataset: sheep, more (not supported: the dataset_info.json that lists this data set was not found",
-              "template: qwen3 (always so here: this is the model's own chat template, which is used",
-              "not in the file: the training data; set data.path"),
+              "template: qwen3 (always the case: this is the model's own chat template, which is used",
+              "the file does not name the training data; set data.path"),
     ),
     WildConfig(
         name="LLaMA-Factory: data sets of the hub by their names",
@@ -646,8 +646,8 @@ warmup_steps: 0
         for name, keys, entry, words in (
             ("two kinds of rows", {}, _SHAREGPT | {"columns": {"messages": "talk"}},
              ("dataset: ", "the data sets differ in columns, splits or number of rows")),
-            ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: its rows are pref",)),
-            ("images in its list", {}, {"columns": {"images": "images"}}, ("its rows have images",)),
+            ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: the rows are pref",)),
+            ("images in its list", {}, {"columns": {"images": "images"}}, ("the rows have images",)),
             ("a name that its list does not have", {"dataset": "sheap"}, {},
              ("dataset_info.json has no data set 'sheap'", "sheep")),
             ("sources mixed by chance", {"mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"}, {},
@@ -660,7 +660,7 @@ warmup_steps: 0
             ("new tokens", {"add_special_tokens": "<a>,<b>", "resize_vocab": True}, {},
              ("add_special_tokens: ", "--without add_special_tokens")),
             ("a template that is not here", {"template": "default"}, {},
-             ("template: default cannot be trained here", "--without template")),
+             ("template: default cannot be used here", "--without template")),
             ("the template of another model", {"template": "qwen", "model_name_or_path": "Qwen/Qwen2-7B-Instruct"}, {},
              ("the template qwen does not match this model",)),
             ("thoughts that are not learnt",
@@ -671,7 +671,7 @@ warmup_steps: 0
             ("OFT", {"finetuning_type": "oft", "oft_block_size": 32}, {}, ("finetuning_type: oft",)),
             ("FP8", {"fp8": True, "fp8_backend": "torchao"}, {}, ("fp8: true", "no FP8")),
             ("a number of rows held out", {"val_size": 200}, {},
-             ("val_size: 200", "the number counts rows of all data sets")),
+             ("val_size: 200", "a number of rows can only be held out")),
             ("both kinds of what is learnt", {"mask_history": True, "train_on_prompt": True}, {}, ("mask_history: ",)),
             ("tensor parallelism", {"tensor_model_parallel_size": 2}, {}, ("tensor_model_parallel_size: 2",)),
         )
@@ -828,7 +828,7 @@ special_tokens:
             "evaluation.eval_steps": 0.25, "checkpoint.save_steps": 0.25, "training.weight_decay": 0,
         },
         told=("special_tokens: {\"pad_token\": \"<pad>\"} (not needed: padding is excluded from the loss",
-              "in the other tool; for the same 32,768 tokens per step, set it to 32,768 / tokens per document",
+              "in the other tool; for 32,768 tokens per step, divide 32,768 by the tokens per document",
               "data.max_length = 4096 (a longer text is split into several rows)"),
     ),
     WildConfig(
@@ -845,7 +845,7 @@ special_tokens:
                 "data.text_column": "conversations", "data.split": "train_sft", "training.effective_batch_size": 8,
                 "training.mixed_precision": "bf16"},
         defaults="axolotl", told=("at most 100: for a run of 3,334 steps or more, set training.warmup_steps = 100",
-                                  "longer rows are truncated; axolotl drops them"),
+                                  "longer rows are truncated, but axolotl drops them"),
     ),
     WildConfig(
         name="axolotl: all weights and whole conversations, split by FSDP 2",
@@ -861,7 +861,7 @@ special_tokens:
                 "task.type": "chat", "task.loss_on": "all", "data.path": "hub:org/talks",
                 "training.optim": "adamw_torch_fused", "data.max_length": 1024,
                 "training.gradient_checkpointing": True, "distributed.strategy": "fsdp"},
-        defaults="axolotl", told=("chat_template: tokenizer_default (always so here: this is the model's own",),
+        defaults="axolotl", told=("chat_template: tokenizer_default (always the case: this is the model's own",),
     ),
     WildConfig(
         name="axolotl: FSDP 1, whose parts stay on the host",
@@ -882,7 +882,7 @@ special_tokens:
         values={**_LORA_VALUES, "task.type": "causal_lm", "data.path": "a.jsonl",
                 "distributed.strategy": "deepspeed-3", "training.effective_batch_size": 16,
                 "training.warmup_steps": 0.1},
-        defaults="axolotl", told=("(zero3.json: zero_optimization", "multiplied here by 4 devices"),
+        defaults="axolotl", told=("(zero3.json: zero_optimization", "multiplied by --processes 4"),
     ),
     WildConfig(
         name="axolotl: a stream of texts",
@@ -893,7 +893,7 @@ special_tokens:
                 "training.max_steps": 1000, "data.path": "hub:org/web", "data.name": "en", "data.text_column": "body",
                 "task.type": "causal_lm", "data.streaming": True, "data.max_length": 1024, "tuning.method": "full",
                 "training.warmup_steps": 30},
-        defaults="axolotl", told=("several rows; axolotl truncates it", "3 % of all steps, at most 100"),
+        defaults="axolotl", told=("several rows, but axolotl truncates it", "3 % of all steps, at most 100"),
     ),
     WildConfig(
         name="axolotl: a stream that is named in one word",
@@ -957,7 +957,7 @@ special_tokens:
              ("liger_use_token_scaling: true", "the loss is always cross entropy")),
             ("a plugin of its own", {"plugins": ["mine.Plugin"]}, {}, ("plugins: ", "the effect of custom code")),
             ("a template that is not here", {"chat_template": "mistral_v3_tekken"}, {},
-             ("chat_template: mistral_v3_tekken cannot be trained here", "--without chat_template")),
+             ("chat_template: mistral_v3_tekken cannot be used here", "--without chat_template")),
             ("arguments of a template", {"chat_template_kwargs": {"enable_thinking": False}}, {},
              ("chat_template_kwargs: ",)),
             ("the end of the last turn only", {}, {"train_on_eos": "last"}, ("unsupported keys: train_on_eos",)),
@@ -1013,7 +1013,7 @@ PUBLIC = (
         content={**_MIXTRAL, "bf16": "auto", "fp16": False, "deepspeed": "zero3.json"},
         beside={"zero3.json": json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})},
         values={**_MIXTRAL_VALUES, "training.mixed_precision": "bf16", "distributed.strategy": "deepspeed-3"},
-        defaults="axolotl", told=("bf16: auto (not needed: this key is auto, and another key sets a value)",),
+        defaults="axolotl", told=("bf16: auto (not needed: this key is auto, so the value of another key is used)",),
     ),
     WildConfig(
         name="axolotl: an adapter that trains further",
@@ -1021,8 +1021,8 @@ PUBLIC = (
                  "loraplus_lr_ratio": 4},
         values={"model.model_name_or_path": "out/first", "tuning.method": "lora", "training.learning_rate": 2e-4,
                 "task.type": "chat", "data.path": "hub:org/talks", "tuning.loraplus_lr_ratio": 4},
-        defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter keeps its own value)",
-                                  "base_model: org/m (not needed: the adapter's adapter_config.json"),
+        defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter sets this value)",
+                                  "base_model: org/m (not needed: the base model is read from"),
     ),
     WildConfig(
         name="LLaMA-Factory: an adapter that trains further",
@@ -1040,7 +1040,7 @@ PUBLIC = (
     ),
     WildConfig(
         name="LLaMA-Factory: several adapters", content={**_SFT, "adapter_name_or_path": "a, b", "lora_rank": 8},
-        refused=("adapter_name_or_path: a, b cannot be trained here: a run starts from one adapter",),
+        refused=("adapter_name_or_path: a, b cannot be used here: a run can start from only one adapter",),
     ),
     WildConfig(
         name="LLaMA-Factory v1 train_lora.yaml: an adapter that trains further, and a template of its own",
@@ -1067,14 +1067,14 @@ PUBLIC = (
         content={**_SFT, "dataset": "sheep", "val_size": 200}, beside=_list(sheep={"file_name": "sheep.json"}),
         values={**_SFT_VALUES, "data.path": "sheep.json", "data.split": "train[200:]",
                 "data.eval_split": "train[:200]"},
-        defaults="llama_factory", told=("the first rows, not random ones",),
+        defaults="llama_factory", told=("the first rows are held out, not random ones",),
     ),
     WildConfig(
         name="LLaMA-Factory: a text in blocks", content={**_SFT, "stage": "pt", "cutoff_len": 512, "lora_rank": 8},
         values={"model.model_name_or_path": "org/m", "task.type": "causal_lm", "tuning.method": "lora", "tuning.r": 8,
                 "tuning.lora_alpha": 16, "data.max_length": 512, "data.packing": True},
         defaults="llama_factory",
-        told=("several rows; LLaMA-Factory cuts all texts into blocks", "the same 4,096 tokens per step"),
+        told=("several rows, but LLaMA-Factory cuts all texts into blocks", "for 4,096 tokens per step"),
     ),
     WildConfig(
         name="axolotl: a number of rows is held out of a split",
@@ -1086,13 +1086,13 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 cannot be imported: the number counts rows of all data sets; set data.split",),
+        refused=("val_set_size: 64 cannot be imported: a number of rows can only be held out",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
         content={**_LORA, "datasets": [_TALKS], "shuffle_merged_datasets": False},
         values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks"},
-        defaults="axolotl", told=("shuffle_merged_datasets: false (always so here",),
+        defaults="axolotl", told=("shuffle_merged_datasets: false (always the case",),
     ),
     WildConfig(
         name="axolotl: adapters on some layers",
@@ -1105,7 +1105,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: adapters on some layers, all of each",
         content={**_LORA, "peft_layers_to_transform": [0], "datasets": [_TALKS]},
-        refused=("peft_layers_to_transform: ", "lora_target_modules must list names one by one"),
+        refused=("peft_layers_to_transform: ", "lora_target_modules must be a list of module names"),
     ),
     WildConfig(
         name="peft: adapters on some layers, by a pattern",
@@ -1135,11 +1135,11 @@ PUBLIC = (
                 "data.path": "hub:org/web", "task.type": "causal_lm", "data.streaming": True, "data.packing": True,
                 "data.max_length": 2048, "training.effective_batch_size": 4, "tuning.method": "full",
                 "training.warmup_steps": 100},
-        defaults="axolotl", told=("rows that overlap by up to 256 tokens", "the same 8,192 tokens per step"),
+        defaults="axolotl", told=("rows that overlap by up to 256 tokens", "for 8,192 tokens per step"),
     ),
     WildConfig(
         name="axolotl: attention in 8 bits", content={**_MIXTRAL, "attn_implementation": "fp8"},
-        refused=("attn_implementation: fp8 cannot be trained here: 8-bit attention",),
+        refused=("attn_implementation: fp8 cannot be used here: 8-bit attention",),
     ),
     WildConfig(
         name="axolotl pythia and others: the older name of special tokens",
@@ -1174,7 +1174,7 @@ PUBLIC = (
                  "eos_token": "<|im_end|>", "packing": True, "packing_strategy": "ffd"},
         values={**_HANDBOOK_VALUES, "data.path": "hub:org/a, hub:org/b", "data.weights": "0.5, 1",
                 "data.eval_fraction": 0.1, "data.packing": True},
-        defaults="trl", told=("eos_token: <|im_end|> (always so here: the chat template writes this",), planned=False,
+        defaults="trl", told=("eos_token: <|im_end|> (always the case: the chat template writes this",), planned=False,
     ),
     WildConfig(
         name="alignment-handbook of 2023: shares by name",
@@ -1240,7 +1240,7 @@ use_liger: false
                 "evaluation.eval_steps": 100, "checkpoint.save_steps": 0.5, "training.num_train_epochs": 2,
                 "training.effective_batch_size": 16, "training.warmup_steps": 0.1, "model.kernels": "none",
                 "data.eval_split": "test", "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl", told=("the split that TRL evaluates on", "a longer text is split into several rows here"),
+        defaults="trl", told=("the split that TRL evaluates on", "here a longer text is split into several rows"),
     ),
     WildConfig(
         name="TRL: a list of data sets, which is not axolotl's",
@@ -1278,7 +1278,7 @@ per_device_train_batch_size: 2
                 "tuning.lora_alpha": 16, "tuning.lora_dropout": 0.1, "tuning.target_modules": "all-linear",
                 "tuning.use_rslora": True, "data.packing": True, "data.max_length": 4096,
                 "training.effective_batch_size": 2, "task.loss_on": "all"},
-        defaults="trl", told=("the batch size counts documents here, but packed rows of several documents in",),
+        defaults="trl", told=("the batch size is a number of documents here, but a number of packed rows in",),
     ),
     WildConfig(
         name="TRL: adapters whose layers are not named",
@@ -1390,7 +1390,7 @@ gradient_accumulation_steps: 2
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.packing": False,
                 "distributed.strategy": "deepspeed-3", "distributed.processes": 2, "training.effective_batch_size": 16,
                 "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl", told=("per device in the file, multiplied here by 2 devices",),
+        defaults="trl", told=("the batch size of one device in the file, multiplied by --processes 2",),
     ),
     WildConfig(
         name="TRL: a launch file beside it",
@@ -1403,7 +1403,7 @@ gradient_accumulation_steps: 2
     ),
     _of("trl", "the start of a long row is kept", truncation_mode="keep_end"),
     _of("trl", "texts end with the tokenizer's own", eos_token="<|im_end|>"),
-    _of("trl", "only cosine_with_min_lr and warmup_stable_decay take arguments", lr_scheduler_kwargs={"num_cycles": 2}),
+    _of("trl", "only the schedules cosine_with_min_lr and", lr_scheduler_kwargs={"num_cycles": 2}),
     _of("trl", "the only supported optimizer arguments", optim_args="betas=0.9"),
     _of("trl", "one optimizer updates all", optim_target_modules=["attn"]),
     _of("trl", "adapters are trained on 16-bit", load_in_8bit=True),
@@ -1419,7 +1419,7 @@ gradient_accumulation_steps: 2
     WildConfig(
         name="TRL: data that is prepared already",
         content={"model_name_or_path": "org/m", "dataset_kwargs": {"skip_prepare_dataset": True}, "packing": False},
-        refused=("dataset_kwargs.skip_prepare_dataset: true cannot be trained here",),
+        refused=("dataset_kwargs.skip_prepare_dataset: true cannot be used here",),
     ),
     WildConfig(
         name="TRL: the template of another model",
@@ -1532,12 +1532,12 @@ same_network: true
 """,
         values={"distributed.strategy": "ddp", "distributed.processes": 2, "distributed.nodes": 2,
                 "distributed.rendezvous": "10.0.0.1:29500", "training.mixed_precision": "bf16"},
-        told=("set on each further machine with `tui-trainer join --node-rank`",),
+        told=("run `tui-trainer join --node-rank` on each further machine",),
     ),
     WildConfig(
         name="accelerate: numbers of 8 bits",
         content='distributed_type: "NO"\nmixed_precision: fp8\nfp8_config: {backend: TE, fp8_format: E4M3}\n',
-        refused=("mixed_precision: fp8 cannot be trained here: 8-bit training",),
+        refused=("mixed_precision: fp8 cannot be used here: 8-bit training",),
     ),
     WildConfig(
         name="accelerate: a Mac",
@@ -1556,13 +1556,13 @@ same_network: true
         content={"distributed_type": "FSDP", "num_processes": 8, "num_machines": 1, "fsdp_config": {"fsdp_version": 2},
                  "parallelism_config": {"parallelism_config_cp_size": 4, "parallelism_config_dp_shard_size": 2,
                                         "parallelism_config_tp_size": 1}},
-        refused=("parallelism_config.parallelism_config_cp_size: 4 cannot be trained here: each process",),
+        refused=("parallelism_config.parallelism_config_cp_size: 4 cannot be used here: each process",),
     ),
     WildConfig(
         name="accelerate: Megatron",
         content={"distributed_type": "MEGATRON_LM", "num_processes": 8,
                  "megatron_lm_config": {"megatron_lm_tp_degree": 2}},
-        refused=("distributed_type: MEGATRON_LM cannot be trained here",),
+        refused=("distributed_type: MEGATRON_LM cannot be used here",),
     ),
 )  # fmt: skip
 
@@ -1575,13 +1575,13 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
                 "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
                 "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
-        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size counts documents here"),
+        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size is a number of documents"),
     ),
     WildConfig(
         name="run_clm: the tokenizer of another model",
         content={"model_name_or_path": "org/m", "tokenizer_name": "org/other", "train_file": "a.txt",
                  "block_size": 128},
-        refused=("tokenizer_name: org/other cannot be trained here: the tokenizer and config.json must be",),
+        refused=("tokenizer_name: org/other cannot be used here: the tokenizer and config.json must be",),
     ),
     WildConfig(
         name="run_summarization: an input and its summary",
@@ -1598,7 +1598,7 @@ ARGUMENTS = (
         name="run_translation: the languages of a translation",
         content={"model_name_or_path": "org/t5", "train_file": "a.json", "source_lang": "en", "target_lang": "ro",
                  "max_source_length": 128, "do_train": True},
-        refused=("source_lang: en cannot be trained here", "target_lang: ro cannot be trained here"),
+        refused=("source_lang: en cannot be used here", "target_lang: ro cannot be used here"),
     ),
     WildConfig(
         name="TrainingArguments of version 4 with adafactor, which wins over optim",
@@ -1633,17 +1633,17 @@ ARGUMENTS = (
         content="model_name: org/m\nloss: cross_entropy\nbatch_size: 4\nepochs: 3\nlr: 5.0e-5\nuse_qlora: false\n",
         values={"model.model_name_or_path": "org/m", "training.effective_batch_size": 4,
                 "training.num_train_epochs": 3, "training.learning_rate": 5e-5},
-        told=("loss: cross_entropy (always so here",),
+        told=("loss: cross_entropy (always the case",),
     ),
     _of("training_script", "on 4-bit weights, only adapters", use_qlora=True, use_lora=False),
     _of("training_script", "the tokenizer and config.json must be", tokenizer="org/other"),
-    _of("peft", "all adapters are plain", velora_config={"rank": 1}),
+    _of("peft", "only plain adapters", velora_config={"rank": 1}),
     _of("peft", "only plain LoRA is supported", use_something_new=True),
     WildConfig(
         name="DeepSpeed's JSON with Adam of another kind",
         content={"zero_optimization": {"stage": 2}, "train_batch_size": 8, "gradient_clipping": 1.0,
                  "optimizer": {"type": "Adam", "params": {"lr": 1e-4, "adam_w_mode": False}}},
-        refused=("optimizer.params.adam_w_mode: false cannot be trained here",),
+        refused=("optimizer.params.adam_w_mode: false cannot be used here",),
     ),
 )  # fmt: skip
 
@@ -1683,11 +1683,11 @@ learning_rate = 1e-4
     ),
     WildConfig(
         name="TOML of nobody's", content='[flock]\nsheep = 3\n', file="flock.toml",
-        refused=("is TOML of another tool, which is not supported (flock)",),
+        refused=("is a TOML file of an unsupported tool (keys found: flock)",),
     ),
     WildConfig(
         name="TOML of this program", content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n', file="mine.toml",
-        refused=("is TOML, which needs no import", "tui-trainer plan mine.toml"),
+        refused=("is already a config of tui-trainer", "tui-trainer plan mine.toml"),
     ),
 )  # fmt: skip
 

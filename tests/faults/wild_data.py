@@ -114,7 +114,7 @@ TEXTS = (
     ),
     Wild(
         name="two texts, neither the longer", content=[{"title": "Many sheep", "notes": "One sang."}],
-        refused=("several columns could be the text", "set data.text_column to one of them: title, notes"),
+        refused=("several columns could be the text", "set data.text_column to one of title, notes"),
     ),
     Wild(
         name="dialogs of strings beside a title", content=[{"title": STORY, "dialogs": ["Sheep?", "None."]}],
@@ -397,7 +397,7 @@ LABEL_FORMS = (
     labelled("labels with slashes, several named", "a/b", "b/c", "a/c", file="rows.csv",
              learnt=("a, b", "b, c", "a, c"), settings=MANY, notes=("separated by '/'",)),
     labelled("one label a row, several named", "red", "green", "red", file="rows.csv", learnt=("red", "green", "red"),
-             settings=MANY, notes=("several labels; several labels would be separated by ','",)),
+             settings=MANY, notes=("several labels; labels in a row would be separated by ','",)),
     labelled("labels with semicolons", "a;b", "a", "b", file="rows.csv", refused=("several labels", "split the")),
     labelled("labels with commas", "a, b", "a", "b", column="category", file="rows.csv", refused=("several labels",)),
     labelled("names with commas", "York, England", "Ghent, Belgium", file="rows.csv",
@@ -436,7 +436,7 @@ LABEL_FORMS = (
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
              learnt=("Positive", "positive", "negative"), notes=("'Positive' and 'positive' are different classes",)),
     *(labelled(f"labels that look alike, {what}", *names, file="rows.csv", learnt=names,
-               notes=("are different classes: use one spelling if they are the same",))
+               notes=("are different classes; if they mean the same, use one spelling",))
       for what, names in {
           "composed": ("caf\u00e9", "cafe\u0301", "tea"), "unseen": ("pos", "pos\u200b", "neg"),
           "wide": ("a", "\uff41", "b"),
@@ -543,7 +543,7 @@ ANSWERED = (
              "Sing. -> La", settings=ANSWERS, notes=("not read: system, history",)),
     answered("SQuAD with several answers", {"question": "Where?", "context": "In Paris.",
              "answers": {"text": ["Paris", "in Paris"], "answer_start": [3, 0]}}, f"{CONTEXT} -> Paris",
-             settings=ANSWERS, notes=("2 rows have several answers in 'answers'; the first is used",)),
+             settings=ANSWERS, notes=("2 rows have several answers in 'answers'; the first one of each row is used",)),
     answered("SQuAD as pandas writes it", {"question": "Where?", "context": "In Paris.",
              "answers": "{'text': ['Paris'], 'answer_start': [3]}"}, f"{CONTEXT} -> Paris", settings=ANSWERS),
     answered("SQuAD as numpy prints it", {"question": "Where?",
@@ -554,11 +554,11 @@ ANSWERED = (
     answered("a context in parts", {"question": "Where?", "context": ["One.", "Two."], "answer": "x"},
              refused=("'context' is a list",), settings=ANSWERS),
     answered("several summaries", {"document": "Long.", "summary": ["Short.", "Brief."]}, "Long. -> Short.",
-             notes=("the first is used",)),
+             notes=("the first one of each row is used",)),
     answered("a list that is to be written", {"input": "a b", "output": '["a", "b"]'}, 'a b -> ["a", "b"]'),
     answered("article and highlights", {"article": "Long.", "highlights": "Short.", "id": "1"}, "Long. -> Short."),
     answered("a translation", {"translation": {"de": "ja", "en": "yes"}}, "ja -> yes",
-             notes=("the input is 'de' of rows.jsonl, the answer 'en'",)),
+             notes=("the input is 'de' of rows.jsonl; the answer is 'en'",)),
     Wild(name="languages in another order", model="text to text", task="seq2seq", learnt=("ja -> yes", "nein -> no"),
          content=[{"translation": {"de": "ja", "en": "yes"}}, {"translation": {"en": "no", "de": "nein"}}]),
     answered("a translation as pandas writes it", {"translation": "{'de': 'ja', 'en': 'yes'}"}, "ja -> yes",
@@ -921,13 +921,13 @@ SEPARATED_FILES = (
     ),
     labelled("blank lines", FLAT.replace("\n", "\n\n")),
     not_read(
-        "a CSV without a header", '5,"great film"\n1,"dull film"\n', "rows.csv", "the first line is no header: '5'",
+        "a CSV without a header", '5,"great film"\n1,"dull film"\n', "rows.csv", "the first line is not a header",
         "text,label",
         where="rows.csv, line 1",
     ),
     not_read(
         "a CSV without a header, with labels", "pos,great film\nneg,dull film\npos,fine film\n", "rows.csv",
-        "the first line is no header: 'pos'",
+        "not a header, because 'pos'",
     ),
     not_read("a comment above the header", "# made in May\ntext,label\na,b\n", "rows.csv", "a comment instead of"),
     not_read(
@@ -958,7 +958,7 @@ SEPARATED_FILES = (
     labelled(
         "rows of new classes within two lone quotes", FLAT + '"more hay,none\nhay of 5",pos\n',
         learnt=("good hay -> pos", "bad hay -> neg", "more hay,none\nhay of 5 -> pos"),
-        notes=("line 4: a text in double quotes ends on line 5; without the quotes each of its lines would be a row",),
+        notes=("line 4: a text in double quotes ends on line 5; without the quotes, each of its lines would",),
     ),
     labelled(
         "texts of several lines with commas", FLAT + '"more, dry\nhay",pos\n"more\nhay",pos\n',
@@ -969,12 +969,12 @@ SEPARATED_FILES = (
         learnt=("hay -> 1", "grass -> 2", "corn -> 1", "straw -> 2", "hay for 5,000\nsheep -> 2"),
     ),
     not_read(
-        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "NUL byte at offset 25", where="line 3"
+        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "NUL byte at byte offset 25", where="line 3"
     ),
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
     not_read("Latin-1", "text\ncaf\xe9\n".encode("latin-1"), "rows.csv", "Latin-1", "iconv", where="rows.csv, line 2"),
-    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save it as CSV"),
+    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save the file"),
     not_read("a web page under the name .csv", "<!DOCTYPE html>\n<html>\n", "rows.csv", "a web page"),
     not_read(
         "a pointer of Git LFS", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "rows.csv",
@@ -1567,7 +1567,7 @@ KNOWN = (
         name="sentiment140 without a header", file="tweets.csv",
         content='"0","1467","Mon Apr 06","NO_QUERY","ann","no sheep"\n"4","1468","Mon Apr 06","NO_QUERY","bo","a"\n',
         model="encoder",
-        refused=("the first line is no header",),
+        refused=("the first line is not a header",),
     ),
 )  # fmt: skip
 
@@ -1791,7 +1791,7 @@ FORMS_OF_CONVERSATIONS = (
             "context": "A farm.",
             "answers": {"text": ["None.", "No sheep."], "answer_start": [0, 1]},
         },
-        reads=("A farm.\n\nSheep?",), notes=("the answers in 'answers' (the first of several)",),
+        reads=("A farm.\n\nSheep?",), notes=("the answers in 'answers' (the first answer of each row)",),
     ),
     _chat("a completion as a list of one", {"prompt": "Sheep?", "completion": ["None."]}),
     Wild(
@@ -1857,16 +1857,16 @@ UNREADABLE_CONVERSATIONS = (
     ),
     _no_chat(
         "unknown roles", {"id": "a", "messages": [_turn("narrator", "Sheep."), ANSWER]},
-        "the role of message 1 is 'narrator'", "known roles: system, user, assistant, tool",
+        "the role 'narrator' of message 1", "known roles: system, user, assistant, tool",
     ),
     _no_chat(
         "speakers by name", {"id": "a", "conversation": [{"speaker": "Ann", "text": "Sheep?"}]},
-        "the role of message 1 is 'Ann'",
+        "the role 'Ann' of message 1",
     ),
     _no_chat(
         "a number as content",
         {"id": "a", "conversations": [{"from": "human", "value": "Sheep?"}, {"from": "gpt", "value": 0}]},
-        "the content of message 2 is a number", "write it as a string",
+        "the content of message 2 is a number", "write the value as a string",
     ),
     Wild(
         name="numpy's list in a CSV", file="rows.csv", content=_csv("messages", f"[{USER}\n {ANSWER}]"),
@@ -1976,7 +1976,7 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="two columns of conversations", content=[{"id": "a", "first": [USER, ANSWER], "second": [USER, ANSWER]}],
-        refused=("several columns hold conversations", "set data.text_column to one of them: first, second"),
+        refused=("several columns hold conversations", "set data.text_column to one of first, second"),
     ),
     # Answers
     *(
@@ -2042,7 +2042,7 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="KTO in a CSV", file="rows.csv",
-        refused=("the column 'label' is false: the answer is marked as bad",), where="rows.csv, line 3",
+        refused=("the column 'label' is false, which marks the answer as bad",), where="rows.csv, line 3",
         content="question,answer,label\nSheep?,None.,True\nSheep?,Many.,False\n",
     ),
     Wild(
@@ -2106,7 +2106,7 @@ NO_CONTENT_BESIDE_CALLS = _each(
 )
 _THOUGHT = "<think>One, two.</think>None."
 _NO_WRITE = "omits"
-_ONCE = "special tokens of the tokenizer at the beginning or end already: these tokens are not added again"
+_ONCE = "special tokens of the tokenizer at the beginning or end; these tokens are not added again"
 
 TEMPLATES = (
     # What a template has no place for.
@@ -2299,7 +2299,7 @@ TEMPLATES = (
         name="conversation that spells the tokens of its template",
         content=_rendered(_says("user", "<bos>Sheep?<eos>"), _says("assistant", "None.<eos>")),
         template="{{ bos_token }}" + PLAIN.replace("{{ m.content }}", "{{ m.content }}{{ eos_token }}"),
-        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain the names of special tokens",),
+        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain names of special tokens",),
     ),
 )  # fmt: skip
 
@@ -2344,7 +2344,7 @@ FILES_AND_VALUES = (
     ),
     Wild(
         name="answers with scores", content=[{"question": "Why?", "answers": ALTERNATIVES}],
-        refused=("the column 'answers' has 2 answers", "keep the one to train on"),
+        refused=("the column 'answers' has 2 answers", "keep only the right answer"),
     ),
     Wild(
         name="answers with scores for T5", model="text to text",
@@ -2354,7 +2354,7 @@ FILES_AND_VALUES = (
     Wild(
         name="answers with their places",
         content=[{"question": "Why?", "answers": PLACED}] * 2,
-        task="chat", learnt=("A.",) * 2, notes=("the first of several",),
+        task="chat", learnt=("A.",) * 2, notes=("the first answer of each row",),
     ),
     *(
         Wild(
@@ -2452,7 +2452,7 @@ FILES_AND_FOLDERS = (
     Wild(
         name="a context of titles and sentences", model="decoder", template=PLAIN,
         content=[{"question": "Who?", "answer": "Ann", "context": {"title": ["T"], "sentences": [["One.", "Two."]]}}],
-        refused=("a part that is not text", 'write it as one text: "T One. Two."'),
+        refused=("a part that is not text", 'write one text: "T One. Two."'),
     ),
     # CoNLL under other names, with other separators, numbers and no blank lines.
     Wild(
@@ -2468,12 +2468,12 @@ FILES_AND_FOLDERS = (
     Wild(
         name="numbered words with two levels of entities", file="train.tsv", model="encoder",
         content="#\thttp://a [1]\n1\tAnn\tB-PER\tO\n2\tsings\tO\tO\n\n#\tb\n1\tPaul\tB-PER\tB-OTH\n2\tsings\tO\tO\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read, nor is column 4",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("columns that are not read: 1, 4",),
     ),
     Wild(
         name="numbered words with parts of speech", file="a.conll", model="encoder",
         content="1 Ann NN B-PER\n2 sings VB O\n\n1 Paul NN B-PER\n2 sings VB O\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("nor is column 3",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("columns that are not read: 1, 3",),
     ),
     Wild(
         name="a word with a blank", file="a.conll", model="encoder", content="Ann B-PER\nsings O\nNew York B-LOC\n",
@@ -2559,8 +2559,8 @@ FILES_AND_FOLDERS = (
         name="one question beyond the length, and one turn without weight",
         content=[{"messages": LONG_ASKED}, {"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}, {"messages": TURNS}],
         task="chat", learnt=("None.",),
-        notes=("1 row is skipped: no token to train on within the first 128 tokens", "with 256 tokens, 1 of 1 rows",
-               "1 row is skipped: no token to train on"),
+        notes=("1 row is skipped, because no token to train on is within the first 128", "with 256 tokens, 1 of 1 rows",
+               "1 row is skipped, because no token is trained on"),
     ),
 )  # fmt: skip
 
@@ -2624,12 +2624,12 @@ ROWS_AND_COLUMNS = (
     ),
     _not(
         "another text in row 101", [{"review": "a", "label": str(n % 2)} for n in range(100)]
-        + [{"review": "b", "text": "c", "label": "1"}] * 2, "from this row on, data.text_column would be 'text'",
+        + [{"review": "b", "text": "c", "label": "1"}] * 2, "'text' would be data.text_column",
         where="line 101 (2 times, also 102)",
     ),
     _not(
         "other tags in row 101", [{"tokens": ["a", "b"], "pos_tags": ["X", "Y"]}] * 100
-        + [{"tokens": ["a", "b"], "pos_tags": ["X", "Y"], "ner_tags": ["O", "O"]}], "would be 'ner_tags'",
+        + [{"tokens": ["a", "b"], "pos_tags": ["X", "Y"], "ner_tags": ["O", "O"]}], "'ner_tags' would be data.",
         where="line 101",
     ),
     _not(
@@ -2638,7 +2638,7 @@ ROWS_AND_COLUMNS = (
     ),
     _not(
         "another text in row 101 of texts", [{"content": "A."}] * 100 + [{"content": "A.", "text": "B."}],
-        "from this row on, the text would be in the column 'text'", where="line 101", model="decoder",
+        "from this row on, the text would be read from the column", where="line 101", model="decoder",
     ),
     Wild(
         name="a column in row 101 that is not read", content=[*FEW, {"text": "b", "label": "1", "note": "hi"}],
@@ -2712,7 +2712,7 @@ ROWS_AND_COLUMNS = (
     _not("a prompt of several texts", {"prompt": ["Sheep?", "Goats?"], "completion": "None."}, "a list of 2 texts",
          '"Sheep? Goats?"', model="decoder"),
     _not("a turn without a role", {"messages": [{"content": "Sheep?"}, ANSWER]}, "message 1 has no role",
-         "add a role: system, user", model="decoder"),
+         "add one of the roles system, user", model="decoder"),
     # Tools.
     _chat("Anthropic's parts", {"messages": [
         USER, _turn("assistant", [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."},
@@ -2732,7 +2732,7 @@ ROWS_AND_COLUMNS = (
         {"from": "gpt", "value": "None."}], "tools": json.dumps(_TOOLS)},
         learnt=f"{_CALLED} | None.",
         reads=('<|im_start|>system\nCall <tools>[count]</tools>.<|im_end|>', 'user\n<tool_response>\n{"n": 0}\n</tool'),
-        notes=("2 rows already have tools in the system turn",)),
+        notes=("2 rows have tools in the system turn already",)),
     _not("arguments that are code", {"messages": [USER, _turn("assistant", "", tool_calls=[
          {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are not a JSON object: 'print(1)'",
          '{"code": "1 + 1"}', model="decoder"),
@@ -2779,7 +2779,7 @@ ROWS_AND_COLUMNS = (
                               ("decoder", "an object with title, sentences"))
     ),
     _not("an answer that is blank", {"question": "Who?", "context": "It is Ann.", "answers": {"text": [""],
-         "answer_start": [0]}}, "an answer in 'answers' is blank", "an empty list []"),
+         "answer_start": [0]}}, "an answer in the column 'answers' is blank", "an empty list []"),
     _not("TriviaQA as the hub has it", {"question": "Who?", "entity_pages": {"wiki_context": ["It is Ann."]},
          "answer": {"value": "Ann", "aliases": []}}, "no column holds the context", "data.text_pair_column"),
     # Spans.
@@ -2862,7 +2862,7 @@ PUBLISHED = (
     _learns("cosmopedia", {"prompt": "Write about sheep.", "text_token_length": 3, "text": "Many sheep.",
             "seed_data": "a", "format": "b", "audience": "c"}, "causal_lm", "Many sheep.", notes=("prompt",)),
     _not("github-code", {"code": "def f():\n    return 1\n", "repo_name": "a/b", "path": "f.py", "language": "Python",
-         "license": "mit", "size": 20}, "set data.text_column to one of them: code", model="decoder"),
+         "license": "mit", "size": 20}, "set data.text_column to one of code", model="decoder"),
     _learns("cc_news", {"title": "Many sheep", "text": "There are sheep.", "domain": "d", "date": "x",
             "description": "About many sheep", "url": "u"}, "causal_lm", "There are sheep.", notes=("description",)),
     _learns("OpenHermes-2.5", {"custom_instruction": None, "conversations": SHAREGPT, "source": "x", "category": "y"},

@@ -19,7 +19,7 @@ HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n\u202e"
 
 def test_training_runs_on_the_gpu_if_torch_can_use_it_and_else_on_the_cpu_with_a_reason(machine, gpu):
     found = diagnose(machine(gpus=(gpu(),)))
-    assert (found.device, found.device_reason, found.gpu_reason) == ("cuda", "GPU 0, NVIDIA H200", "the only one")
+    assert (found.device, found.device_reason, found.gpu_reason) == ("cuda", "GPU 0, NVIDIA H200", "the only GPU")
     assert found.gpu.card.title == "H200 SXM" and found.gpu.abilities.bf16 and found.problems == ()
     for hardware, reason in (
         (machine(), "no NVIDIA GPU"),
@@ -49,7 +49,7 @@ def test_gpus_that_are_lost_hidden_or_not_served_by_torch_are_not_chosen(machine
     old = gpu(0, name="Tesla P40", capability=(6, 1), memory_free_bytes=139 * GIB)
     both = machine(gpus=(old, gpu(1, memory_free_bytes=100 * GIB)), torch_cuda=(13, 0))
     found = diagnose(both)
-    assert (found.device, found.gpu.index, found.gpu_reason) == ("cuda", 1, "the only usable one")
+    assert (found.device, found.gpu.index, found.gpu_reason) == ("cuda", 1, "the only usable GPU")
     assert [gpu.index for gpu in cards_for(both, both.gpus[1])] == [1]
     found = diagnose(both, 0)
     assert (found.device, found.gpu.index) == ("cpu", 0) and "cannot use GPU 0" in found.device_reason
@@ -65,7 +65,7 @@ def test_gpus_that_are_lost_hidden_or_not_served_by_torch_are_not_chosen(machine
     for index in (3, -1):
         with pytest.raises(InputError, match=r"no GPU .*GPUs here: 0, 1, 2"):
             diagnose(machine(gpus=cards), index)
-        with pytest.raises(InputError, match="this machine has none"):
+        with pytest.raises(InputError, match="this machine has no GPU"):
             diagnose(machine(), index)
 
 

@@ -73,8 +73,8 @@ def test_memory_and_cores_in_use_by_unlisted_processes_are_reported(fake_nvml, m
 
 def test_a_process_is_ended_only_if_it_is_still_the_same(child):
     started = found(ProcessReader().look(), child.pid).started_at
-    assert end_process(child.pid, started - 100) == "it has already ended" and is_running(child.pid, started)
+    assert end_process(child.pid, started - 100) == "the process has already ended" and is_running(child.pid, started)
     assert not is_running(child.pid, None)
     assert end_process(child.pid, started) == ""
     assert child.wait() == -15 and not is_running(child.pid, started)
-    assert end_process(child.pid, started, kill=True) == "it has already ended"
+    assert end_process(child.pid, started, kill=True) == "the process has already ended"

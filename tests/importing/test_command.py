@@ -29,7 +29,7 @@ def test_the_config_goes_to_standard_output_and_the_report_to_standard_error(cap
     }
     assert "warmup_ratio: 0.1 -> training.warmup_steps = 0.1 (a share of all steps)\n" in shown.err
     assert 'lr_scheduler_type: cosine -> training.lr_scheduler_type = "cosine"\n' in shown.err
-    assert "(transformers): also fits trl, training_script" in " ".join(shown.err.split())
+    assert "(transformers): the keys also match trl, training_script" in " ".join(shown.err.split())
 
 
 def test_to_writes_the_file_and_names_the_next_command(capsys, tmp_path):
@@ -57,7 +57,7 @@ def test_an_existing_file_is_overwritten_only_if_forced(capsys, tmp_path):
     out = tmp_path / "out.toml"
     out.write_text("seed = 1\n")
     assert main(["import", FRAGMENT, "--to", str(out)]) == 2
-    assert capsys.readouterr().err == f"tui-trainer: {out}: already exists; use --force to overwrite it\n"
+    assert capsys.readouterr().err == f"tui-trainer: {out}: already exists; use --force to overwrite the file\n"
     assert out.read_text() == "seed = 1\n"
     assert main(["import", FRAGMENT, "--to", str(out), "--force"]) == 0
     assert "learning_rate" in out.read_text()
@@ -69,14 +69,16 @@ def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
     given = {"model_name_or_path": "m", "max_length": 64, "chat_template": template}
     (tmp_path / "sft.yaml").write_text(json.dumps(given))
     assert main(["import", "sft.yaml", "--as", "trl"]) == 2
-    assert "--to OUT.toml writes this file next to OUT.toml" in capsys.readouterr().err
+    assert "--to OUT.toml writes that file next to OUT.toml" in capsys.readouterr().err
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 0
     config = load(Request(config_file=out), lambda name: (None, "")).config
     beside = out.with_suffix(".jinja")
     assert config.task.chat_template == str(beside) and beside.read_text() == template
     out.unlink()
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 2
-    assert f"{beside}: already exists; use --force to overwrite it" in capsys.readouterr().err and not out.exists()
+    assert (
+        f"{beside}: already exists; use --force to overwrite the file" in capsys.readouterr().err and not out.exists()
+    )
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out), "--force"]) == 0 and out.exists()
 
 
@@ -109,7 +111,7 @@ def test_unknown_keys_are_reported_with_all_importers(capsys, tmp_path):
     (tmp_path / "x.yaml").write_text("colour: red\n")
     assert main(["import", "x.yaml"]) == 2
     shown = capsys.readouterr().err
-    assert "has no known key (colour)" in shown
+    assert "has no known key (keys found: colour)" in shown
     assert all(name in shown for name in all_importers())
     assert main(["import", "x.yaml", "--as", "trl"]) == 2
     shown = capsys.readouterr()
@@ -126,7 +128,7 @@ def test_a_file_that_sets_nothing_is_refused_with_the_reason(capsys, tmp_path):
     assert main(["import", str(config), "--as", "modelforge", "--to", str(out)]) == 2
     shown = capsys.readouterr()
     assert not out.exists() and shown.out == "" and shown.err.count("\n") == 1
-    assert "contains no setting that can be imported: provider: huggingface (always so here: models" in shown.err
+    assert "contains no setting that can be imported: provider: huggingface (always the case: models" in shown.err
 
 
 NOT_TRAINABLE = [
@@ -159,7 +161,7 @@ def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_writt
             shown = capsys.readouterr()
             assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
             assert shown.err.startswith("tui-trainer: x.yaml: ") and re.search(
-                "cannot be trained here: |cannot be imported: ", shown.err
+                "cannot be used here: |cannot be imported: ", shown.err
             )
             assert all(word in shown.err for word in words), shown.err
 

@@ -172,7 +172,7 @@ def test_a_folder_without_a_config_is_refused_with_what_it_holds(tmp_path):
     assert "the folder has no config.json; give the folder where" in refusal(tmp_path)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "config.json").write_text("{}")
-    assert "these subfolders have one: inner" in refusal(tmp_path)
+    assert "these subfolders have a config.json: inner" in refusal(tmp_path)
     (tmp_path / "model.Q4_K_M.gguf").touch()
     assert "llama.cpp" in refusal(tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')

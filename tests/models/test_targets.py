@@ -88,7 +88,7 @@ UNMATCHED = [
     ("proj", "", ("called proj",)),
     ("", "", ("names no layer", "all-linear")),
     ("q_proj", "embed_token", ("did you mean embed_tokens", "tuning.modules_to_save")),
-    ("all-linear", "gate_proj", ("gate_proj also gets an adapter",)),
+    ("all-linear", "gate_proj", ("gate_proj gets an adapter, so",)),
     ("nothing, q_proj, nowhere", "", ("nothing", "nowhere")),
 ]
 

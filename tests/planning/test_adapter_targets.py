@@ -72,7 +72,7 @@ REFUSED = [
     ("mixtral", {"target_parameters": "q_proj.weight"}, ("is part of a linear layer or an embedding",)),
     ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("would not adapt",)),
     ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
-    ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for adapters on tensors",)),
+    ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for adapters on expert tensors",)),
     ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("is part of a linear layer",)),
 ]
 

@@ -46,7 +46,7 @@ def refusals(requested: str, hardware: Hardware = H200, **installed: str) -> lis
 PACKAGES = [
     ("flash_attention_2", {"flash_attn": "2.8.3"}, ""),
     ("flash_attention_2", {"flash_attn_3": "3.0.0"}, "needs the package flash-attn, which is not installed"),
-    ("flash_attention_2", {"flash_attn": "2.2.5"}, "needs flash-attn 2.3.3 or newer, and 2.2.5 is installed"),
+    ("flash_attention_2", {"flash_attn": "2.2.5"}, "needs flash-attn 2.3.3 or newer, but 2.2.5 is installed"),
     ("flash_attention_3", {"flash_attn_3": "3.0.0b1"}, ""),
     ("flash_attention_3", {"flash_attn": "2.8.3"}, "needs the package flash-attn-3, which is not installed"),
 ]
@@ -71,7 +71,7 @@ def test_each_flash_kernel_names_the_package_that_transformers_looks_for():
 
 def test_a_kernel_that_the_card_is_too_old_for_is_refused():
     t4 = machine("Tesla T4", (7, 5), 15360)
-    wanted = ["flash_attention_2: it needs compute capability 8.0, and this GPU has 7.5"]
+    wanted = ["flash_attention_2 needs compute capability 8.0, but this GPU has 7.5"]
     assert refusals("flash_attention_2", t4, flash_attn="2.8.3") == wanted
 
 

@@ -40,7 +40,7 @@ def test_kernels_need_a_c_compiler_and_the_headers_of_python(monkeypatch):
                 context.setattr("sysconfig.get_path", lambda name: "/nowhere")
             else:
                 context.setenv("CC", "no-such-compiler")
-            assert planned(with_triton) == ("none", f"auto: {reason}, and fused kernels need it", "")
+            assert planned(with_triton) == ("none", f"auto: fused kernels cannot be compiled, because {reason}", "")
 
 
 WITHOUT_KERNELS = [

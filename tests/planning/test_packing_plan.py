@@ -43,7 +43,7 @@ NOT_PACKED = [
     (("data.packing=false",), FACTS, "llama", "data.packing = false, from --set"),
     ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text, so they are full"),
     ((), replace(FACTS, packed_rows=31.0), "llama", "packing would save little"),
-    ((), FACTS, "opt", "OPT counts positions through the whole row: packed documents would mix"),
+    ((), FACTS, "opt", "OPT counts positions through the whole row, so packed documents would mix"),
 ]
 
 

@@ -47,7 +47,7 @@ def test_a_plan_of_an_earlier_version_is_refused_with_its_missing_fields_and_a_w
     problem = refused(tmp_path, fields | {"plan_version": 2})
     known = fields["plan_version"]
     assert problem.message == (
-        f"plan.json was written by tui-trainer 0.0.9 (plan_version 2, but this version reads {known}): "
+        f"plan.json was written by tui-trainer 0.0.9 (plan_version 2, but this version needs {known}): "
         "missing: longest_row, training_setup"
     )
     config = tmp_path / "a run" / "config.toml"

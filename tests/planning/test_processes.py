@@ -74,7 +74,7 @@ def test_the_learning_rate_is_scaled_to_the_rows_of_all_processes():
 COUNTS = [
     (machine(card(0)), None, {}, 1, "one GPU"),
     (FOUR, 2, {}, 1, "GPU 2 was chosen"),
-    (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other GPUs differ"),
+    (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other GPUs are different models"),
     (FOUR, None, {"distributed__processes": 2}, 2, "from --set"),
     (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 GPUs, but a step has only 3 rows"),
     (FOUR, "none", {}, 1, "one process uses all cores of the CPU"),
@@ -100,14 +100,14 @@ def test_the_memory_budget_is_that_of_the_card_with_the_least_free():
 
 CONFLICTS = [
     ({"distributed__processes": 5}, "is 5, but only 4 GPUs can be used"),
-    ({"distributed__processes": 4, "training__effective_batch_size": 3}, "is 4, but a step has 3 rows: each process"),
+    ({"distributed__processes": 4, "training__effective_batch_size": 3}, "is 4, but a step has 3 rows, and each"),
     ({"distributed__processes": 2, "training__effective_batch_size": 64, "training__per_device_train_batch_size": 8,
       "training__gradient_accumulation_steps": 8}, "distributed.processes = 8 x 8 x 2 = 128"),
     ({"distributed__strategy": "hsdp"}, "is hsdp, which needs several nodes"),
 ]  # fmt: skip
 NOT_OFFLOADED = [
     ({"distributed__strategy": "ddp"}, "is ddp, which keeps all weights on each GPU"),
-    ({"training__torch_compile": "true"}, "cannot be sharded: distributed.cpu_offload = true shards the model"),
+    ({"training__torch_compile": "true"}, "cannot be sharded, but distributed.cpu_offload = true shards the model"),
     ({"training__optim": "adafactor"}, "the optimizer state of adafactor cannot be sharded"),
     ({"training__optim": "adamw_torch"}, "the optimizer state of adamw_torch cannot be sharded"),
 ]

@@ -82,7 +82,7 @@ def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home
     assert forget(folder.root) is not None
     assert known_runs() == []
     assert find_run("runs/a") == folder
-    for place, words in ((home, "it is not a folder"), (home / "inside", "it is not a folder")):
+    for place, words in ((home, "this is not a folder"), (home / "inside", "this is not a folder")):
         monkeypatch.setenv("TUI_TRAINER_HOME", str(place))
         assert words in list_problem().message and "TUI_TRAINER_HOME" in list_problem().hint
         with pytest.raises(FolderError, match="cannot hold the list of runs"):
@@ -91,7 +91,7 @@ def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "not" / "there"))
     assert list_problem() is None and main(["runs"]) == 0
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    assert "it is not writable" in list_problem().message
+    assert "the folder is not writable" in list_problem().message
 
 
 def test_a_run_is_found_by_path_name_prefix_or_last(tmp_path):

@@ -59,7 +59,7 @@ def test_the_lines_of_a_run_show_the_scores_of_its_model():
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
     counted = e.BaselinesMeasured(losses={"bigram baseline": 2.477}, eval_tokens=10, unit="token")
     assert event_line(counted, state) == (
-        "to beat: held-out loss bigram baseline 2.4770 nats/token (n-gram models, from counts of token sequences)"
+        "to beat: held-out loss bigram baseline 2.4770 nats/token (n-gram models that count token sequences)"
     )
     assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
     lines = end_lines(state, "docs", "/runs/docs")
@@ -122,5 +122,5 @@ def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
         assert kept_weights(state).best is best and kept_weights(state).best_words.endswith(
             "(scheduled evaluations only)"
         )
-        assert "(requested; the best is chosen from the scheduled evaluations only)" in event_line(better, state)
+        assert "(requested; the best weights are chosen from scheduled evaluations only)" in event_line(better, state)
         assert "(best of the scheduled evaluations)" in event_line(best, state)

@@ -87,8 +87,8 @@ def test_the_size_of_an_adapter_is_that_of_the_merged_model():
     state = fold([start(100), adapted, *steps(1, 5), ended])
     (target,) = targets_of(state)
     assert target.met is False
-    assert target.words == "model size 512.0 MiB, merged; the adapter alone 1.0 MiB (at most 256.0 MiB)"
-    assert "512.0 MiB merged; the adapter alone 1.0 MiB" in "\n".join(lines.end_lines(state, "a", "a", "base"))
+    assert target.words == "model size 512.0 MiB, merged; the adapter alone takes 1.0 MiB (at most 256.0 MiB)"
+    assert "512.0 MiB merged; the adapter alone takes 1.0 MiB" in "\n".join(lines.end_lines(state, "a", "a", "base"))
 
 
 def test_inference_speed_is_not_known_before_bench():

@@ -183,7 +183,7 @@ def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path, subte
         with subtests.test(name):
             assert prepared_data[0] == prepared_data[1]
             notes = "; ".join(prepared_data[0][1])
-            assert "20 rows contain the names of special tokens" in notes and "ignores: mood, reasoning" in notes
+            assert "20 rows contain names of special tokens" in notes and "ignores: mood, reasoning" in notes
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------
@@ -315,7 +315,7 @@ BAD_INPUT = [
         [{"text": "a"}] * 4,
         ("conversations.jsonl: no column holds conversations", "columns found: text", "causal_lm"),
     ),
-    ({"data.max_chars": 10}, None, ("data.max_chars: does not apply to tables", "data.max_rows limits")),
+    ({"data.max_chars": 10}, None, ("data.max_chars: does not apply to tables", "limit the rows with data.max_rows")),
     ({}, [*conversations(4), {"messages": [{**turn("user", "a"), "name": "\ud800"}, turn("assistant", "b")]}],
      ("conversations.jsonl, line 5", "half a character")),
     ({"data.text_column": "mesages"}, None, ("no column 'mesages'", "did you mean 'messages'?")),

@@ -188,7 +188,7 @@ BAD = {
     "wrong place": ({"answers": {"text": ["Paris"], "answer_start": [2]}}, "'Paris' is not at character 2"),
     "not there": ({"answers": "London"}, "the answer 'London' is not in the context"),
     "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "is blank"),
-    "a number": ({"answers": [7]}, "the answer in 'answers' is a number"),
+    "a number": ({"answers": [7]}, "an answer in the column 'answers' is a number"),
     "a place too few": (
         {"answers": {"text": ["In", "Paris"], "answer_start": [0]}},
         "but answer_start has 1",
@@ -253,7 +253,7 @@ SETTINGS_REFUSED = {
     "evaluation.metric_for_best_model=rouge1": "available: loss, exact_match, f1",
     "data.label_column=x": "question_answering does not use it",
     "data.text_column=quest": "did you mean 'question'?",
-    "data.max_length=3": "3 special tokens are added around a question and its context",
+    "data.max_length=3": "3 special tokens must fit around a question and its context",
 }
 
 

@@ -64,7 +64,7 @@ def test_unknown_characters_are_counted_before_the_start_and_refused_where_answe
         assert main([command, *model, "--data", str(some)]) == 0
         assert "tokens to train on (5.56%) are unknown to the tokenizer: {" in capsys.readouterr().out, command
     assert main(["plan", *model, "--data", str(most)]) == 2
-    assert "tokens to train on (50.00%) are unknown to the tokenizer: {, }; add them" in capsys.readouterr().err
+    assert "tokens to train on (50.00%) are unknown to the tokenizer: {, }; add tokens" in capsys.readouterr().err
     assert main(["preview", "--json", *model, "--data", str(some)]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["unknown_eval_tokens"] == 3
 
@@ -117,7 +117,7 @@ def test_long_inputs_and_answers_lose_their_end_and_are_counted(loaded, tmp_path
     rows = [*pairs(3), long, {**long, "summary": "short"}]
     data, found = prepared(loaded("t5", {"data.eval_fraction": 0}, rows).config, tmp_path)
     assert data.counts.truncated_rows == 2 and data.counts.truncated_answers == 1
-    assert any("1 answer does not fit: a generated answer is truncated" in note for note in data.notes)
+    assert any("1 answer does not fit into a row: generated answers are truncated" in note for note in data.notes)
     eos = AutoTokenizer.from_pretrained(tiny_folder("t5")).eos_token_id
     assert [len(found[3].tokens), len(found[3].labels)] == [32, 12]
     assert found[3].tokens[-1] == found[3].labels[-1] == eos

@@ -104,7 +104,7 @@ def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
 def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", labelled())
     other = write_rows(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
-    with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is unknown: no training row"):
+    with pytest.raises(DataError, match=r"other.jsonl, line 6: no training row has the label 'sheeep'"):
         prepared(path, data__eval_path=other)
     _, data = prepared(path, data__eval_path=other, data__on_bad_rows="skip")
     assert data.counts.eval_rows == 5 and data.counts.bad_rows == 1
@@ -133,7 +133,7 @@ BAD_SETTINGS = [
     ({"evaluation__metric_for_best_model": "pearson"}, "pearson is not measured for a single label classification"),
     ({"data__label_column": "number", "task__class_weights": "balanced"}, "a regression has no classes to weight"),
     ({"data__label_column": "number", "training__label_smoothing_factor": 0.1}, "does not apply to regression"),
-    ({"data__max_length": 2}, "data.max_length: is 2, but 2 special tokens are added around a text; set it to 128"),
+    ({"data__max_length": 2}, "data.max_length: is 2, but 2 special tokens must fit around a text; set it to 128"),
 ]  # fmt: skip
 
 

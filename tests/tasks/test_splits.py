@@ -137,7 +137,7 @@ def test_splits_of_a_cached_data_set_of_the_hub_are_recognised(tmp_path, monkeyp
     for path in ("hub:org/one", "hub:org/one/data/*", "hub:org/two/en"):
         trained, evaluated, told = used(path, tmp_path / "cache")
         assert trained == marks("train") and evaluated == marks("validation") and "not read: test" in told, path
-    with pytest.raises(DataError, match=r"hub:org/two has several splits or configurations: .*in several places"):
+    with pytest.raises(DataError, match=r"hub:org/two has several splits or configurations: .*in several folders"):
         used("hub:org/two", tmp_path / "cache")
     with pytest.raises(DataError, match="several splits or configurations"):
         used("hub:org/two/**/*.parquet", tmp_path / "cache")
@@ -150,7 +150,7 @@ def test_a_named_test_split_is_read_and_noted(tmp_path):
     for path in ("d/test", "d/test/0.jsonl", "d/test/*.jsonl", "d/te*/*.jsonl"):
         trained, _, told = used(tmp_path / path, tmp_path / "cache", **whole)
         assert trained == marks("test"), path
-        assert ("its name is that of a test split" in told) == (path != "d/test/0.jsonl"), path
+        assert ("this test split is trained on" in told) == (path != "d/test/0.jsonl"), path
     assert used(tmp_path / "d/train", tmp_path / "cache", **whole) == (marks("train"), set(), "")
     every = ", ".join(str(tmp_path / "d" / split) for split in COUNTS)
     assert used(every, tmp_path / "cache", **whole)[0] == marks(*COUNTS)
@@ -224,7 +224,7 @@ def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
         folder = tmp_path / extra.partition(".")[0]
         for name in ("train.csv", "test.csv", extra):
             write(folder / name, rows("train"))
-        words = rf"several splits or .*; set data.split to .*set data.path to one of them, such as {folder}/train"
+        words = rf"several splits or .*; set data.split to .*set data.path to one of these.*, such as {folder}/train"
         with subtests.test(extra), pytest.raises(ConfigError, match=words):
             estimated_plan(loaded(folder))
 
@@ -234,7 +234,7 @@ def test_a_glob_reads_the_train_files_of_several_folders(tmp_path):
         write(tmp_path / language / "train.jsonl", rows(f"{language}train", 3))
     found = open_source(str(tmp_path / "*" / "train.jsonl"))
     assert [entry.path.parent.name for entry in found.entries] == ["de", "en"]
-    with pytest.raises(DataError, match="splits are in several places"):
+    with pytest.raises(DataError, match="splits are in several folders"):
         open_source(str(tmp_path))
 
 
@@ -491,7 +491,7 @@ def test_a_declared_split_without_its_files_is_refused(at_home):
         open_source("saved")
     saved_dict(at_home / "other")
     (at_home / "other/dataset_dict.json").write_text('{"splits": ["train", "train_more", "validation", "test"]}')
-    assert open_source("other").remark == "declared, but without files: train_more"
+    assert open_source("other").remark == "declared splits without files: train_more"
 
 
 @pytest.mark.full
@@ -568,8 +568,8 @@ def test_the_commit_of_main_is_read_from_the_cache_of_datasets(at_home):
 
 
 BAD_README = [
-    ("configs:\n- config_name: [x\n", "does not say where its data is: while parsing"),
-    ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where its data is: while scanning"),
+    ("configs:\n- config_name: [x\n", "does not say where the data is: while parsing"),
+    ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where the data is: while scanning"),
     ("configs:\n- config_name: default\n  data_files: a.py\n", "Dataset scripts are no longer supported"),
     ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
      "refers to data on the network: https://127.0.0.1:9/u.csv; download"),

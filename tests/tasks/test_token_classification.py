@@ -198,7 +198,7 @@ def test_notes_describe_the_tags_of_the_data(tmp_path):
     _, data = prepared(tmp_path, [{"tokens": ["a", "b", "c"], "tags": ["B-X", "O", "I-X"]}], {"data.eval_fraction": 0})
     assert "1 entity starts with I- instead of B-; this is accepted, as in conlleval" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b"], "pos": ["N", "V"]}], {"data.eval_fraction": 0})
-    assert "2 tags, one for each word: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
+    assert "2 tags, with the number of words: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
 
 
 def test_rows_that_are_cut_and_held_out_words_beyond_the_limit_are_counted(tmp_path):
@@ -419,8 +419,8 @@ BAD = {
     "null tags": ([row(["a"], None)], (), "line 2: the column 'ner_tags' is null, not a list of tags"),
     "wrong column": ([], ("data.label_column=ner_tag",), "did you mean 'ner_tags'?"),
     "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "available: loss, f1"),
-    "metric of other tags": ([], ("evaluation.metric_for_best_model=macro_f1",), "not measured with tags of entities"),
-    "no room for a word": ([], ("data.max_length=2",), "2 special tokens are added around the words"),
+    "metric of other tags": ([], ("evaluation.metric_for_best_model=macro_f1",), "not measured if the tags mark"),
+    "no room for a word": ([], ("data.max_length=2",), "2 special tokens must fit around the words"),
 }
 BAD = {name: ([GOOD_ROW, *rows], changes, words) for name, (rows, changes, words) in BAD.items()} | {
     "numbers without names": ([row(["a"], [4])], (), "'ner_tags' are numbers, which have no names"),

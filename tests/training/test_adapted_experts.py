@@ -119,7 +119,7 @@ def test_an_adapter_of_experts_is_continued_with_its_own_tensors_only(bases, tmp
 REFUSED = [
     ("llama", {"tuning.target_modules": r"'.*\.queries?'"}, "matches no layer of the model"),
     ("mixtral", {"tuning.target_parameters": "experts.up"}, "that can be adapted: mlp.gate.weight, mlp.experts."),
-    ("mixtral", {"tuning.lora_dropout": 0.1}, "is 0.1, but peft has no dropout for adapters on tensors"),
+    ("mixtral", {"tuning.lora_dropout": 0.1}, "is 0.1, but peft has no dropout for adapters on expert tensors"),
     ("gpt_oss", {**NAMED, "tuning.method": "full"}, "but tuning.method = full has no adapter"),
     ("gpt_oss", {**NAMED, "training.torch_compile": "true"}, "which is not tested with adapters of experts"),
     ("llama", {**BY_LAYER, "model.provider": "unsloth"}, "which is not supported with model.provider = unsloth"),

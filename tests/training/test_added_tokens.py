@@ -137,7 +137,7 @@ def test_a_fully_tuned_model_has_the_rows_and_a_tokenizer_with_the_tokens(train)
     assert plan.vocabulary.value == 387 and plan.parameters.value == sum(p.numel() for p in model.parameters())
     assert "new tokens in model.add_tokens: 3; the embedding grows from 384 to 448 rows" in plan.parameters.reason
     card = (run.model / "README.md").read_text()
-    assert "vocabulary of 387" in card and "added tokens" in card
+    assert "vocabulary has 387 tokens" in card and "added tokens" in card
 
 
 def assert_merged_and_written_with_its_rows(run, folder):

@@ -180,7 +180,7 @@ def test_free_memory_of_a_card_is_read_again_for_each_plan(machine, tiny_config,
 def test_the_command_takes_a_number_or_none(capsys):
     for word in ("one", "-1", "1.5"):
         assert main(["plan", f"--gpu={word}"]) == EXIT_BAD_INPUT
-        assert "takes the number of a GPU, or none" in capsys.readouterr().err
+        assert "must be the number of a GPU or none" in capsys.readouterr().err
     assert main(["plan", "--gpu", "99"]) == EXIT_BAD_INPUT
     assert "there is no GPU 99" in capsys.readouterr().err
 

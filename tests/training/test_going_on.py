@@ -195,7 +195,7 @@ def refusal_of(tiny_config, changes):
 def test_an_adapter_that_cannot_be_continued_is_refused_with_the_reason(adapted_run, tiny_config, subtests):
     rows = [
         ({"peft_type": "IA3"}, "the adapter has the type IA3, but only LoRA can be continued"),
-        ({"init_lora_weights": "pissa_niter_4"}, "was initialised by pissa_niter_4, which also changes its base model"),
+        ({"init_lora_weights": "pissa_niter_4"}, "was initialised by pissa_niter_4, a method that also changes"),
         ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS, but this task needs CAUSAL_LM"),
         ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern = {'q_proj': 2}, which has no matching setting"),
         ({"bias": "all"}, "the adapter has bias = 'all', which has no matching setting"),
@@ -345,7 +345,7 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
     )
     with pytest.raises(
         FolderError,
-        match="cannot be renamed: the adapter refers by this path to the base model in the subfolder `base`",
+        match="cannot be renamed, because the adapter stores the path of its base model, which is in `base`",
     ):
         delete_and_rename.rename(still.root, "renamed")
 

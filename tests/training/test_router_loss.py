@@ -178,7 +178,7 @@ def test_without_a_weight_nothing_is_added(bases, tmp_path):
     assert [steps_of(run)[0].sums for run in runs] == [{}, {}]
     assert steps_of(runs[0])[-1].loss_sum == steps_of(runs[1])[-1].loss_sum
     reason = read_plan_file(runs[0].plan.read_bytes()).router_aux_loss_coef.reason
-    assert "off, as in the model's config; the coefficient there is 0.001" in reason
+    assert "off, as in the model's config, whose coefficient is 0.001" in reason
     asked = trained_run(bases / "qwen3_moe", tmp_path, **{KEY: "model"})
     assert read_plan_file(asked.plan.read_bytes()).router_aux_loss_coef.value == 0.001
     assert set(steps_of(asked)[0].sums) == {"next_token", "router_loss"}

@@ -332,7 +332,7 @@ def test_untested_settings_are_refused(bases, tmp_path, subtests):
     rows = [
         ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which has not been tested with gemma3'),
         ({"distributed.strategy": "deepspeed-2"}, 'is "deepspeed-2", which has not been tested with gemma3'),
-        ({"model.text_only": "true", "tuning.method": "lora"}, "the text model gets a folder of its own only after"),
+        ({"model.text_only": "true", "tuning.method": "lora"}, "the text model is saved only after"),
         ({"task.type": "sequence_classification"}, "can only be trained to continue text"),
     ]
     for change, words in rows:

@@ -221,4 +221,4 @@ def test_install_names_a_misspelt_library_and_a_missing_uv(private_home, monkeyp
     assert "did you mean unsloth?" in capsys.readouterr().err
     monkeypatch.setattr(environment.shutil, "which", lambda name: None)
     assert main(["install", "unsloth", "--yes"]) == 2
-    assert "install it: pip install uv" in capsys.readouterr().err
+    assert "run `pip install uv`" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     first = terminal.wait_for("pass", "\u2500\u2500 finding", " of ").splitlines()[1]
     mouse.turn("\u25b8 ", until=lambda text: text.splitlines()[1] != first)
     mouse.click("o open only")
-    terminal.wait_for("open only  ")
+    terminal.wait_for("only open checks")
 
     mouse.click("? help")
     terminal.wait_for("Keys", "Apply the fix that this check")
@@ -80,7 +80,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     terminal.wait_for("loss", "smoothed", "step ")
 
     mouse.click("5 Runs")
-    terminal.wait_for("1 here", "finished")
+    terminal.wait_for("1 run", "finished")
     mouse.click("100%", times=2)
     terminal.wait_for("finished", "w try the model")
 

@@ -58,7 +58,7 @@ async def test_recipes_stand_below_their_tasks_and_those_that_do_not_go_with_the
         assert re.fullmatch(r"(\|\++-*)+(\|-+)+", groups), "those that fit first, in a task and among the tasks"
         assert titles(screens).index(LABELS) < titles(screens).index(ANSWERS)
         await screens.press(*"chat-scratch")
-        shown = await screens.shows("\u25b8 chat-scratch", "Does not fit: no column holds conv")
+        shown = await screens.shows("\u25b8 chat-scratch", "This recipe does not fit: no column holds conv")
         [line] = [line for line in shown.splitlines() if "\u25b8 chat-scratch" in line]
         assert "\u2717 no column holds conversations" in line
         await screens.press("tab")

@@ -49,7 +49,7 @@ def test_the_legend_names_the_largest_first_and_what_is_free_or_too_much():
     legend = text_of(bar(LORA, card(15, 14.5))[1:])
     assert legend.split("  ")[-3:] == ["▒ activations 4.8 GiB", "█ weights 2.1 GiB", "· 5.8 GiB free"]
     line, legend = bar(FULL, card(24, 23))
-    assert text_of([line]).count("│") == 1 and "✗ 7.0 GiB over the limit" in text_of([legend])
+    assert text_of([line]).count("│") == 1 and "✗ 7.0 GiB more than there is" in text_of([legend])
     unknown = MemoryBudget(total_bytes=None, free_bytes=None, where="the GPU", share=0.9)
     assert bar(LORA, unknown) == [[], []]
 

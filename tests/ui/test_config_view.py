@@ -81,7 +81,7 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         await press("enter")
         await screens.shows("edit: nothing to do now")
         await press("escape +")
-        await screens.shows("all settings, including those", f"{every} of {every}", gone="more:")
+        await screens.shows("all settings, also settings", f"{every} of {every}", gone="more:")
         shown = await press("+ o")
         assert "learning_rate" in shown and "max_length" not in shown
 
@@ -164,7 +164,7 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         await press("r")
         await screens.shows("per_device_train_batch_size reset to 16")
         await press("escape / =total_lim enter left left")
-        await screens.shows("save_total_limit cannot go lower")
+        await screens.shows("save_total_limit cannot be lower")
         await press("y")
         await screens.until(lambda: screens.app.clipboard == "checkpoint.save_total_limit = 1")
         await press("R")
@@ -174,7 +174,7 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         await press("R R")
         await screens.shows("nothing to reset")
         await press("escape / =data.path enter space")
-        await screens.shows("press Enter to edit it")
+        await screens.shows("press Enter to edit this setting")
 
         screens.bench.document.set(HEADS, 3)
         shown = await press("/ =qqq enter !")
@@ -272,14 +272,14 @@ async def test_a_text_of_the_editor_that_is_wrong_shows_each_line_and_is_kept_wi
         assert value(RATE) == 2e-3 and not screens.bench.document.can_undo, "nothing was taken"
         typed(lambda text: text.replace("rat = 2e-3", "rate = 0.5").replace('"often"', "0.25"))
         await press("e")
-        await screens.shows("applied from the editor; u to undo")
+        await screens.shows("applied the edited settings; u to undo")
         assert (value(RATE), value("evaluation.eval_steps"), value("data.max_chars")) == (0.5, 0.25, 77)
         await press("u")
         await screens.shows("undid the text from the editor")
         typed(lambda text: "nonsense = 1\n")
         await press("e")
         await press("d")
-        await screens.shows("discarded; the settings are unchanged")
+        await screens.shows("discarded the edited text; the settings are unchanged")
         typed(lambda text: text)
         await press("e")
         await screens.shows("nothing changed in the editor")

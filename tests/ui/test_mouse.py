@@ -153,7 +153,7 @@ async def test_tmux_without_its_mouse_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("TMUX", "/tmp/tmux-0/default,1,0")
     async with open_screens(bench=bench()) as screens:
         screens.app.terminal = SimpleNamespace(switch_mouse=lambda: True, write=str)
-        for answer, words in ((0, "tmux passes no clicks while its option mouse is off"), (1, "clicks work here: F")):
+        for answer, words in ((0, "tmux passes no clicks while its option `mouse` is off"), (1, "clicks work here: F")):
             program.write_text(f"#!/bin/sh\necho {answer}\n")
             program.chmod(0o755)
             await screens.press("F")

@@ -116,7 +116,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.press("enter")
         await screens.shows("2 of 2: the model", "task sequence_classification", "steps")
         await screens.press("enter")
-        await screens.shows("the next run is on Config: t starts it after the active run", gone="Enter start")
+        await screens.shows("Config has the settings of the next run: t starts it after the", gone="Enter start")
         assert screens.app.page.place == "config" and screens.bench.run_is_alive
 
 
@@ -199,7 +199,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
 @in_event_loop
 async def test_without_runs_the_first_screen_says_how_to_begin(folder):
     async with open_screens() as screens:
-        await screens.shows("start here", "t  trains an example", "n  trains on your own data")
+        await screens.shows("start here", "t  trains an example", "n  trains a model of your choice")
         await screens.press("n")
         await screens.shows("1 of 2")
 

@@ -113,7 +113,7 @@ def test_every_size_is_the_terminals_and_is_drawn_right_while_it_trains(open_ter
     for columns, rows in ((80, 24), (59, 20), (200, 50)):
         terminal.resize(columns, rows)
         if columns < 60:
-            terminal.wait_for("needs 60x20", f"this is {columns}x{rows}", "training continues", gone="events")
+            terminal.wait_for("needs 60x20", f"terminal: {columns}x{rows}", "training continues", gone="events")
             assert len([line for line in terminal.lines if line.strip()]) == 3
             continue
         terminal.wait_for("4 Train", "step", "events", "machine" if columns == 200 else "speed", gone="needs")

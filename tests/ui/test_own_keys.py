@@ -84,7 +84,7 @@ async def test_a_letter_of_another_alphabet_names_the_keyboard_layout_once():
         await screens.press("\u00e9", "\u044b")
         assert "is not a key" not in await screens.settled()
         await screens.press("\u0444")
-        await screens.shows("\u0444 is not a key: switch the keyboard layout, or add letters in keys.toml", "? help")
+        await screens.shows("the key \u0444 has no action: switch the keyboard layout, or edit keys.toml", "? help")
         await screens.press("\u0439")
         await screens.shows("Enter edit", gone="is not a key")
 
@@ -177,7 +177,7 @@ def test_two_actions_can_change_their_keys():
 def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     keymap = Keymap({"app.start": ("s",), "app.help": ("f1",)})
     assert keys_of(keymap, "train.save") == ()
-    assert any("train.save has no key left" in problem for problem in keymap.problems)
+    assert any("train.save has no key" in problem for problem in keymap.problems)
     hints = footer_hints(keymap.of("train") + keymap.of("app"), lambda action: action.label, 200)
     line = text_of([hints_line(hints, 200, UNICODE)])
     assert "s start" in line and "save" not in line and line.endswith("F1 help")
@@ -188,7 +188,7 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
 async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
     keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
     async with open_canned(keymap=keymap) as screens:
-        await screens.shows("1 of 2: keys.toml: unknown action config.undoo")
+        await screens.shows("problem 1 of 2: keys.toml: unknown action config.undoo")
         await screens.press("down")
         await screens.shows("processor", gone="unknown action")
 
@@ -239,7 +239,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
         ("why: tui-trainer doctor chat", "why: H on Train"),
         ("run `tui-trainer download a/b`, or copy it", "press d on Config, or copy it"),
-        ("`tui-trainer tune --effective` measures one", "M on Config measures one"),
+        ("`tui-trainer tune --effective` measures it", "M on Config measures it"),
         ("run tui-trainer diagnose to see what to install", "press 1 (hardware) to see what to install"),
         # For another terminal, for the shell, the subject of a sentence, and what no key does.
         ("`tui-trainer attach` shows it again", None),

@@ -47,7 +47,7 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
         program.says("a warning of a library", *REHEARSED)
         await screens.press("2", "w")
         await screens.ticks("FAILED: out of memory with 8 rows per pass, but not with 2", "300.0 MiB",
-                            "row 18, which begins 'The sheep'", "typical steps ...", "close, keep running")  # fmt: skip
+                            "row 18 (begins 'The sheep')", "typical steps ...", "close, keep running")  # fmt: skip
         await screens.press("c")
         await screens.ticks("cancelled; nothing was saved")
         await screens.press("enter")
@@ -96,7 +96,7 @@ TUNED = {
     "speed_up": 1.62, "pairs": 3, "effective_batch_size": 32, "largest_micro_batch": 32, "cut_short": "",
     "micro_batches": [], "disturbed_by": "other programs used 0.4 to 1.2 of 2 cores meanwhile",
     "variants": [
-        tuned("as it is", 1.0, 5), tuned("group_by_length = true, 8 rows x 4", 1.62, 3),
+        tuned("current settings", 1.0, 5), tuned("group_by_length = true, 8 rows x 4", 1.62, 3),
         tuned("packing = true", 1.0, 0, "has no effect here: each row is read alone"),
     ],
 }  # fmt: skip
@@ -114,7 +114,7 @@ SWITCHES = {
 @in_event_loop
 async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_one_key(program):
     async with open_canned(size=(120, 45)) as screens:
-        program.says("tui-trainer: measuring as it is", "tui-trainer: 210 ms/step")
+        program.says("tui-trainer: measuring current settings", "tui-trainer: 210 ms/step")
         await screens.press("2")
         for key, command, result, words in (
             ("m", "tune", TUNED, ("1.62", "has no effect here", "other programs used 0.4", "a apply the fastest")),
@@ -122,7 +122,7 @@ async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_o
             ("b", "bench train", SWITCHES, ("12 steps per round", "bf16: no card here", "other programs used 1.5")),
         ):
             await screens.press(key)
-            await screens.ticks("measuring as it is", "210 ms/step", "c cancel")
+            await screens.ticks("measuring current settings", "210 ms/step", "c cancel")
             assert program.commands[-1].startswith(f"{command} --set")
             program.end(result)
             text = await screens.ticks(*words, gone="c cancel")
@@ -314,7 +314,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
     async with open_canned(size=(100, 30)) as screens:
         program.says(WRITING)
         for is_good, told, verdict in (
-            (True, "exported chat to merged: /data/export/merged", "\u2713 matches the trained model"),
+            (True, "exported chat to merged: /data/export/merged", "\u2713 the export matches the trained model"),
             (False, "could not export chat to merged", "differs from the trained model"),
         ):
             await screens.press("5")
@@ -366,7 +366,7 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_repo
     async with open_canned(size=(120, 24)) as screens:
         program.says(WRITING)
         await screens.press("5")
-        await screens.shows("3 here")
+        await screens.shows("3 runs")
         await screens.press("*", "x")
         await screens.shows("Export 3 runs", "2 of 3 runs, ~8.0 MiB", "run-c is skipped: it is interrupted")
         await screens.press("down")
@@ -449,7 +449,7 @@ gone = "no-such-program"
         await screens.press("escape")
         for key, words in (
             ("3", "commands.toml: wrong: unknown placeholder {pth}; use {path} or {name}"),
-            ("4", "commands.toml: shell: in a shell, {path} must be a word of its own"),
+            ("4", "commands.toml: shell: in a shell command, {path} must be a separate word"),
             ("5", "commands.toml: quotes: No closing quotation"),
             ("6", "commands.toml: number: a command must be a text in quotes"),
         ):
@@ -463,4 +463,4 @@ gone = "no-such-program"
         await screens.press("escape")
         write("[command]\n")
         await screens.press("M")
-        await screens.shows("1  commands.toml: it has no table [commands]")
+        await screens.shows("1  commands.toml: the file has no table [commands]")

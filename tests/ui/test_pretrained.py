@@ -123,7 +123,7 @@ async def test_other_data_and_a_model_change_recipe_and_task_and_the_screen_says
         await screens.press("2", "slash", *"path", "enter", "enter", "ctrl+u", *"x.csv", "enter")
         await screens.shows("x.csv (edited")
         await screens.press("slash", *"model_name", "enter", "enter", "ctrl+u", *"bert", "enter")
-        both = "now recipe finetune and task sequence_classification, from model and x.csv"
+        both = "now recipe finetune and task sequence_classification, to fit model and x.csv"
         others = "max_length is now 130; columns: text text, label label"
         await screens.shows(f"{both}; {others}; u to undo", "recipe finetune")
         await screens.press("u")

@@ -95,12 +95,12 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
     me = use(os.getpid(), 9.0, GIB, command="tui-trainer job-me")
     child = use(7, 8.0, GIB, parent=os.getpid(), command="worker job-child")
     async with opened(monkeypatch, Reader(me, child, OF_BERT, OUTSIDE)) as screens:
-        for words in ("this is tui-trainer itself: q quits", "it is part of tui-trainer", "it belongs to bert"):
+        for words in ("this is tui-trainer itself: q quits", "it is part of tui-trainer", "only bert and root can end"):
             await screens.press("k")
             await screens.shows("Cannot end this process", words)
             await screens.press("escape", "down")
         await screens.press("k")
-        await screens.shows("it runs outside this container")
+        await screens.shows("this process can only be ended outside this container")
         monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", True)
         await screens.press("escape", "home", "k")
         await screens.shows("S on the Train screen")

@@ -62,7 +62,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
     assert forget(copied.root) is None
     (runs / "thesis").mkdir()
     async with opened() as screens:
-        text = await screens.shows("4 here", "1 gone")
+        text = await screens.shows("4 runs", "1 gone")
         rows = {line[2:].split()[0]: line for line in text.splitlines()[2:6]}
         assert list(rows) == ["whole", "half", "copied", "thesis"]
         for name, status in (("half", "half deleted"), ("copied", "interrupted"), ("thesis", "no run folder")):
@@ -83,10 +83,10 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.press("y")
         await screens.shows("freed")
         await screens.press("f9")
-        await screens.shows("3 here")
+        await screens.shows("3 runs")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")
-        await screens.shows("Only removed from the list")
+        await screens.shows("Only the list of runs changes")
         await screens.press("y")
         await screens.until(lambda: runs / "gone" not in listed_roots())
         assert known_runs()[-1].name == "whole"
@@ -141,7 +141,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
             run_of(runs, f"run-{number:02}", start(100))
         folder = run_of(runs, "Dcyan", start(100), *steps(1, 20))
         await screens.press("r")
-        await screens.shows("31 here", "Dcyan")
+        await screens.shows("31 runs", "Dcyan")
         await screens.pilot._post_mouse_events([MouseScrollDown], offset=(5, 5))
         await screens.until(lambda: names(screens)[0] == "run-27")
         await screens.press("down")
@@ -401,13 +401,13 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
             await screens.press("*")
             await screens.shows("4 marked", "D delete")
             await screens.press("/", *"run-b", "enter", "D")
-            text = await screens.shows("Delete 3 runs?", "run-d is running: not deleted; S stops it", "y delete 3")
-            assert "Frees " in text and "KiB: journals" in text and "2 of them are hidden by the filter" in text
+            text = await screens.shows("Delete 3 runs?", "run-d is running, so it is kept; S stops it", "y delete 3")
+            assert "Frees " in text and "KiB: journals" in text and "2 runs hidden by the filter will be" in text
             await screens.press("y")
             await screens.shows("deleted 3 runs", "KiB freed")
             assert [folder.root.exists() for folder in folders] == [False, False, False, True]
             await screens.press("escape", "D")
-            await screens.shows("run-d is running: not deleted")
+            await screens.shows("run-d is running, so it is kept")
             assert folders[3].journal.exists()
 
 

@@ -34,7 +34,7 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
         for width, height in ((60, 19), (59, 24), (20, 3)):
             await screens.resize(width, height)
             lines = [line for line in (await screens.settled()).splitlines() if line]
-            assert lines == ["needs 60x20", f"this is {width}x{height}"]
+            assert lines == ["needs 60x20 cells", f"terminal: {width}x{height}"]
             await screens.press("1", "t", "escape", "ctrl+p", "x")
         await screens.resize(120, 35)
         await screens.shows("Edit the value in place.", gone="needs")
@@ -43,14 +43,14 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
         await screens.resize(60, 19)
         screens.bench.go(3)
         screens.app.ask("Sure?", [], [("y", "yes", lambda: pytest.fail("nobody saw it"))])
-        await screens.shows("needs 60x20", gone="Sure?")
+        await screens.shows("needs 60x20 cells", gone="Sure?")
         await screens.press("y")
         await screens.resize(80, 24)
         await screens.shows("Sure?", "4 Train")
         await screens.press("escape")
         await screens.shows("Press t to start", gone="Sure?")
         await screens.resize(60, 15)
-        await screens.shows("needs 60x20")
+        await screens.shows("needs 60x20 cells")
         await screens.press("q")
         await screens.until(lambda: screens.ended)
 
@@ -246,7 +246,7 @@ async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_
         await screens.press("l")
         await screens.shows("applies to the next run: the active run keeps its settings")
         await screens.press("t")
-        await screens.shows("other run", "quickstart-1802 is training: both would be slower", "Enter start")
+        await screens.shows("other run", "quickstart-1802 is training: both runs would be slower", "Enter start")
         await screens.press("escape")
         run.alive = False
         await screens.press("t")

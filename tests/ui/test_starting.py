@@ -88,7 +88,7 @@ async def test_the_question_waits_for_the_checks_of_these_settings_and_an_early_
         await screens.press("enter")
         await screens.shows("checking the settings ...", gone="Enter start")
         bench._checked([failed, *calm])
-        await screens.shows("checklist   1 fail   l to see them", "Enter start", gone="checking")
+        await screens.shows("checklist   1 fail   l shows the checks", "Enter start", gone="checking")
         await screens.press("escape")
         bench._checked_revision = -1
         # Another key is a change of mind.

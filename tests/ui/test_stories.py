@@ -108,7 +108,7 @@ async def test_story_checklist(small):
         await screens.press("3")
         everything = await screens.shows("checks", "finding", "pass", "warn", "why", "of")
         await screens.press("o")
-        await screens.shows("open only", gone="\u2713")
+        await screens.shows("only open checks", gone="\u2713")
         assert everything.count("\u2713") > 3
         for _ in range(12):
             if "fix    evaluation.eval_steps: 1.0 \u2192" in screens.text:
@@ -178,7 +178,7 @@ async def test_story_runs(small, tmp_path):
     fast.config.write_text("[training]\nlearning_rate = 2e-3\n")
     async with open_screens(Request(config_file=small()), size=(120, 35)) as screens:
         await screens.press("5")
-        shown = await screens.shows("3 here", "fast", "finished", "slow", "stopped", "broken", "interrupted")
+        shown = await screens.shows("3 runs", "fast", "finished", "slow", "stopped", "broken", "interrupted")
         assert shown.index("fast") < shown.index("slow") < shown.index("broken"), "the newest comes first"
         await screens.press("/", *"stop")
         await screens.shows("slow", "1 matching 'stop'", gone="broken")
@@ -193,7 +193,7 @@ async def test_story_runs(small, tmp_path):
         await screens.press("x")
         await screens.shows("over trained tokens")
         await screens.press("escape", "escape")
-        await screens.shows("3 here", gone="marked")
+        await screens.shows("3 runs", gone="marked")
 
         await screens.press("home", "N")
         await screens.shows("fast", "Enter")
@@ -213,7 +213,7 @@ async def test_story_runs(small, tmp_path):
         await screens.press("y")
         await screens.shows("deleted broken")
         # The message covers the last line for some seconds.
-        await screens.shows("2 here", gone="deleted broken")
+        await screens.shows("2 runs", gone="deleted broken")
         assert not (runs / "broken").exists()
 
         asked = Controls(slow.control)
@@ -266,7 +266,7 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.shows("checks", "finding")
 
         await screens.resize(60, 19)
-        await screens.shows("needs 60x20", "this is 60x19")
+        await screens.shows("needs 60x20", "terminal: 60x19")
         await screens.resize(80, 24)
         await screens.shows("? help")
         await screens.press("ctrl+c")

@@ -159,7 +159,7 @@ async def test_the_base_model_answers_beside_the_trained_one_where_there_is_room
     async with trying(monkeypatch, task="chat", base="llama", find_device=find_device) as screens:
         await ask(screens, "hi", "tuned heard 1", gone="base heard")
         await screens.press("tab")
-        await screens.shows("asks the base model, then the trained model")
+        await screens.shows("each prompt goes to the base model, then to the trained model")
         await ask(screens, "so", "[base] base heard 1", "[tuned] tuned heard 1", "on GPU 0 for 2")
         await screens.press("tab")
         await ask(screens, "but", "> but", "tuned heard 1", gone="base heard")

@@ -23,10 +23,10 @@ def test_everything_by_keyboard(open_terminal, small_config):
     modes_before = termios.tcgetattr(terminal.master)
     terminal.wait_for("1 Hardware", "threads", "problems")
     terminal.press("F")
-    terminal.wait_for("the mouse selects text of the terminal: F takes it back")
+    terminal.wait_for("the mouse selects text of the terminal: F makes clicks work here")
     assert "\x1b[?1003l" in terminal.sequences
     terminal.press("F")
-    terminal.wait_for("clicks work here: F leaves the mouse to the terminal")
+    terminal.wait_for("clicks work here: F lets the mouse select text of the terminal")
     terminal.press("2")
     terminal.wait_for("profile", "no problems")
     terminal.press("/", *"weight_decay", "enter", "enter", *["backspace"] * 20, *"0.05", "enter")
@@ -122,7 +122,7 @@ def test_another_terminal_sees_the_whole_curve_its_keys_work_and_it_tries_the_mo
     third.press("q")
     assert third.wait_for_end() == 0
     said = third.text.replace("\n", "")
-    assert " of 100,000; " in said and "attach" in said and "shows it" in said
+    assert " of 100,000; " in said and "attach" in said and "shows the run" in said
     second.press("q")
     assert second.wait_for_end() == 0, "a viewer leaves without asking and without stopping anything"
     first.press("q", "s")

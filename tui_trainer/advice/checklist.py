@@ -138,7 +138,7 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
         # Values of a hardware profile have reasons, which only a measurement on this machine can contradict.
         profile = context.loaded.hardware_profile
         if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
-            evidence = f"{verdict.evidence}; no change is proposed: the setting is from hardware profile {profile.name}"
+            evidence = f"{verdict.evidence}; no change is proposed, because hardware profile {profile.name} sets it"
             verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
     if verdict.fix and (reasons := refusals(context, verdict.fix)):
         verdict, gain = _without_fix(verdict, verdict.fix, reasons), None

@@ -148,7 +148,7 @@ def _where_time_goes(view: RunView) -> str:
 def _too_early(view: RunView) -> str:
     steps_done = view.sums.steps
     if view.is_over:
-        return f"too short to judge: {steps_done} steps after the first two, but at least {LEAST_STEPS} are needed"
+        return f"too short to judge: {LEAST_STEPS} steps after the first two are needed, but there are {steps_done}"
     return f"too early to judge: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
 
 

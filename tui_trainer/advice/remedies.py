@@ -59,7 +59,7 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
         if needed_bytes > (1 - _LEAST_SAVING) * least_bytes:
             continue
         basis, least_bytes = changed_basis, needed_bytes
-        sentence = f"{remedy.sentence} ({format_bytes(needed_bytes)})"
+        sentence = f"{remedy.sentence} (then {format_bytes(needed_bytes)})"
         if remedy.drops_data and length_sentence:
             # Only one of several shorter row lengths is named: the first that fits, or the last.
             sentences.remove(length_sentence)
@@ -69,7 +69,7 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
             return sentences
     return [
         *sentences,
-        "all of these together are not enough: choose a smaller model" if sentences else "choose a smaller model",
+        "choose a smaller model (these settings together are not enough)" if sentences else "choose a smaller model",
     ]
 
 
@@ -86,7 +86,7 @@ def make_plan(
     try:
         return planning.make(loaded, hardware, facts, made_from=made_from, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
-        hint = "in order, cheapest first: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
+        hint = "try in this order: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
         shortage = replace(error.shortage, hint=hint)
         raise ConfigError(shortage if problem is error.shortage else problem for problem in error.problems) from None
 

@@ -44,7 +44,7 @@ def _gpu_choice(word: str) -> "GpuChoice":
     if word in ("", "none"):
         return "none" if word else None
     if not (word.isascii() and word.isdigit()):
-        raise InputError(f"--gpu takes the number of a GPU, or none, not {one_line(word, 40)!r}")
+        raise InputError(f"--gpu must be the number of a GPU or none, not {one_line(word, 40)!r}")
     from tui_trainer.hardware.diagnosis import choose_gpu
     from tui_trainer.hardware.probe import probe
 
@@ -63,7 +63,7 @@ ModelName = Annotated[
     option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder, a run or a name on the hub."),
 ]
 TaskName = Annotated[str | None, option("--task", "NAME", "Short for --set task.type=NAME.")]
-_GPU_HELP = "The GPU to use, or none. If not given: the GPU with the most free memory."
+_GPU_HELP = "The number of a GPU, or none for the CPU. If not given: the GPU with the most free memory."
 GpuName = Annotated[Any, option("--gpu", "N", _GPU_HELP, parser=_gpu_choice)]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows the run.")
@@ -73,7 +73,7 @@ AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with 
 NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Do not use the mouse on the screens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 RunReference = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run: its path, its name, the start of its name, or last.")
+    str, typer.Argument(metavar="RUN", help="A run: its path, its name, the start of its name, or `last`.")
 ]
 
 
@@ -90,7 +90,7 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
         extra_text = " ".join(one_line(word, 60) for word in extra_words)
         corrected_text = " ".join(filter(None, map(option_for, (values_by_option.get("config") or "", *extra_words))))
         if corrected_text or "config" in values_by_option:
-            hint = "one config is taken: put the settings into one file, or add them with --set KEY=VALUE"
+            hint = "only one config can be given: put the settings into one file, or add them with --set KEY=VALUE"
             hint = f"write {corrected_text}" if corrected_text else hint
             raise InputError(f"unexpected argument{'s' * (len(extra_words) > 1)} {extra_text}", hint=hint)
     for parameter, count in Counter(parameters).items():

@@ -30,7 +30,7 @@ _START_SECONDS = 120.0
 
 Rounds = Annotated[int, typer.Option(min=1, max=20, help="How many times each variant is measured.")]
 Only = Annotated[
-    list[str] | None, option("--only", "NAME", "Measure only variants whose name contains this; may be repeated.")
+    list[str] | None, option("--only", "NAME", "Measure only variants whose name contains NAME; may be repeated.")
 ]
 
 
@@ -138,7 +138,7 @@ def tune(
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
         bool,
-        typer.Option("--effective", help="Instead, find how many rows per step use this machine fully."),
+        typer.Option("--effective", help="Find how many rows per step make full use of this machine."),
     ] = False,
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,

@@ -34,7 +34,7 @@ def explain(
         typer.Argument(
             metavar="WORD",
             help="A setting, a table of settings, a check, a finding of the doctor, a command or an exit code. "
-            "The words checks, findings, commands and exit codes list all of a kind. Without WORD, all settings are "
+            "`checks`, `findings`, `commands` and `exit codes` list all of a kind. Without WORD, all settings are "
             "listed.",
             show_default=False,
         ),

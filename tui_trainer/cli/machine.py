@@ -51,10 +51,10 @@ def check(
     measure: Annotated[
         list[str] | None,
         option(
-            "--measure", "NAME", "First measure the speed gain of this check (all: of every check); may be repeated."
+            "--measure", "NAME", "First measure what the fix of a check gains (all: of every check); may be repeated."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check.")] = 300,
+    seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check, in seconds.")] = 300,
 ) -> None:
     """Run the checklist: is the run ready, and is it fast? Exit code 1 if a check fails."""
     from tui_trainer.lines.checklist import print_checks
@@ -99,7 +99,7 @@ def preview(
     config: ConfigOptions,
     gpu: GpuName = None,
     samples: Annotated[
-        int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
+        int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Number of rows of the batch to show.")
     ] = 3,
     as_json: AsJson = False,
     no_color: Annotated[bool, typer.Option("--no-color", help="Mark the trained tokens with brackets.")] = False,

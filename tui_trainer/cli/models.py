@@ -66,7 +66,7 @@ def install(
         )
         steps = environment.creation_commands(folder)
     else:
-        heading = f"this would be installed in the environment of tui-trainer, {sys.prefix}:"
+        heading = f"this command would install into the environment of tui-trainer, {sys.prefix}:"
         steps = [environment.install_command(names)]
     lines = [heading, *(f"  {shlex.join(command)}" for command in steps)]
     if not user_confirms("install", lines, yes=yes, as_json=as_json):
@@ -77,7 +77,7 @@ def install(
             f"{NAME} {environment.make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"
         ]
     else:
-        result_lines = [*environment.install_here(steps[0], tell), "restart running programs to use it"]
+        result_lines = [*environment.install_here(steps[0], tell), "restart tui-trainer if it is running"]
     print_done(result_lines, as_json=as_json)
 
 
@@ -126,9 +126,9 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
         if source.others:
             labels = ", ".join(one_line(split.label, 60) for split in (source.split, *source.others) if split)
             lines.append(
-                f"its splits are {labels}: train is for training, validation for evaluation, test is not used;"
+                f"the splits are {labels}: train is used for training, validation for evaluation, test is not used;"
             )
-            lines.append("set data.split and data.eval_split to choose others")
+            lines.append("set data.split and data.eval_split to use other splits")
     return [*lines, f"data.path = {toml_text(str(hub_path))}"]
 
 

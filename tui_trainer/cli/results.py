@@ -83,7 +83,7 @@ def export(
     if not to:
         raise InputError("no format was given", hint=f"--to {', --to '.join(format_names())}")
     if out and len(to) > 1:
-        raise InputError("--out can be used with only one format", hint="export them one by one")
+        raise InputError("--out can be used with only one format", hint="export the formats one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
     folder = run_in_use(run, "export")
     from tui_trainer.exporting.export import Certifier, expected_seconds, target_lock, target_of

@@ -43,9 +43,9 @@ def resume(
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
-        int | None, option("--processes", "N", "Processes per node. If not given: as before.", **_COUNT)
+        int | None, option("--processes", "N", "Processes per node. If not given: unchanged.", **_COUNT)
     ] = None,
-    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: as before.", **_COUNT)] = None,
+    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: unchanged.", **_COUNT)] = None,
     detach: Detach = False,
 ) -> None:
     """Resume a run from its latest complete checkpoint.
@@ -219,9 +219,7 @@ def _refuse_link(reference: str, folder: "RunFolder", verb: str) -> None:
     path = from_the_root(reference)
     is_its_name = reference == folder.name and folder.root in listed_roots()
     if not is_its_name and path.is_symlink() and path.resolve() == folder.root:
-        hint = (
-            f"`{shlex.join(['rm', str(path)])}` removes the link; the run itself is {one_line(str(folder.root), 300)}"
-        )
+        hint = f"`{shlex.join(['rm', str(path)])}` removes the link; the run is in {one_line(str(folder.root), 300)}"
         raise FolderError(f"this is a link to a run, and nothing was {verb}", where=one_line(str(path)), hint=hint)
 
 
@@ -251,7 +249,7 @@ def _ask(reference: str, action: str) -> None:
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
-        print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
+        print(f"cancelled job {job} of {one_line(folder.name)}, which had not started")
         return
     if job:
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
@@ -330,7 +328,7 @@ def submit(
         return
     should_ask = slurm.is_here() and not yes
     if should_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InputError("this script would be submitted", hint="--yes submits it without asking")
+        raise InputError("cannot ask for confirmation without a terminal", hint="add --yes to submit the script")
     folder = make_folder(loaded, root, script)
     manual_hint = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
@@ -348,7 +346,7 @@ def submit(
 @app.command()
 def join(
     run: RunReference,
-    node_rank: Annotated[int, option("--node-rank", "K", "The number of this node, starting at 1.", min=1, max=4095)],
+    node_rank: Annotated[int, option("--node-rank", "K", "The rank of this node: 1 for the second.", min=1, max=4095)],
 ) -> None:
     """Join a run that was started on the first node, as another node. RUN is its folder on a shared disk."""
     from tui_trainer.lines import headless
@@ -356,6 +354,6 @@ def join(
     try:
         folder = run_named(run)
     except FolderError as error:
-        hint = "output.runs_dir must be on a disk that all nodes see; start the first node first"
+        hint = "start the run on the first node first; output.runs_dir must be on a disk that all nodes see"
         raise InputError(f"{error.problems[0].message}: {one_line(run, 200)}", hint=hint) from None
     raise typer.Exit(headless.join_run(folder, node_rank))

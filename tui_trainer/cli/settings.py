@@ -74,13 +74,11 @@ def import_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
     to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config to this file.")] = None,
     kind: Annotated[
-        str, option("--as", "KIND", "The tool that FILE was written for, if its keys do not show which.")
+        str, option("--as", "KIND", "The tool that FILE was written for, if the keys of FILE do not show it.")
     ] = "",
     processes: Annotated[
         int | None,
-        option(
-            "--processes", "N", "Devices of the original run, by which the batch size per device is multiplied.", min=1
-        ),
+        option("--processes", "N", "Number of devices of the original run, to compute the total batch size.", min=1),
     ] = None,
     without: Annotated[list[str] | None, option("--without", "KEY,...", "Ignore these keys (changes the run).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.toml if it exists.")] = False,
@@ -96,7 +94,7 @@ def import_config(
     if force and to is None:
         raise InputError("--force works only with --to", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
-        raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
+        raise InputError("the file name does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
     ignored_keys = [name.strip() for names in without or () for name in names.split(",") if name.strip()]
     imported = import_file(file, kind, processes, ignored_keys, to)
     imported.refuse_other_runs()
@@ -120,7 +118,7 @@ WIDEST_COLUMNS = 120
 @app.command()
 def guide(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="A guide, or nothing to list all.", show_default=False)
+        str, typer.Argument(metavar="TOPIC", help="A guide. Without TOPIC, all are listed.", show_default=False)
     ] = "",
 ) -> None:
     """Print a guide on one topic, or list the topics."""
@@ -130,7 +128,7 @@ def guide(
         name_width = max(map(len, guides()))
         for name, title in guides().items():
             print(f"{name:<{name_width}}  {title}")
-        print("\n`tui-trainer guide TOPIC` prints one; start with `tui-trainer guide start`")
+        print("\n`tui-trainer guide TOPIC` prints a guide; start with `tui-trainer guide start`")
         return
     # Links between guides have file names, so `NAME.md` is accepted too.
     name = topic.lower().removesuffix(".md")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Temperature = Annotated[float, typer.Option(min=0, max=10, help="0: greedy decoding.")]
 Beams = Annotated[int, typer.Option(min=1, max=64, help="Number of beams; the likeliest text is taken.")]
-NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to generate.")]
+NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of tokens to generate.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")]
 
 
@@ -111,7 +111,7 @@ def chat(
         raise InputError(f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation", hint=hint)
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
-        raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
+        raise InputError(reason or f"{folder.name} was trained from scratch, so it has no base model")
     from tui_trainer.exporting.chat_session import ChatSession
     from tui_trainer.exporting.generate import Writer
     from tui_trainer.exporting.predicting import inference_device
@@ -143,10 +143,10 @@ def evaluate(
         str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
     ] = "base",
     rows: Annotated[
-        int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as many as in the run.")
+        int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as many as the run evaluated.")
     ] = 0,
     changed: Annotated[
-        int, typer.Option(min=0, max=1000, help="How many rows to show, those with the largest changes first.")
+        int, typer.Option(min=0, max=1000, help="How many rows to show; the rows with the largest changes come first.")
     ] = 5,
     gpu: GpuName = None,
     as_json: AsJson = False,
@@ -180,7 +180,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 @app.command()
 def predict(
     run: RunReference,
-    data: Annotated[str, option("--data", "FILE", "Data to predict on, in any form that can be trained on.")],
+    data: Annotated[str, option("--data", "FILE", "Data to predict on, in any format that training accepts.")],
     out: Annotated[Path, option("--out", "FILE", "Output file (JSON lines): each row with its prediction.")],
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="N", help="Rows per batch, or auto.")] = "auto",
     max_new_tokens: Annotated[
@@ -279,5 +279,5 @@ def _batch_size(word: str) -> int:
     if word == "auto":
         return 0
     if not (word.isascii() and word.isdigit() and 0 < int(word) <= 65_536):
-        raise InputError(f"--batch-size takes a number of rows, or auto, not {word[:40]!r}")
+        raise InputError(f"--batch-size must be auto or a number of rows up to 65,536, not {word[:40]!r}")
     return int(word)

@@ -189,7 +189,7 @@ def _text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
     if is_quoted:
         return _unquoted(bare_text)
     if bare_text.lower() in ("", EMPTY) or (bare_text.lower() == "none" and setting.default == ""):
-        return "" if setting.default == "" else _problem(setting, "it must not be empty")
+        return "" if setting.default == "" else _problem(setting, "the value must not be empty")
     return bare_text
 
 

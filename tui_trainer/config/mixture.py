@@ -60,7 +60,7 @@ def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
     if len(number_texts) != len(paths):
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
         numbers = "1 number" if len(number_texts) == 1 else f"{len(number_texts)} numbers"
-        raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number for each, in the same order")
+        raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number per source, in the same order")
     weight_values = tuple(map(_weight, number_texts))
     return () if all(value == 1 for value in weight_values) else weight_values
 
@@ -70,7 +70,7 @@ def _weight(word: str) -> float:
     try:
         weight = float(word)
     except ValueError:
-        raise _wrong(f"{quoted} is not a number", "2 uses each row twice, 0.5 half of the rows") from None
+        raise _wrong(f"{quoted} is not a number", "2 uses each row twice, and 0.5 uses half of the rows") from None
     if not 0 < weight <= MOST_WEIGHT:
         hint = "to leave out a source, remove it from data.path" if weight <= 0 else "1 uses each row once"
         raise _wrong(f"{quoted} must be above 0 and at most {MOST_WEIGHT:,}", hint)

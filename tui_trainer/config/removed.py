@@ -88,7 +88,7 @@ REMOVED: dict[str, Removed] = {
     ),
     "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(
-        reason="the replacement searches for the same kernels, but uses no CUDA graphs, which need batches of one size",
+        reason="the new value tunes the same kernels, but without CUDA graphs, which need batches of one size",
         value="max-autotune",
         instead="max-autotune-no-cudagraphs",
     ),

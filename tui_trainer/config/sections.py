@@ -45,19 +45,19 @@ class ScratchSection(SettingsSection):
     )
     """Width of the model."""
     num_hidden_layers: int = option(
-        4, low=1, high=1024, memory="weights grow in proportion", speed="time grows in proportion"
+        4, low=1, high=1024, memory="proportional to the layers", speed="proportional to the layers"
     )
     """Number of layers."""
     num_attention_heads: int = option(4, low=1, high=1024, step="x2")
     """Attention heads; hidden_size must be divisible by them."""
     num_key_value_heads: PositiveInt | Auto = option(
-        "auto", memory="fewer heads save a little", step="x2", advanced=True
+        "auto", memory="fewer heads save a little memory", step="x2", advanced=True
     )
     """Key and value heads; auto: as many as attention heads."""
     intermediate_size: PositiveInt | Auto = option("auto", step="x2", advanced=True)
     """Width inside the gated MLP; auto: 8/3 of hidden_size, rounded up to a multiple of 32."""
     vocab_size: int = option(
-        8192, low=300, high=10**6, unit="tokens", memory="embedding and head grow in proportion", step="x2"
+        8192, low=300, high=10**6, unit="tokens", memory="embedding and head grow by one row per token", step="x2"
     )
     """Size of the tokenizer trained on the text (a character model uses its characters instead)."""
     attention_dropout: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
@@ -133,7 +133,7 @@ class ModelSection(SettingsSection):
     """pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        memory="bfloat16 halves frozen weights and reduces activations; trainable weights take 20 bytes, not 18",
+        memory="bfloat16 halves frozen weights and reduces activations; trainable weights take 20 bytes each, not 18",
         speed="16-bit weights need no casts",
         in_step_key=True,
     )
@@ -141,8 +141,8 @@ class ModelSection(SettingsSection):
     have fp32 master weights."""
     provider: Literal["transformers", "unsloth"] = option(
         "transformers",
-        memory="less, according to Unsloth",
-        speed="has its own kernels; not measured on a GPU yet",
+        memory="less memory, according to Unsloth",
+        speed="Unsloth has its own kernels; their speed has not been measured yet",
         advanced=True,
     )
     """Library that loads and adapts the model; unsloth: in its own environment (`tui-trainer install unsloth`)."""
@@ -159,8 +159,8 @@ class ModelSection(SettingsSection):
     sdpa is used if it cannot load one."""
     kernels: Literal["auto", "none", "liger"] = option(
         "auto",
-        memory="stores fewer activations",
-        speed="fewer passes over memory; not measured on a GPU yet",
+        memory="fused kernels store fewer activations",
+        speed="fewer passes over memory; the speed has not been measured on a GPU yet",
         advanced=True,
         in_step_key=True,
     )
@@ -206,7 +206,7 @@ class TuningSection(SettingsSection):
     continue_adapter: Literal["auto", "continue", "merge"] = option("auto")
     """For a run that starts from an adapter: continue trains that adapter, merge merges it into its model first; auto:
     merge if all weights are trainable."""
-    r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
+    r: int = option(16, low=1, high=4096, memory="adapter size is proportional to r", step="x2")
     """LoRA rank."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")
     """LoRA: the update is scaled by lora_alpha / r (lora_alpha / sqrt(r) with use_rslora)."""
@@ -245,7 +245,7 @@ class TuningSection(SettingsSection):
     """LoRA: initial adapter weights, by peft's names; pissa and olora move a part of the weights into the adapter, and
     are saved as LoRA of rank 2r."""
     fused_adapters: bool = option(
-        True, speed="fewer passes over memory; not measured on a GPU yet", advanced=True, in_step_key=True
+        True, speed="fewer passes over memory; the speed has not been measured yet", advanced=True, in_step_key=True
     )
     """LoRA: compute a layer and its adapter in one function, if it gives the same results."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
@@ -307,7 +307,7 @@ class TaskSection(SettingsSection):
     """Classification: balanced counts rare classes as much as frequent ones."""
     source_prefix: str = option("")
     """Sequence to sequence: text before every input, including its final space: T5 was trained with "summarize: "."""
-    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow in proportion", step="x2")
+    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with the length", step="x2")
     """Sequence to sequence: maximum tokens of an answer."""
     doc_stride: PositiveInt = option(128, unit="tokens")
     """Question answering: overlap of two windows of a long context, at most half a window."""
@@ -353,8 +353,8 @@ class DataSection(SettingsSection):
         low=2,
         high=1048576,
         unit="tokens",
-        memory="activations grow in proportion",
-        speed="attention time grows with the square of the length",
+        memory="activations are proportional to the row length",
+        speed="attention time grows with the square of the row length",
         step="x2",
     )
     """Maximum tokens per row."""
@@ -369,8 +369,8 @@ class DataSection(SettingsSection):
     """Remove duplicate rows from the training data, and rows that are also held out."""
     max_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
     """Maximum rows of each source; 0: all."""
-    num_proc: PositiveInt | Auto = option("auto", speed="preparing the data is faster in proportion", advanced=True)
-    """Processes that read and tokenise rows; auto: one per 16 MiB, limited by cores and memory."""
+    num_proc: PositiveInt | Auto = option("auto", speed="more processes prepare the data faster", advanced=True)
+    """Processes that read and tokenise rows; auto: one per 16 MiB of data, limited by cores and memory."""
     max_chars: int = option(0, low=0, unit="characters", step="1-2-5", advanced=True)
     """Maximum characters of text of each source; 0: all."""
     seed: int = option(42, low=0, high=2**63 - 1, advanced=True)
@@ -408,16 +408,16 @@ class TrainingSection(SettingsSection):
     effective_batch_size: PositiveInt | Auto = option(
         32, unit="rows", speed="more rows take no longer until the GPU is fully used", step="x2"
     )
-    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile;
-    fewer, but 8 or more, to leave 300 steps."""
+    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile, but
+    fewer (at least 8) if the run would have fewer than 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
     """Effective batch size that the learning rate is meant for; effective_batch_size = auto and lr_scaling start
     from it."""
     per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
         "auto",
         unit="rows",
-        memory="activations grow in proportion",
-        speed="larger is faster until the GPU or CPU is fully used",
+        memory="activations are proportional to the rows",
+        speed="larger micro-batches are faster until the GPU or CPU is fully used",
         step="x2",
     )
     """Rows per forward pass (micro-batch); auto: as many as fit; tune: the fastest."""
@@ -436,7 +436,7 @@ class TrainingSection(SettingsSection):
     """Warm-up steps until the peak learning rate; below 1: a share of all steps."""
     num_decay_steps: StepsOrShare = option(
         0.1,
-        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules have none.",
+        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules ignore it.",
         unit="steps",
         advanced=True,
     )
@@ -447,7 +447,7 @@ class TrainingSection(SettingsSection):
     )
     min_lr_rate: float = option(
         0.0,
-        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; others have no floor.",
+        f"Final rate of {schedules_with('has_floor', 'and')}, as a share of the peak rate; other schedules ignore it.",
         low=0,
         below=1,
         step="+0.05",
@@ -512,7 +512,7 @@ class TrainingSection(SettingsSection):
         0,
         low=0,
         unit="steps",
-        speed="usually slows a healthy run",
+        speed="usually slows a run that has enough memory",
         step="1-2-5",
         advanced=True,
         in_step_key=True,
@@ -526,6 +526,8 @@ class TrainingSection(SettingsSection):
 
 EVALUATIONS_SHARE = 0.03
 """Share of the run's time that evaluations may take if nobody has set how many rows they read."""
+ANSWERS_SHARE = 0.05
+"""Share of the run's time that answers at evaluations may take if nobody has set how many rows are answered."""
 LEAST_EVAL_ROWS = 32
 """Smallest number of held-out rows with a meaningful loss."""
 
@@ -549,8 +551,14 @@ class EvaluationSection(SettingsSection):
     """An improvement must be larger than this to count."""
     metric_for_best_model: str = option("loss")
     """Metric for the best model and early stopping: loss, or a score of the task such as accuracy or f1."""
-    generate_rows: int = option(32, low=0, unit="rows", speed="an answer takes one pass per token", step="x2")
-    """Held-out rows to generate answers for at each evaluation, if the task scores answers; 0: none."""
+    generate_rows: WholeNumber | Auto = option(
+        "auto",
+        "Held-out rows that the model answers at evaluations; 0: none; auto: 32 for seq2seq, else 8, at as many "
+        f"evaluations as take {100 * ANSWERS_SHARE:g} % of the time.",
+        unit="rows",
+        speed="an answer takes one pass per token",
+        step="x2",
+    )
 
 
 class CheckpointSection(SettingsSection):
@@ -570,7 +578,7 @@ class LoggingSection(SettingsSection):
     """Write steps to the journal in groups of this many, or after two seconds."""
     sample_steps: StepsOrShare = option(0.25, unit="steps")
     """Generate a sample every this many steps; below 1: a share of all steps; 0: never."""
-    report_to: Names = option("", speed="none: a separate process reads the journal")
+    report_to: Names = option("", speed="no effect: a separate process reads the journal")
     """Trackers for the run's metrics: tensorboard, wandb, mlflow, trackio; separated by commas."""
 
 
@@ -610,7 +618,7 @@ class DistributedSection(SettingsSection):
     cpu_offload: bool = option(
         False,
         memory="a GPU holds only the layers that it is computing",
-        speed="weights are copied to the GPU in each pass, gradients back",
+        speed="weights are copied to the GPU in each pass, and gradients are copied back",
         advanced=True,
     )
     """Keep weights, gradients and optimizer state in host memory, and update them on the CPU: with fsdp, hsdp or

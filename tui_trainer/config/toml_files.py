@@ -256,7 +256,7 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
         names_hint = "available: " + ", ".join(_BATCH_SHAPES)
         mistakes += [(one_line(name), "is unknown", names_hint) for name in table if name not in _BATCH_SHAPES]
         if mistakes:
-            place_text = f"in [[batches]] number {number}"
+            place_text = f"in table {number} of [[batches]]"
             raise ConfigError(
                 Problem(message=f"{mistake} {place_text}", where=where, key=f"batches.{name}", hint=hint)
                 for name, mistake, hint in mistakes

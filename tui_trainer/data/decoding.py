@@ -46,7 +46,7 @@ def lines_of(
         if len(raw_line) > MAX_LINE_BYTES:
             limit_text = format_bytes(MAX_LINE_BYTES)
             where = f"{label}, line {line}"
-            raise DataError(f"the line is longer than {limit_text}", where=where, hint="split it into several rows")
+            raise DataError(f"the line is longer than {limit_text}", where=where, hint="split the line")
         yield line, raw_line, offset
         offset += len(raw_line)
 
@@ -55,8 +55,8 @@ def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
     """Yield each line of a text with its number. Raises DataError for a line with a NUL byte, or not in UTF-8."""
     for line_number, raw_line, offset in lines_of(content, label):
         if b"\0" in raw_line:
-            problem = f"a NUL byte at offset {offset + raw_line.index(0):,}, which a text cannot contain"
-            raise DataError(problem, where=f"{label}, line {line_number}", hint="remove it: tr -d '\\000'")
+            problem = f"the line has a NUL byte at byte offset {offset + raw_line.index(0):,}"
+            raise DataError(problem, where=f"{label}, line {line_number}", hint="remove NUL bytes: tr -d '\\000'")
         yield line_number, decoded(raw_line, label, line=line_number, offset=offset)
 
 
@@ -82,7 +82,7 @@ def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> Da
     encoding = _encoding_of(data)
     encoding_names = "Windows-1252 or Latin-1" if encoding == _WESTERN else encoding
     return DataError(
-        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably {encoding_names}",
+        f"the text is not UTF-8 (0x{data[start]:02x} at byte offset {offset + start:,}), but probably {encoding_names}",
         where=f"{label}, line {line + data.count(NEWLINE, 0, start)}",
         hint=_converting(encoding, label),
     )
@@ -90,7 +90,7 @@ def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> Da
 
 def _converting(encoding: str, label: str) -> str:
     name = PurePath(label).name
-    return f"convert it: iconv -f {encoding} -t UTF-8 {shell_word(name)} > {shell_word(f'utf8-{name}')}"
+    return f"convert the file: iconv -f {encoding} -t UTF-8 {shell_word(name)} > {shell_word(f'utf8-{name}')}"
 
 
 def _encoding_of(data: bytes) -> str:
@@ -113,13 +113,13 @@ def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> No
     """Raise DataError for UTF-16, UTF-32 and binary files. With `rows`, NUL bytes are left to the JSON parser."""
     if encoding := wide_encoding(data[:4096]):
         raise DataError(
-            f"not UTF-8, from byte offset 0; probably {encoding}",
+            f"the text is not UTF-8, but probably {encoding}",
             where=f"{label}, line 1",
             hint=_converting(encoding, label),
         )
     if not rows and (position := data.find(b"\0")) >= 0:
         raise DataError(
-            f"binary file: NUL byte at offset {position:,}",
+            f"the file is binary: it has a NUL byte at byte offset {position:,}",
             where=f"{label}, line {data.count(NEWLINE, 0, position) + 1}",
             hint="data.path must be a text file",
         )
@@ -149,7 +149,7 @@ def refuse_surrogates(text: str, where: str) -> None:
     except UnicodeEncodeError as error:
         code_point = ord(text[error.start])
         raise DataError(
-            f"lone surrogate (\\u{code_point:04x}, half a character) at character {error.start + 1} of the text",
+            f"character {error.start + 1} of the text is a lone surrogate (\\u{code_point:04x}, half a character)",
             where=where,
         ) from None
 

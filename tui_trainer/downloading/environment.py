@@ -24,7 +24,7 @@ _VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
 def creation_commands(folder: Path) -> list[list[str]]:
     """Return the commands that create Unsloth's environment in `folder`. Raises InputError if uv is missing."""
     if shutil.which("uv") is None:
-        raise InputError("uv, which creates environments, is not installed", hint="install it: pip install uv")
+        raise InputError("uv, which creates environments, is not installed", hint="run `pip install uv`")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return [
         # The scripts still work after the folder was renamed.

@@ -227,7 +227,7 @@ def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None
         hint = f"check the spelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
         raise kind.refuse(f"the Hub has no {kind.word} {name} that this account can access", hint=hint) from None
     except errors.OfflineModeIsEnabled:
-        raise RunError("HF_HUB_OFFLINE is set, so downloading is disabled; unset it and try again") from None
+        raise RunError("HF_HUB_OFFLINE is set, so downloading is disabled; unset this variable and try again") from None
     except network_errors() as error:
         raise RunError(network_sentence(kind, name, error)) from None
 
@@ -300,15 +300,15 @@ def model_files_to_fetch(model: str, files_on_hub: Iterable[HubFile]) -> tuple[H
 
 def _instead(names: set[str]) -> str:
     if "adapter_config.json" in names:
-        return "the repository contains an adapter: give the model that the adapter was trained on"
+        return "the repository contains an adapter; give the model that the adapter was trained on"
     if any(name.endswith(".gguf") for name in names):
-        return "it has .gguf files for llama.cpp, which cannot be trained: use the original model"
+        return "the repository has .gguf files for llama.cpp, which cannot be trained; use the original model"
     names_text = one_line(", ".join(sorted(names)[:4]), 160)
-    return f"its files: {names_text}" if names_text else "it is empty"
+    return f"files found: {names_text}" if names_text else "the repository is empty"
 
 
 DATA_SET = RepositoryKind(
-    word="dataset", repository="datasets", refuse=DataError, option="--data", revision_key="the part after the @"
+    word="dataset", repository="datasets", refuse=DataError, option="--data", revision_key="the revision after @"
 )
 
 

@@ -104,7 +104,7 @@ class Evaluator:
         with self._data(file, tokenizer) as (trained, data):
             stored_rows = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
-                self.notes.append("the run has no held-out rows: the models are evaluated on its training rows")
+                self.notes.append("the run has no held-out rows, so the models are evaluated on its training rows")
             config_limit = trained.config.evaluation.max_eval_rows
             row_limit = rows or (0 if config_limit == "auto" else config_limit)
             chosen_rows = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
@@ -142,9 +142,9 @@ class Evaluator:
         if tokenizer.get_vocab() != own_tokenizer.get_vocab():
             if model.name == BASE:
                 return
-            raise InputError(f"{model_names} have different tokens: the losses are not comparable")
+            raise InputError(f"{model_names} have different tokens, so their losses are not comparable")
         if trained.head in CLASSIFYING and labels_of(trained, model.folder) != labels_of(trained, trained.folder):
-            raise InputError(f"{model_names} have different labels: the scores are not comparable")
+            raise InputError(f"{model_names} have different labels, so their scores are not comparable")
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
@@ -154,7 +154,7 @@ class Evaluator:
             yield self.trained, prepared_data(self.trained, self.progress)
             return
         if config.task.class_weights != "none":
-            self.notes.append("class weights are not applied to the loss: they come from the training rows")
+            self.notes.append("the loss is computed without class weights, because they come from the training rows")
             config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
         has_labels = self.trained.head in CLASSIFYING
         model_config = config_in(self.trained, self.trained.folder).to_dict() if has_labels else {}
@@ -187,7 +187,7 @@ class MeasuredRows:
 
         row_parts, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
         loss, scores = scored(self.trained, self.data, model, self.rows, row_parts, layout, add_pass)
-        sample_numbers = evenly_spaced(len(self.chosen), config.evaluation.generate_rows)
+        sample_numbers = evenly_spaced(len(self.chosen), task.answer_rows(config))
         if examples := [self.rows.example(self.chosen[number]) for number in sample_numbers]:
             with torch.inference_mode():
                 scores |= task.answer_scores(config, model, load_tokenizer(self.trained), examples)

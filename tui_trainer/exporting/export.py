@@ -114,7 +114,7 @@ class Certifier:
         try:
             export_answer = self._measure(folder, export_format.name, trained_answer["texts"])
         except WorkerFailed as failure:
-            faults = [f"it cannot be loaded: {failure.reason or failure}"]
+            faults = [f"the export cannot be loaded: {failure.reason or failure}"]
         else:
             logit_difference = _logit_difference(trained_answer["logits"], export_answer["logits"])
             export_figures = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(export_answer))
@@ -171,16 +171,16 @@ def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, to
     faults = []
     if not difference <= tolerance.logits:
         faults.append(
-            f"its logits differ by {difference:.1e} of the largest logit, more than the allowed {tolerance.logits:.0e}"
+            f"the logits differ by {difference:.1e} of the largest logit, more than the allowed {tolerance.logits:.0e}"
         )
     if not abs(after["loss"] - before["loss"]) <= tolerance.loss * max(abs(before["loss"]), 1e-3):
-        faults.append(f"its held-out loss is {after['loss']:.4f} instead of {before['loss']:.4f}")
+        faults.append(f"the held-out loss is {after['loss']:.4f} instead of {before['loss']:.4f}")
     if after["labels"] != before["labels"]:
-        faults.append(f"its labels are {', '.join(after['labels'])} instead of {', '.join(before['labels'])}")
+        faults.append(f"the labels are {', '.join(after['labels'])} instead of {', '.join(before['labels'])}")
     if after["token_ids"] is None:
-        faults.append("it has no tokenizer")
+        faults.append("the export has no tokenizer")
     elif after["token_ids"] != before["token_ids"]:
-        faults.append("its tokenizer splits texts differently")
+        faults.append("the tokenizer splits texts differently")
     return faults
 
 

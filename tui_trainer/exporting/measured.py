@@ -45,9 +45,9 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
     plan, task = trained.plan, trained.task
     data = data_of(trained.config)
     rows_state = compare_rows(data, task.cut(trained.config), plan.data_key, plan.data_fingerprint, progress)
-    if rows_state == "the same":
+    if rows_state == "same":
         return task.prepare(trained.config, data, prepared_data_folder(), progress)
-    if rows_state == "of other data":
+    if rows_state == "other_data":
         raise InputError("the data has changed since this run, so its held-out rows cannot be read again")
     message = "the data of this run was prepared by an older version, and its folder is gone"
     hint = f"`tui-trainer evaluate {shell_word(trained.run.name)} --data FILE` uses the rows of a file instead"

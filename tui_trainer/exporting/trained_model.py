@@ -135,7 +135,7 @@ def _written_again(run: RunFolder) -> str:
 
 def _moved_away(run: RunFolder) -> str:
     advice = _written_again(run)
-    return advice if advice == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} to another place: {advice}"
+    return advice if advice == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} elsewhere, then {advice}"
 
 
 def adapter_base(source: Path) -> str:
@@ -225,7 +225,7 @@ class TrainedModel:
         """Return (folder of the model with which training began, ''), or (None, why it cannot be compared)."""
         folder, reason = self.began_with()
         if folder and self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
-            return None, "the base model has no head for these labels"
+            return None, "the base model has no head for the labels of this run"
         return folder, reason
 
     def began_with(self) -> tuple[Path | None, str]:

@@ -91,7 +91,7 @@ def threads_words(hardware: Hardware) -> str:
 def cpu_precision_words(flags: frozenset[str]) -> str:
     """Return the types that the processor computes without emulation."""
     if not flags:
-        return f"fp32; its instruction sets are {NOT_REPORTED}"
+        return f"fp32; the instruction sets are {NOT_REPORTED}"
     native = sorted(flags & BF16_FLAGS)
     return f"fp32, and bf16 natively ({', '.join(native)})" if native else "fp32; bf16 only emulated, slower than fp32"
 

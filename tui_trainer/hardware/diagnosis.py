@@ -71,7 +71,7 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
         yield HardwareProblem("bad", sentence, _IN_A_CONTAINER) if card_count else HardwareProblem("warn", sentence)
 
 
-_IN_A_CONTAINER = "in a container: start it with `docker run --gpus all`"
+_IN_A_CONTAINER = "if this is a container, start it with `docker run --gpus all`"
 _NO_HARDWARE = (nvml.DRIVER_NOT_LOADED, nvml.LIBRARY_NOT_FOUND)
 _DRIVER_REMEDIES = {
     nvml.NO_PERMISSION: "ls -l /dev/nvidia*   (ask the administrator to add you to the group that may use these files)",
@@ -118,10 +118,10 @@ def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
     if (torch_version := hardware.libraries.get("torch")) is None:
         return "torch is not installed" if hardware.libraries else ""
     if cuda is None:
-        return "torch is built without CUDA: training runs on the CPU"
+        return "torch is built without CUDA, so training runs on the CPU"
     if driver.cuda and cuda[0] > driver.cuda[0]:
         version = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(cuda)}, but the driver supports {version}: training runs on the CPU"
+        return f"torch is built for CUDA {dotted(cuda)}, but the driver supports {version}, so training is on the CPU"
     reason = build_problem(gpu.capability, cuda, torch_version) if gpu.capability else ""
     return f"torch is built for CUDA {dotted(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
@@ -196,7 +196,7 @@ def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
         sentence = f"a quota or CPU affinity allows {usable_cores} of the machine's {physical_cores} cores"
         yield HardwareProblem("info", sentence, "nproc; cat /sys/fs/cgroup/cpu.max")
     if "sse4_2" in hardware.cpu_flags and "avx2" not in hardware.cpu_flags:
-        sentence = "the processor has no AVX2, which torch's fast CPU kernels need: training is several times slower"
+        sentence = "the processor has no AVX2, which torch's fast CPU kernels need, so training is several times slower"
         yield HardwareProblem("warn", sentence)
 
 
@@ -205,10 +205,10 @@ def _bytecode_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     sentence = "Python recompiles its libraries at every start, which takes about 10 s"
     if hardware.bytecode_obstacle == "variable":
         remedy = "unset PYTHONDONTWRITEBYTECODE"
-        yield HardwareProblem("info", f"{sentence}: PYTHONDONTWRITEBYTECODE is set", remedy)
+        yield HardwareProblem("info", f"{sentence}, because PYTHONDONTWRITEBYTECODE is set", remedy)
     elif hardware.bytecode_obstacle == "folder":
         remedy = "export PYTHONPYCACHEPREFIX=~/.cache/python"
-        yield HardwareProblem("info", f"{sentence}: the folder of torch is not writable", remedy)
+        yield HardwareProblem("info", f"{sentence}, because the folder of torch is not writable", remedy)
 
 
 Device = Literal["cpu", "cuda"]
@@ -280,22 +280,22 @@ def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     if chosen == "none":
         return None, ""
     if chosen is not None:
-        return _gpu_by_number(gpus, chosen), "by its number"
+        return _gpu_by_number(gpus, chosen), "chosen by its number"
     candidates = usable_gpus(hardware) or [gpu for gpu in gpus if gpu.visible and not gpu.problem]
     if not candidates:
         return None, ""
     freest_gpu = min(candidates, key=_occupation)
     if len(candidates) == 1:
-        return freest_gpu, "the only one" if len(gpus) == 1 else "the only usable one"
+        return freest_gpu, "the only GPU" if len(gpus) == 1 else "the only usable GPU"
     if freest_gpu.memory_free_bytes is None:
-        return freest_gpu, "the first one, as free memory is not reported"
-    return freest_gpu, "the one with the most free memory"
+        return freest_gpu, "the first GPU, because free memory is not reported"
+    return freest_gpu, "the GPU with the most free memory"
 
 
 def _gpu_by_number(gpus: tuple[Gpu, ...], number: int) -> Gpu:
     gpu_by_number = {gpu.index: gpu for gpu in gpus}
     if number not in gpu_by_number:
-        hint = f"GPUs here: {', '.join(map(str, gpu_by_number))}" if gpus else "this machine has none"
+        hint = f"GPUs here: {', '.join(map(str, gpu_by_number))}" if gpus else "this machine has no GPU"
         raise InputError(f"there is no GPU {number}", hint=hint)
     if not gpu_by_number[number].visible:
         raise InputError(f"GPU {number} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another GPU")

@@ -231,14 +231,14 @@ class FlashKernel:
             return f"needs the package {self.distribution}, which is not installed"
         if numbers_of(installed_version) < self.oldest_version:
             needed_version = ".".join(map(str, self.oldest_version))
-            return f"needs {self.distribution} {needed_version} or newer, and {installed_version} is installed"
+            return f"needs {self.distribution} {needed_version} or newer, but {installed_version} is installed"
         return ""
 
     def too_old(self, capability: Version) -> str:
-        """Return why a GPU of this capability cannot run it, as a sentence; empty if it can."""
+        """Return why a GPU of this capability cannot run it, as the end of a sentence; empty if it can."""
         if capability >= self.capability_from:
             return ""
-        return f"it needs compute capability {dotted(self.capability_from)}, and this GPU has {dotted(capability)}"
+        return f"needs compute capability {dotted(self.capability_from)}, but this GPU has {dotted(capability)}"
 
 
 # Major capability that FlashAttention 3 was written for. On others torch's own kernel is as fast, or it does not run.

@@ -190,9 +190,9 @@ def end_process(pid: int, started_at: float | None, *, kill: bool = False) -> st
         process: Any = _process_started_at(pid, started_at)
         (process.kill if kill else process.terminate)()
     except psutil.NoSuchProcess:
-        return "it has already ended"
+        return "the process has already ended"
     except (psutil.Error, OSError) as error:
-        return f"it cannot be ended: {getattr(error, 'msg', '') or error}"
+        return f"the process cannot be ended: {getattr(error, 'msg', '') or error}"
     return ""
 
 

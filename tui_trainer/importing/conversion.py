@@ -13,7 +13,7 @@ from tui_trainer.importing import rules
 from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
 from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, fit, is_empty, merge
 
-_SAYS_MORE = "this key is auto, and another key sets a value"
+_SAYS_MORE = "this key is auto, so the value of another key is used"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +236,7 @@ class Conversion:
             elif rule := importer.rule(name):
                 self._apply(name, value, rule)
             elif name in conditional_names(importer.name):
-                self.leave(Why.ALWAYS, "this value changes nothing", name)
+                self.leave(Why.ALWAYS, "this value has no effect here", name)
             elif name in importer.names:
                 self._apply(name, value, Off("this value is not understood", Why.DOES_NOT_FIT))
             else:

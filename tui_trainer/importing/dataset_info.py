@@ -67,7 +67,7 @@ def _place(entry: Mapping[str, Any], folder: Path) -> str:
         return str(HubPath(str(hub_name), str(entry.get("revision") or MAIN), subfolder))
     name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
-        raise ValueError("the entry names neither a file nor a data set of the Hub; set data.path to the file")
+        raise ValueError("the entry names neither a file nor a data set on the Hub; set data.path to the file")
     # In v1 the list is in the folder of the data or in a folder next to it.
     folders = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
     paths = [parent / str(name) for parent in folders]
@@ -79,18 +79,18 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
     row_format = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
     if entry.get("ranking") is True or row_format == "pair" or any(columns.get(name) for name in _PREFERENCES):
-        raise ValueError("its rows are preferences, which cannot be trained on")
+        raise ValueError("the rows are preferences, which cannot be trained on")
     if media_columns := [name for name in _MEDIA if columns.get(name)]:
-        raise ValueError(f"its rows have {', '.join(media_columns)}, but models are trained on text")
+        raise ValueError(f"the rows have {', '.join(media_columns)}, but models are trained on text")
     if columns.get("history"):
         raise ValueError("a column of earlier turns is not supported; write the turns as messages")
     if row_format not in ("alpaca", "sharegpt", "openai"):
-        raise ValueError(f"its formatting {one_line(row_format, 40)} is not supported; use alpaca, sharegpt or openai")
+        raise ValueError(f"the formatting {one_line(row_format, 40)} is not supported; use alpaca, sharegpt or openai")
     for name in ("system", "tools"):
         if columns.get(name, name) != name:
-            raise ValueError(f"the column of {name} must be called {name}, not {one_line(columns[name], 40)}")
+            raise ValueError(f"the {name} column must be called {name}, not {one_line(columns[name], 40)}")
     if (weight := entry.get("weight")) not in (None, 1):
-        raise ValueError(f"its weight {weight} is not supported; set data.weights to how often each row is used")
+        raise ValueError(f"the weight {weight} is not supported; set data.weights to how often rows are used")
     for name, setting in _PART.items():
         value = entry.get(name)
         if value not in (None, "") and (name, value) != ("split", "train"):
@@ -115,10 +115,10 @@ def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterat
         yield "data.text_column", column
     for tag, usual_names in _FIELD_TAGS.items():
         if str(tags.get(tag, usual_names[0])) not in usual_names:
-            raise ValueError(f"{tag} must be {' or '.join(usual_names)} here, not {one_line(str(tags[tag]), 40)}")
+            raise ValueError(f"{tag} must be {' or '.join(usual_names)}, not {one_line(str(tags[tag]), 40)}")
     for tag, (usual_tag, role) in _ROLE_TAGS.items():
         value = str(tags.get(tag) or usual_tag)
         if ROLES.get(value.lower()) != role:
             raise ValueError(
-                f"{tag} {one_line(value, 40)} is not a known name of the role {role}; rename it in the data"
+                f"{tag} {one_line(value, 40)} is not a known name of the role {role}; use a known name in the data"
             )

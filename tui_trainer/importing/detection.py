@@ -109,7 +109,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     Raises ConfigError if no importer supports the file, or if several do and would convert it differently."""
     all_kinds = ", ".join(all_importers())
     if tool_title := _title(FOREIGN, raw):
-        hint = f"use --as KIND to read it as one of {all_kinds}"
+        hint = f"use --as KIND to read the file as one of {all_kinds}"
         raise ConfigError(f"looks like a file of {tool_title}, which is not supported", where=where, hint=hint)
     file_keys = {name: spread(tool, raw) for name, tool in all_importers().items()}
     scores = {
@@ -120,27 +120,27 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     importer, *others = (all_importers()[name] for name, points in scores.items() if points == score)
     keys, as_hint = file_keys[importer.name], f"choose the kind with --as: {all_kinds}"
     if score[0] == 0:
-        raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=as_hint)
+        raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
     if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
-        nearest_text = f"the nearest supported tool, {importer.name}, knows {score[0]} of {len(keys)} keys"
+        nearest_text = f"{importer.name}, the nearest supported tool, knows {score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.counts(name)])
-        hint = f"use --as {importer.name} to read the keys that {importer.name} knows; kinds: {all_kinds}"
-        raise ConfigError(f"is from an unsupported tool: {nearest_text}, but not {names}", where=where, hint=hint)
+        hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
+        raise ConfigError(f"is from an unsupported tool; {nearest_text}, but not {names}", where=where, hint=hint)
     if not others:
         telltales = ", ".join(importer.telltale_in(keys)[:_SHOWN_KEYS])
         return importer, f"{score[0]} of {len(keys)} keys match" + (f", including {telltales}" if telltales else "")
     titles = ", ".join(other.name for other in others)
     values = Conversion(importer, keys).values
     if all(Conversion(other, file_keys[other.name]).values == values for other in others):
-        return importer, f"also fits {titles}, with the same result"
-    message = f"fits several tools, which read it differently: {importer.name}, {titles}"
+        return importer, f"the keys also match {titles}, with the same result"
+    message = f"matches several tools, which would give different results: {importer.name}, {titles}"
     raise ConfigError(message, where=where, hint=as_hint)
 
 
 def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError if the file is not a training config but, for example, the config.json of a model."""
     if file_kind := _title(NO_TRAINING, raw):
-        hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in file_kind else "use a training config"
+        hint = "try `tui-trainer --model FOLDER`" if "of a model" in file_kind else "use a training config"
         raise ConfigError(f"is {file_kind}, not a training config", where=where, hint=hint)
 
 
@@ -151,9 +151,9 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     keys = [key for key, _ in _paths(raw)]
     settings = {name.lower() for name in all_settings()}
     if not any(key in settings or key in ("schema_version", "profile") for key in keys):
-        message = f"is TOML of another tool, which is not supported ({_listed(list(raw))})"
+        message = f"is a TOML file of an unsupported tool (keys found: {_listed(list(raw))})"
         raise ConfigError(message, where=where, hint="use a config in YAML or JSON")
-    raise ConfigError("is TOML, which needs no import", where=where, hint=f"try `tui-trainer plan {where}`")
+    raise ConfigError("is already a config of tui-trainer", where=where, hint=f"try `tui-trainer plan {where}`")
 
 
 def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
             flat_values = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
         if duplicates := flat_values.keys() & all_values.keys():
-            raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one of them")
+            raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one key")
         all_values |= flat_values
     return all_values
 

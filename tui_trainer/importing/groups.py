@@ -58,7 +58,7 @@ def batch(
         return
     reason, has_both = per_device(done.devices), bool(rows and parts)
     if not has_both and micro_rows * accumulation != (micro_rows if rows else accumulation):
-        reason = f"{micro_rows} x {accumulation}, with the default of {done.tool}; {reason}"
+        reason = f"micro-batch {micro_rows} x accumulation {accumulation}, with the default of {done.tool}; {reason}"
     effective_rows = micro_rows * accumulation * (done.devices or 1)
     done.write(EFFECTIVE, effective_rows, rows, parts, reason=reason, product=has_both, per_device=True)
 
@@ -73,8 +73,8 @@ def batch_of_all(done: Conversion, rows: Given, *cut: Given | None) -> None:
 def per_device(devices: int | None) -> str:
     """Return a note on how a batch size per device became the effective batch size."""
     if devices is None:
-        return "per device; --processes N multiplies this number by N"
-    return f"per device in the file, multiplied here by {devices} devices"
+        return "the batch size of one device; --processes N multiplies it by N"
+    return f"the batch size of one device in the file, multiplied by --processes {devices}"
 
 
 def switches(done: Conversion, *given: Given | None) -> tuple[list[Given], str, list[Any]]:
@@ -116,7 +116,7 @@ def warmup(done: Conversion, share: Given, count: Given | None) -> None:
     if count and not count.is_off:
         done.leave(Why.NOT_NEEDED, "warmup_steps takes precedence", share)
     elif share_value is None or not 0 <= share_value < 1:
-        done.leave(Why.DOES_NOT_FIT, "must be a share of all steps, at least 0, below 1", share)
+        done.leave(Why.DOES_NOT_FIT, "must be a share of all steps, at least 0 and below 1", share)
     else:
         done.write("training.warmup_steps", share_value, share, reason="a share of all steps")
         done.leave(Why.NOT_NEEDED, "set by warmup_ratio", count)
@@ -155,7 +155,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
     if floor_share is None:
         floor_value, peak_rate = number(floor_rate), number(done.given.get("learning_rate"))
         if floor_value is None or not peak_rate:
-            raise ValueError("min_lr becomes a share of learning_rate, so both must be numbers; or set min_lr_rate")
+            raise ValueError("min_lr becomes a share of learning_rate, so min_lr and learning_rate must be numbers")
         floor_share = floor_value / peak_rate
     _refuse_arguments(arguments, num_cycles=0.5)
     return {SCHEDULE_KEY: "cosine", _FLOOR: floor_share}
@@ -168,7 +168,8 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
     if stable_value is None and has_stable_default:
         raise ValueError(
-            "set num_stable_steps so that the decay ends at max_steps (default: a third of the steps after warm-up)"
+            "set num_stable_steps so that the decay ends at max_steps "
+            f"({done.tool}'s default: a third of the steps after warm-up)"
         )
     if stable_value is not None:
         warmup_count, warmup_share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
@@ -210,7 +211,7 @@ def best_weights(done: Conversion, switch: Given) -> None:
         if any(not is_off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
             done.leave(Why.NOT_NEEDED, "early stopping keeps the best weights", switch)
         else:
-            reason = "keeps the best weights; a patience of this size never stops a run"
+            reason = "keeps the best weights, but never stops a run early"
             done.write("evaluation.early_stopping_patience", _NEVER, switch, reason=reason)
 
 
@@ -221,10 +222,10 @@ def trackers(done: Conversion, given: Given) -> None:
     available_text = f"available trackers: {', '.join(tracker_names())}"
     if supported_names:
         other_names = one_line(", ".join(name for name in names if name not in supported_names), 80)
-        reason = f"{other_names} ignored; {available_text}" if other_names else ""
+        reason = f"not supported: {other_names}; {available_text}" if other_names else ""
         done.write("logging.report_to", ", ".join(supported_names), given, reason=reason)
     elif given.is_off or names in (["none"], ["all"]):
-        done.leave(Why.NOT_NEEDED, "the run's journal is always written; set trackers with logging.report_to", given)
+        done.leave(Why.NOT_NEEDED, "the journal always has the metrics; set trackers with logging.report_to", given)
     else:
         done.leave(Why.NOT_SUPPORTED, available_text, given)
 
@@ -234,7 +235,7 @@ def own_files(done: Conversion, *paths: Given | None) -> None:
     model_path = next((done.given[name] for name in _MODELS if done.has(name)), None)
     for path in filter(None, paths):
         if same(path.value, model_path):
-            done.leave(Why.NOT_NEEDED, "the same path as that of the model", path)
+            done.leave(Why.NOT_NEEDED, "the path is the same as that of the model", path)
         else:
             done.leave(Why.REFUSED, "the tokenizer and config.json must be in the model's folder", path)
 
@@ -245,7 +246,7 @@ def usual_layers(done: Conversion, *, target_key: str) -> None:
     Source: peft/utils/constants.py."""
     if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(target_key):
         reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; "
-        reason += "the layers of other models have other names"
+        reason += "other models need other names of layers"
         done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
 
@@ -287,7 +288,7 @@ def template_text(done: Conversion, template: Given) -> None:
 def write_text(done: Conversion, text: str, *sources: Given | None) -> None:
     """Write the text of a chat template to a file next to the converted config, and set `task.chat_template` to it."""
     if done.beside is None:
-        reason = "the template needs a file of its own; --to OUT.toml writes this file next to OUT.toml"
+        reason = "the template needs a separate file; --to OUT.toml writes that file next to OUT.toml"
         done.leave(Why.REFUSED, reason, *sources)
     else:
         done.text = text
@@ -309,12 +310,12 @@ def start_adapter(
     a new one."""
     paths = listed_names([str(path) for path in listed(adapter.value)])
     if len(paths) != 1:
-        done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", adapter)
+        done.leave(Why.REFUSED, "a run can start from only one adapter; merge the others into the model first", adapter)
         return
     folder = str(Path(paths[0]) / str(inside.value)) if inside else paths[0]
-    done.write(MODEL_KEY, folder, adapter, inside, reason="the adapter names its base model")
+    done.write(MODEL_KEY, folder, adapter, inside, reason="the base model is read from the adapter")
     model_key = done.first(*models.split())
-    done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model_key)
+    done.leave(Why.NOT_NEEDED, "the base model is read from the adapter's adapter_config.json", model_key)
     done.goes_on = not merges or not merges.is_on
     if not done.goes_on:
         done.write(CONTINUES_KEY, "merge", merges)
@@ -323,7 +324,7 @@ def start_adapter(
 def keep_adapter(done: Conversion) -> None:
     """If the run continues an adapter, remove the settings whose values come from that adapter."""
     for key in _OF_ADAPTER.split() if done.goes_on else ():
-        done.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter keeps its own value")
+        done.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter sets this value")
 
 
 # Parts of model names that mark weights with fewer than 16 bits.
@@ -359,8 +360,8 @@ def adapted_layers(
     target_names = targets.value if targets else []
     names = list(names_in(target_names)) if isinstance(target_names, str) else listed(target_names)
     if (all_linear and all_linear.is_on) or not names or any(is_pattern(str(name)) for name in names):
-        reason = f"chosen layers become a regular expression in {MODULES_KEY}"
-        done.leave(Why.REFUSED, f"{reason}, so {target_key} must list names one by one", layers, pattern)
+        reason = f"layer numbers become a regular expression in {MODULES_KEY}"
+        done.leave(Why.REFUSED, f"{reason}, so {target_key} must be a list of module names", layers, pattern)
     elif None in numbers or not numbers:
         done.leave(Why.DOES_NOT_FIT, "must be layer numbers", layers)
     else:
@@ -383,12 +384,12 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
         first, *other_parts = str(done.values.get(_SPLIT, "train")).split("+")
         paths = listed(done.values.get("data.path") or [])
         if len(paths) != 1 or "," in paths[0] or "[" in first:
-            reason = "the number counts rows of all data sets; "
-            reason += f"set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}] for rows of one data set, "
-            done.leave(Why.DOES_NOT_FIT, f"{reason}or data.eval_fraction for a share", name)
+            reason = "a number of rows can only be held out from a single data set; "
+            reason += f"set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}] for one data set, "
+            done.leave(Why.DOES_NOT_FIT, f"{reason}or data.eval_fraction for a share of all rows", name)
             return
-        done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
-        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *other_parts]), name, "without the held-out rows")
+        done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows are held out, not random ones")
+        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *other_parts]), name, "the rows that are not held out")
     elif given is not None:
         done.write("data.eval_fraction", given, name)
 
@@ -488,7 +489,7 @@ def keep_whole(done: Conversion) -> None:
             done.reject(key, Why.NOT_SUPPORTED, reason)
             continue
         for setting in (STRATEGY, OFFLOAD):
-            done.reject(setting, Why.NOT_SUPPORTED, f"{reason} here: each device has the whole model")
+            done.reject(setting, Why.NOT_SUPPORTED, f"{reason}, so each device has the whole model")
 
 
 def cadence(
@@ -519,7 +520,7 @@ def cadence(
         return
     if same(strategy.value, False) or strategy.value == "no":
         done.leave(Why.NOT_NEEDED, f"{strategy.name} is off", count)
-        done.write(key, 0, strategy, reason="only at the end")
+        done.write(key, 0, strategy, reason="only at the end of the run")
     elif strategy.value == "epoch":
         done.leave(Why.NOT_NEEDED, f"set by {strategy.name}", count)
         write_share(strategy, 1)
@@ -528,7 +529,7 @@ def cadence(
     elif count:
         done.write(key, count.value, count, strategy)
     else:
-        done.leave(Why.ALWAYS, f"the file does not say how many steps; set {key}", strategy)
+        done.leave(Why.ALWAYS, f"the file does not set the interval in steps; set {key}", strategy)
 
 
 def every_epochs(done: Conversion, given: Given, *epochs: Given | None, key: str, epochs_default: float) -> None:
@@ -546,7 +547,7 @@ def _write_share(done: Conversion, key: str, given: Given, times: float | None, 
     if times is None or not times >= 0:
         done.leave(Why.DOES_NOT_FIT, "must be a number, at least 0", given)
     elif times * epochs <= 1:
-        done.write(key, 0, given, reason="only at the end")
+        done.write(key, 0, given, reason="only at the end of the run")
     else:
         done.write(key, round(1 / (times * epochs), 6), given, reason=f"a share of all steps: {reason}")
 

@@ -30,8 +30,8 @@ from tui_trainer.terminal.safe_text import one_line
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
-_ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
-_ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
+_ASKS_METHOD = "the file does not choose between all weights and an adapter; set tuning.method = full or lora"
+_ASKS_DATA = "the file does not name the training data; set data.path"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file with fewer settings and without a model is only part of a config, whose rest is in another file.
 _WHOLE_FROM = 8
@@ -161,7 +161,7 @@ def import_file(
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]
-    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="named by --without") for name in without]
+    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without") for name in without]
     imported = Imported(
         path=path,
         importer=importer,
@@ -200,10 +200,10 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     """Add a note to the batch size of packed data, which counts documents here and packed rows in the other tool."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
-    note = "the batch size counts documents here, but packed rows of several documents in the other tool"
+    note = "the batch size is a number of documents here, but a number of packed rows in the other tool"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
-        note += f"; for the same {tokens} tokens per step, set it to {tokens} / tokens per document (see the plan)"
+        note += f"; for {tokens} tokens per step, divide {tokens} by the tokens per document (see the plan)"
     return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, note))))
 
 
@@ -213,7 +213,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
     if imported.template:
         text_by_path = {Path(imported.values[TEMPLATE_KEY]): imported.template, **text_by_path}
     if existing_paths := [target for target in text_by_path if is_here(str(target)) and not force]:
-        raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite it")
+        raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite the file")
     for target, text in text_by_path.items():
         try:
             target.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ _LOSSES = "!=cross_entropy|crossentropy|crossentropyloss|cross-entropy|ce|nll|ms
 # Templates of LLaMA-Factory and axolotl for models with images or sound. Qwen's are not listed: they work for text.
 _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm_v|minicpm_o|*internvl*|intern_vl|*_vision|*_audio|glm4v|glm4_5v"  # noqa: E501
 
-# For each reason (written after "cannot be trained here: "), the keys of each importer that turn the feature on: `name`
+# For each reason (written after "cannot be used here: "), the keys of each importer that turn the feature on: `name`
 # with any value that is not off, `name=a|b` with values of these patterns, and `name!=a|b` with all other values.
 # `table.name` is a key in a table, or in the entries of a list `table`.
 MISSING: Mapping[str, Mapping[str, str]] = {
@@ -46,7 +46,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
         audio_sampling_rate!=16000 use_audio_in_video freeze_multi_modal_projector
         freeze_language_model train_mm_proj_only template={_SEEING}""",
     },
-    "the trained parts of a row are set by task.loss_on, not by segments of the row": {
+    "the tokens to train on are set by task.loss_on, not by segments of the row": {
         "axolotl": "datasets.type=input_output",
     },
     "distillation from a teacher model is not supported": {
@@ -96,7 +96,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
         _ARGUMENTS: "relora relora_steps relora_prune_ratio use_relora",
         "axolotl": "jagged_restart_steps",
     },
-    "all adapters are plain and have the same rank and scale, and biases are not trained": {
+    "only plain adapters with one rank, one scale and no biases are supported": {
         "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
         use_qalora use_bdlora alora_invocation_tokens arrow_config
         velora_config monteclora_config kasa_config ensure_weight_tying""",

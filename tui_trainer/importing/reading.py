@@ -33,7 +33,7 @@ def read_foreign(path: Path) -> dict[str, Any]:
     """Read a config file as keys and values. Raises ConfigError with the file, the line and the reason."""
     where = str(path)
     if path.suffix.lower() in _PROSE:
-        hint = "copy its keys and values into a YAML file"
+        hint = "copy the keys and values into a YAML file"
         raise ConfigError("is a program or a text, not a config", where=where, hint=hint)
     hint, adapter_file = "use a config in YAML or JSON", path / _ADAPTER
     with suppress(OSError):
@@ -50,7 +50,7 @@ def read_foreign(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("is nested too deeply", where=where) from None
     if not isinstance(content, dict):
-        message = "is empty" if content is None else f"contains a {type(content).__name__}, not keys with values"
+        message = "is empty" if content is None else f"is a single {type(content).__name__}, not keys with values"
         raise ConfigError(message, where=where, hint="use a config in YAML or JSON")
     if not content:
         raise ConfigError("contains no keys", where=where)
@@ -76,7 +76,7 @@ def _unique(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
-            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="remove one of them")
+            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="remove one key")
         values[key] = value
     return values
 

@@ -33,13 +33,13 @@ class Why(StrEnum):
     A file with one of the first three reasons is refused, because without the key it could be another run. The other
     reasons do not change what is learned."""
 
-    REFUSED = "cannot be trained here"
+    REFUSED = "cannot be used here"
     DOES_NOT_FIT = "cannot be imported"
     UNKNOWN = "is not known"
     NOT_SUPPORTED = "not supported"
-    AS_ASKED = "as asked"
+    AS_ASKED = "as requested"
     AUTOMATIC = "automatic here"
-    ALWAYS = "always so here"
+    ALWAYS = "always the case"
     NOT_NEEDED = "not needed"
 
 

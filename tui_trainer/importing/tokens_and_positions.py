@@ -20,7 +20,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 _NAMED = ("rope_scaling", "rope_parameters")
 OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
-MEAN_ROWS = "new embedding rows start at the mean of the existing ones"
+MEAN_ROWS = "new embedding rows start at the mean of the existing rows"
 # Default of LLaMA-Factory (hparams/data_args.py).
 _CUTOFF = 2048
 
@@ -57,7 +57,7 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
     kind = table.get("rope_type", table.get("type"))
     fields = {key: value for key, value in table.items() if key not in ("type", "rope_type") and value is not None}
     if kind in (None, "default") and not fields:
-        done.leave(Why.NOT_NEEDED, "it does not change the positions of the model", given)
+        done.leave(Why.NOT_NEEDED, "this table does not change the rotary embeddings", given)
     elif kind not in FIELDS:
         done.leave(Why.REFUSED, f"the rope type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", given)
     elif unknown_keys := [key for key in fields if key not in RopeScalingSection.model_fields]:
@@ -88,8 +88,8 @@ def rope_by_length(done: Conversion, given: Given) -> None:
     model_limit = own_parameters(config).get("original_max_position_embeddings")
     limit = model_limit or ConfigFields(config).optional(POSITIONS)
     if not limit or length is None:
-        why = "the factor is cutoff_len divided by max_position_embeddings of the model, which is not on this machine"
-        done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", given)
+        why = "the model is not on this machine, so the factor (cutoff_len / max_position_embeddings) is unknown"
+        done.leave(Why.REFUSED, f"{why}; set {KEY}", given)
     elif length <= limit:
         done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {limit:,} positions of the model", given)
     else:
@@ -124,5 +124,5 @@ def write_tokens(done: Conversion, given: Mapping[str, Any], special: str = "") 
     if given:
         chat_marks = [text for text in tokens if is_chat_mark(text)]
         note = f"; tokens like {one_line(chat_marks[0], 40)} are special tokens" if chat_marks else ""
-        reason = f"{MEAN_ROWS}; with LoRA adapters, only these rows of the embedding are trained{note}"
+        reason = f"{MEAN_ROWS}; with LoRA adapters, only the new rows of the embedding are trained{note}"
         done.write(TOKENS, list(dict.fromkeys(tokens)), *given, reason=reason)

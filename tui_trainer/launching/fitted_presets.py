@@ -126,7 +126,7 @@ def _changed_recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
     data_name, reason = one_line(Path(value_of(after.config, DATA_KEY)).name, 40), f"from recipe {recipe_name}"
     if after.fitted_because(_TASK) and task != before.config.task.type:
         if len(texts) == 2:  # a shorter form, for the narrowest terminal
-            return f"now recipe {recipe_name} and task {task}, from model and {data_name}"
+            return f"now recipe {recipe_name} and task {task}, to fit model and {data_name}"
         reason = f"from {'the model and ' * (MODEL_KEY in changed_keys)}the columns of {data_name}"
     elif MODEL_KEY in changed_keys:
         reason = "because a model is set" if value_of(after.config, MODEL_KEY) else "because no model is set"
@@ -323,7 +323,7 @@ def _refusal_of_model(config: Config, name: str) -> str:
     """Return why the config's model cannot learn the task `name`; empty if it can."""
     task = find_task(name)
     if task.rows == "stream":
-        return "it trains from scratch"
+        return f"{name} trains from scratch"
     try:
         find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
     except InputError as error:

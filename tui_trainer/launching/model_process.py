@@ -68,11 +68,10 @@ def find_device(
     free_bytes, claimed_bytes = room_bytes[card.index], claimed[card.index]
     claimed_text = f", besides {format_bytes(claimed_bytes)} reserved for runs on this GPU" if claimed_bytes else ""
     room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_text}"
+    needed_text = f"{'the model needs' if models == 1 else 'both models need'} {format_bytes(needed_bytes)}"
     if needed_bytes > free_bytes:
-        return Place(
-            words=f"{ON_THE_CPU.words}: needs {format_bytes(needed_bytes)}, but GPU {card.index} has {room_words}"
-        )
-    words = f"on GPU {card.index}: needs {format_bytes(needed_bytes)} of {room_words}"
+        return Place(words=f"{ON_THE_CPU.words}: {needed_text}, but GPU {card.index} has {room_words}")
+    words = f"on GPU {card.index}: {needed_text} of {room_words}"
     # The limit leaves the planned memory to the runs on this GPU.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
 

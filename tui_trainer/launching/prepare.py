@@ -135,12 +135,12 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             journal.append(RunProblem(step=step, kind="data changed", message=change_message, hint=hint))
     else:
         rows_difference = compare_rows(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
-        if rows_difference == "of other data":
+        if rows_difference == "other_data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
-        if rows_difference == "read otherwise":
+        if rows_difference == "older_version":
             message = "the rows of this run were prepared by an older version, and their folder is missing"
-            hint = "this version would prepare other rows, so the loss curve would not be continued; start "
+            hint = "this version would prepare different rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, sources, prepared_data_folder(), progress)
@@ -180,7 +180,7 @@ def restore_plan_file(folder: RunFolder) -> RunProblem | None:
         if not folder.plan.is_file():
             return None
         folder.plan.unlink()
-        hint = "no complete checkpoint is left: the run starts over with a new plan from config.toml"
+        hint = "no complete checkpoint is left, so the run starts over with a new plan from config.toml"
         return RunProblem(kind="plan made again", message=damage, hint=hint)
     folder_name, content = saved_plan
     if content is None:

@@ -400,7 +400,8 @@ def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
         case _:
             share = counts.train_labels / max(counts.train_tokens, 1)
             yield "trained", f"{labels_text} of {tokens_text} tokens ({share:.0%})"
-    yield "lengths", f"median {lengths.median:,.0f}, 90 % up to {lengths.percent_90:,.0f}, longest {lengths.longest:,}"
+    longest = quantity(lengths.longest, "token")
+    yield "lengths", f"median {lengths.median:,.0f}, 90 % up to {lengths.percent_90:,.0f}, longest {longest}"
 
 
 def _read(preview: Preview) -> str:

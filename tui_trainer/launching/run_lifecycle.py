@@ -265,7 +265,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         event = RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
         if isinstance(failure, GroupOutOfMemory):
             event = reduction = _halve_micro_batch(job.plan, event)
-            reason = f"{failure}, with {quantity(reduction.rows_before, 'row')}"
+            reason = f"{failure}, with {quantity(reduction.rows_before, 'row')} per pass"
             smaller_plan = with_smaller_passes(job.plan, reduction, reason)
             # If one process of a sharded model runs out of memory in an evaluation, the others wait for it forever.
             eval_rows = min(reduction.rows, -(-smaller_plan.per_device_eval_batch_size.value // 2))

@@ -52,7 +52,7 @@ from tui_trainer.tasks.contract import Baselines
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.job import Job, Result
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_seconds, quantity
 from tui_trainer.worker.child import Child, exit_words, json_object
 
 # Nodes of a run meet in its folder: the first node writes `logs/ranks.json`, and node K reports in `logs/node-K.json`.
@@ -228,8 +228,8 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
     if plan.nodes > 1:
         local_text = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
         if plan.nodes == 2:
-            return f"{local_text}, and on node 1 `{join_command(folder, 1)}`"
-        return f"{local_text}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
+            return f"{local_text}; on node 1, run `{join_command(folder, 1)}`"
+        return f"{local_text}; on each node K from 1 to {plan.nodes - 1}, run `{join_command(folder, 'K')}`"
     if unsloth.is_asked(plan.config):
         assignments = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
         torchrun_command = [unsloth.python_path(plan.config), "-m", "torch.distributed.run"]
@@ -474,7 +474,7 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
     try:
         plan = read_plan(folder)
         if plan is None or not 0 < node_rank < plan.nodes:
-            count_text = f"this run has {plan.nodes if plan else 1} of them"
+            count_text = f"this run has {quantity(plan.nodes if plan else 1, 'node')}"
             raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {count_text}")
         # Each node may have its own disk for prepared data. A node whose data differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:

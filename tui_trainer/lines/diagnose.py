@@ -109,8 +109,8 @@ def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
         rows.append((kind.kind, one_line(f"{count_text}, latest {newest_time} UTC: {subject}", 200)))
     rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
-        rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
-    return rows or [("none yet", "runs, rehearse, tune and check --measure add measurements")]
+        rows.append(("not kept", "this Python was built without sqlite3, so measurements are not stored"))
+    return rows or [("none yet", "runs and the commands rehearse, tune and check --measure add measurements")]
 
 
 def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:

@@ -68,7 +68,7 @@ def _report_unread(folder: RunFolder) -> None:
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     if not step:
         # Without a new checkpoint, the job would make no progress and be queued again forever.
-        message = "reached its time limit before it saved a new checkpoint: submit it with a longer --time"
+        message = "reached its time limit before it saved a new checkpoint: submit the run again with a longer --time"
         tell(f"job {allocation.job} {message}")
         return
     # Printed before the requeue, because Slurm then ends this process.

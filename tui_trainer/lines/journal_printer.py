@@ -211,7 +211,7 @@ class Follower(threading.Thread):
             if self._has_ending:
                 self.show_end()
         except Exception as error:  # a failure of the printing must not end the run
-            tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+            tell(f"stopped printing the journal: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
 
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
         """Print what is left, also the result of the run if `has_ending`, and end the thread.

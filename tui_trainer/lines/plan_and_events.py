@@ -67,7 +67,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
     """Return the line to print for an event; None for an event that is not printed."""
     match event:
         case events.RunStarted(resumed_from_step=int(step)):
-            verb = f"resumes from step {step}" if step else "starts over: it had no checkpoint"
+            verb = f"resumes from step {step}" if step else "starts over because it had no checkpoint"
             return f"run {event.name} {verb}"
         case events.DataPrepared():
             return _data_line(event)
@@ -89,7 +89,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             if event.best:
                 note_text = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
             elif not event.scheduled:
-                scope = "; the best is chosen from the scheduled evaluations only"
+                scope = "; the best weights are chosen from scheduled evaluations only"
                 note_text = "requested" + scope * weights.requested_was_better
             recent_loss, targets_text = state.loss_smoothed, targets_summary(state)
             parts = [
@@ -125,7 +125,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses_text = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
-    counts_text = f"nats/{event.unit} (n-gram models, from counts of {event.unit} sequences)"
+    counts_text = f"nats/{event.unit} (n-gram models that count {event.unit} sequences)"
     parts = [f"held-out loss {losses_text} {counts_text}"] if losses_text else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
@@ -244,7 +244,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
-        rows.append(("used", f"{words} (mean values; peak values of memory and temperature)"))
+        rows.append(("used", f"{words} (means, but peaks of memory and temperature)"))
     lines = [ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
     if words := better_words(state):
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
@@ -320,9 +320,9 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
 
     titles = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
     rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
-    rows += [f"{_cards_words(item)} does not fit: {one_line(item.problem)}" for item in plans if item.plan is None]
+    rows += [f"no plan for {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    result = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
+    result = f"smallest sufficient GPU: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     rates_note = (
         "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
     )

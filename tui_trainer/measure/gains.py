@@ -18,7 +18,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.measure.sessions import WARM_UP_STEPS
 from tui_trainer.measure.steps import Steps, no_change, refuse_while_training, short_run
-from tui_trainer.measure.turns import AS_IT_IS, INTERRUPTED, Notify, TimeLimit, Variant, measure_in_turns
+from tui_trainer.measure.turns import CURRENT, INTERRUPTED, Notify, TimeLimit, Variant, measure_in_turns
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
@@ -79,7 +79,7 @@ class GainBench:
             most_steps = min(max(fitting_steps, _LEAST_STEPS), _MOST_STEPS)
         request = short_run(as_request(self.loaded, {}), most_steps, {})
         steps = Steps(request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least=_LEAST_STEPS)
-        before, after = Variant(name=AS_IT_IS), Variant(name=patch_words(patch), patch=patch)
+        before, after = Variant(name=CURRENT), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
         measure_in_turns(
             [before, after],

@@ -366,8 +366,8 @@ def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
     cells = table(rows, writes=writes)
     lines = [f"{result['run']}: {result['rows']} held-out {row_words}, {turns_words(result['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
-    lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
-    lines.append(f"unless named otherwise, all variants except `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
+    lines.append(f"50 %, 95 %: percentiles of a row's latency; same: predictions as `{ONE_BY_ONE}`")
+    lines.append(f"variants run `{BATCHED}` with a merged adapter, unless their names say otherwise")
     if target := result["inference_samples_per_second"]:
         lines.append(f"target {target['words']}: {target['verdict']}")
     return lines

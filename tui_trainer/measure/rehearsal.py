@@ -193,7 +193,7 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 def lines_of(report: Mapping[str, Any]) -> list[str]:
     """Return the lines to show for one JSON object that `rehearse` prints; none when a part begins.
 
-    An example: `largest micro-batch 0.8 s 1.2 GiB 8 rows, the longest 512 tokens ...`."""
+    An example: `largest micro-batch 0.8 s 1.2 GiB 8 rows; row 3 (begins ...`."""
     if "is_ready" in report:
         return result_lines(report)
     if "trying" in report:
@@ -210,9 +210,9 @@ def _words(figures: Mapping[str, Any]) -> Iterator[str]:
     if "failed" in figures:
         yield f"FAILED: {figures['failed']}"
     if "longest" in figures and "rows" in figures:
-        begin_words = f", which begins {figures['begins']!r}" if figures.get("begins") else ""
+        begin_words = f" (begins {figures['begins']!r})" if figures.get("begins") else ""
         row_words = quantity(figures["rows"], "row")
-        yield f"{row_words}, the longest {figures['longest']:,} tokens: row {figures['row']:,}{begin_words}"
+        yield f"{row_words}; row {figures['row']:,}{begin_words} is the longest with {figures['longest']:,} tokens"
     if "step_seconds" in figures:
         low, high = (format_seconds(figures[name]) for name in ("least_seconds", "most_seconds"))
         yield f"{figures['steps']} steps, {format_seconds(figures['step_seconds'])} each ({low} to {high})"

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 WEIGHTS_FILE = "model.safetensors"
 ANEW, CACHED = "data tokenized again", "tokens from the cache"
-BESIDE, IN_PLACE = "weights read beside the model", "weights read in place"
+BESIDE, IN_PLACE = "weights read, then copied", "weights read in place"
 NAMES = (ANEW, CACHED, BESIDE, IN_PLACE)
-_FROM_SCRATCH = "this model is trained from scratch: no weights are read"
+_FROM_SCRATCH = "this model is trained from scratch, so no weights are read"
 _SLOW_WAY = {CACHED: ANEW, IN_PLACE: BESIDE}
 
 

@@ -280,7 +280,7 @@ def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
 def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
     """Return sentences about why figures may mislead: speed-ups within the spread, other programs, a slowed GPU."""
     unclear_names = [row["name"] for row in rows if row["is_clear"] is False]
-    sentences = [f"no measurable difference (?): {', '.join(unclear_names)}"] if unclear_names else []
+    sentences = [f"no measurable difference (marked ?): {', '.join(unclear_names)}"] if unclear_names else []
     if others_sentence := others_words(rows, cores):
         sentences.append(others_sentence)
     slow_causes = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})

@@ -165,7 +165,7 @@ def _problems_of_storage(trial: Trial) -> Iterator[HardwareProblem]:
                 yield _warning(sentence, remedies.get(disk["label"], f"df -h {path}"))
     shm_bytes = trial.get("shm_bytes")
     if shm_bytes is not None and shm_bytes < _LITTLE_SHM_BYTES:
-        sentence = f"/dev/shm has {format_bytes(shm_bytes)}: little for data loader processes"
+        sentence = f"/dev/shm has {format_bytes(shm_bytes)}, which is little for data loader processes"
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
     tokens_per_second = _figures_of(trial, "loader").get("tokens_per_second")
     if tokens_per_second is not None and tokens_per_second < _SLOW_LOADER_TOKENS_PER_SECOND:

@@ -39,7 +39,7 @@ from tui_trainer.measure import steps
 from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, sizes_to_time, try_micro_batches, with_settings
 from tui_trainer.measure.steps import ask_for_steps, short_run
 from tui_trainer.measure.turns import (
-    AS_IT_IS,
+    CURRENT,
     INTERRUPTED,
     NOT_MEASURED,
     Columns,
@@ -224,8 +224,8 @@ def _setting(key: str, value: Any) -> Alternative:
     return Alternative(group=key, patch={key: value}, name=short_words({key: value}))
 
 
-OTHER_SEED = "as it is, another seed"
-DEFAULT_IS_BEST = "the current settings are best: nothing was measurably faster"
+OTHER_SEED = "current settings, another seed"
+DEFAULT_IS_BEST = "the current settings are best, because nothing was measurably faster"
 _TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
 # Number of steps in a turn if the time of a step is unknown.
 _STEPS = 12
@@ -268,7 +268,7 @@ class Tuning(Search):
             raise RunError(f"not even the smallest micro-batch fits in memory: {failure}; {hint}")
         self._turn_seconds = _TURN_SECONDS
         self._steps = self._steps_of_all_turns()
-        self.measured = [Variant(name=AS_IT_IS)]
+        self.measured = [Variant(name=CURRENT)]
         with self.limit:
             if tries.cut_short == INTERRUPTED:
                 raise KeyboardInterrupt
@@ -368,7 +368,7 @@ class Tuning(Search):
             if saving < start_seconds:
                 return (
                     f"faster, but rejected: the start takes {format_seconds(start_seconds)} longer, and "
-                    f"{total_steps} steps save {format_seconds(max(saving, 0.0))}"
+                    f"{total_steps} steps save only {format_seconds(max(saving, 0.0))}"
                 )
         return self._why_out_of_memory(after.patch)
 
@@ -563,7 +563,7 @@ class EffectiveBatches(Search):
     def _why_no_more(self, rows: int) -> str:
         """Return why steps of `rows` rows are not measured; empty if they are."""
         if self.sizes and (failure := self.sizes[-1].reason):
-            return f"{self.sizes[-1].rows} rows failed: {failure}"
+            return f"{self.sizes[-1].rows} rows per step failed: {failure}"
         if rows > self.plan.train_rows.value:
             return f"the data has only {self.plan.train_rows.value:,} rows"
         # The planned number of rows and smaller ones are always measured.
@@ -571,7 +571,7 @@ class EffectiveBatches(Search):
             return ""
         before_speed, last_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
         if last_speed < GAIN * before_speed and newest_speed < GAIN * last_speed:
-            return f"above {self.measured[-3].rows} rows, each doubling gains less than {GAIN - 1:.0%}"
+            return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {GAIN - 1:.0%}"
         return ""
 
     def _size(self, rows: int) -> Size:
@@ -663,11 +663,11 @@ class EffectiveBatches(Search):
             size_words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
         elif planned_size:
             speed_up = best_size.rows_per_second / planned_size.rows_per_second
-            size_words += f" are {speed_up:.2f} times as fast per row as {self.now}"
+            size_words += f" are {speed_up:.2f} times as fast per row as {self.now} rows"
             size_words += f"; use the learning rate {best_size.learning_rate:g}"
         fastest = self.fastest
         if fastest and fastest.rows > self.most_rows and fastest is not best_size:
-            size_words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
+            size_words += f"; {fastest.rows} rows would be faster, but leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
         slower_words = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
         busy_words = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
         return "; ".join(filter(None, (size_words, slower_words, self.ended, busy_words)))

@@ -15,7 +15,7 @@ from tui_trainer.units import format_seconds
 from tui_trainer.worker.asking import WorkerFailed
 
 INTERRUPTED = "interrupted"
-AS_IT_IS = "as it is"
+CURRENT = "current settings"
 NOT_MEASURED = "not measured"
 Notify = Callable[[str], None]
 """Callback that shows a one-sentence notice to the user."""

@@ -88,7 +88,7 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
         "modules_to_save": saved,
     }
     key = PARAMETERS_KEY if tuning.target_parameters else MODULES_KEY
-    message, hint = "the selected layers could not be looked up in the model", "list linear layers, separated by commas"
+    message, hint = "the selected layers could not be found in the model", "list linear layers, separated by commas"
     answer = answers.ask_or_refuse(question, Problem(message=message, key=key, hint=hint))
     if "problems" in answer:
         raise ConfigError([Problem(**problem) for problem in answer["problems"]])
@@ -107,7 +107,7 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
 def _expert_problems(tuning: TuningSection, parts: AdaptedParts) -> list[Problem]:
     """Return the settings that peft supports only for linear layers, or that are untested with tensors of experts."""
     paths = ", ".join(dict.fromkeys(tensor.path for tensor in parts.experts))
-    subject = f"adapters on tensors ({one_line(paths, 120)})"
+    subject = f"adapters on expert tensors ({one_line(paths, 120)})"
     remedy = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
     problems = []
     if tuning.lora_dropout:
@@ -117,6 +117,6 @@ def _expert_problems(tuning: TuningSection, parts: AdaptedParts) -> list[Problem
         message = f"is true, but peft has no DoRA for {subject}"
         problems.append(Problem(message=message, key="tuning.use_dora", hint=f"set it to false, or {remedy}"))
     if tuning.in_four_bits:
-        message = f"is {tuning.method}, which has not been tested with {subject}: these tensors are not quantised"
+        message = f"is {tuning.method}, which has not been tested with {subject}, which are not quantised"
         problems.append(Problem(message=message, key="tuning.method", hint=f'set it to "lora", or {remedy}'))
     return problems

@@ -134,7 +134,7 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
 
     if config.is_from_scratch:
         yield about(
-            "an adapter needs pretrained weights, but random ones are requested", 'set model.init = "pretrained"'
+            "an adapter needs pretrained weights, but random weights are requested", 'set model.init = "pretrained"'
         )
         return
     if config.model.provider != "transformers":
@@ -144,7 +144,7 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
         yield about(f"the adapter has the type {peft_type}, but only LoRA can be continued", "merge it with peft first")
     init_name = str(fields.get("init_lora_weights", True)).lower()
     if init_name not in _PLAIN_INITS:
-        message = f"the adapter was initialised by {one_line(init_name, 40)}, which also changes its base model"
+        message = f"the adapter was initialised by {one_line(init_name, 40)}, a method that also changes the base model"
         yield about(message, "convert it to plain LoRA (path_initial_model_for_weight_conversion of peft)")
     needed, trained_for = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
     if trained_for and needed and trained_for != needed:
@@ -174,7 +174,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
         message = f"the adapter has {name} = {one_line(repr(fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in adapter_values and not field_names:
-        message = "the adapter covers only some layers of one name, which tuning.target_modules cannot select"
+        message = "the adapter covers only some layers that share a name, which tuning.target_modules cannot express"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in adapter_values.items():
         run_value = getattr(config.tuning, key.rpartition(".")[2])

@@ -154,7 +154,7 @@ def _obstacles(
         )
     if tuning.trainable_layers:
         yield (
-            "new tokens would not be trained: tuning.trainable_layers freezes the embedding",
+            "new tokens would not be trained, because tuning.trainable_layers freezes the embedding",
             "remove one of the two settings",
         )
     if facts.adapter and continues_adapter:

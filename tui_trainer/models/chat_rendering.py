@@ -77,7 +77,7 @@ def template_text(name: str) -> str:
         with Path(name).expanduser().open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(f"{one_line(name, 120)} is too large for a chat template (over 1 MiB)", "choose another")
+            raise _problem(f"{one_line(name, 120)} is too large for a chat template (over 1 MiB)", _hint())
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "no home folder"
@@ -364,7 +364,7 @@ class ConversationRenderer:
         turn_end = self._plain_turn_end
         if turn_end and any(turn_end in message["content"] for message in conversation.messages):
             message = f"the text contains {turn_end!r}, which ends turns in the chat template {self._template.name}"
-            hint = "remove it from the row: as it is not a special token, the model would read it as the end of a turn"
+            hint = "remove it from the row, because the model would read it as the end of a turn"
             raise DataError(message, hint=hint)
         messages, spelt_count = self._break_spellings(self._rename_reasoning(conversation.messages))
         tools, tool_spelt_count = self._break_spellings(list(conversation.tools))
@@ -417,7 +417,7 @@ class ConversationRenderer:
             return spans
         if len(learnt_flags) != len(spans):
             message = f"a turn has weight 0, but the chat template {self._template.name} does not delimit each turn"
-            raise DataError(message, hint=f"set {TEMPLATE_KEY} to another, such as chatml, or remove the row")
+            raise DataError(message, hint=f"set {TEMPLATE_KEY} to another template, such as chatml, or remove the row")
         return [span for span, is_learnt in zip(spans, learnt_flags, strict=True) if is_learnt]
 
     def _controls_in(self, text: str, marked_positions: Sequence[int]) -> list[Span]:
@@ -499,7 +499,7 @@ class ConversationRenderer:
         parts = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
         message = f"the chat template {self._template.name} {change} ({parts}), so the tokens of the turn are unknown"
         last_only = 'task.loss_on = "completion" to train on the last turn only, or ' if last_nests else ""
-        return DataError(message, hint=f"set {last_only}{TEMPLATE_KEY} to another, such as chatml")
+        return DataError(message, hint=f"set {last_only}{TEMPLATE_KEY} to another template, such as chatml")
 
     def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
         return self._render(messages, tools, prompt=prompt)[0]
@@ -527,7 +527,7 @@ class ConversationRenderer:
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"
-            hint = f"remove the endless loop from the template, or set {TEMPLATE_KEY} to another, such as chatml"
+            hint = f"remove the endless loop from this template, or set {TEMPLATE_KEY} to another one, such as chatml"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint)) from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_PYTHON_LIMITS) as error:
             line_number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
@@ -565,7 +565,7 @@ class ConversationRenderer:
             raise ConfigError(Problem(message=problem.message, key=TEMPLATE_KEY, hint=problem.hint)) from None
         if _PROBE not in text:
             message = f"the chat template {self._template.name} omits the text of the assistant"
-            raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint="choose another, such as chatml"))
+            raise _problem(message, "choose another template, such as chatml")
         ending = text.rpartition(_PROBE)[2]
         end_tokens = [token for token in added if token and not token.isspace() and ending.lstrip().startswith(token)]
         return max(end_tokens, key=len, default=""), ending
@@ -580,7 +580,7 @@ def _refuse_powers(template: ChatTemplate) -> None:
             for line, kind, word in Environment().lex(text):
                 if (kind, word) == ("operator", "**"):
                     message = f"the chat template {template.name}, line {line}, uses the operator **"
-                    hint = f"powers may take forever and are not allowed: set {TEMPLATE_KEY} to another, such as chatml"
+                    hint = f"set {TEMPLATE_KEY} to another template, such as chatml, because powers may take forever"
                     raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint))
 
 

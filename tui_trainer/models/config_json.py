@@ -116,7 +116,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         hint = "use the version of the model with config.json and .safetensors files"
         raise bad_model("the folder has only .gguf files (llama.cpp), which cannot be trained", hint, where)
     if folders_with_config := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
-        hint = f"these subfolders have one: {one_line(', '.join(folders_with_config))}"
+        hint = f"these subfolders have a config.json: {one_line(', '.join(folders_with_config))}"
         raise bad_model("the folder has no config.json", hint, where)
     raise bad_model("the folder has no config.json", "give the folder where transformers saved the model", where)
 

@@ -134,7 +134,7 @@ def find_model(
 def require_folder(facts: ModelFacts) -> Path:
     """Return the folder to train from. Raise ConfigError with the remedies if the model is only in the catalogue."""
     if facts.folder is None:
-        message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
+        message = f"a run with {facts.name} can be planned but not started, because the model is not on this machine"
         raise bad_model(message, remedies(facts.name))
     return facts.folder
 
@@ -192,7 +192,7 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
             replace(problem, message=f"{subject}: {problem.message}", where=location) for problem in error.problems
         ) from None
     if base.adapter:
-        hint = "merge that adapter into its base model first"
+        hint = "merge the other adapter into its base model first"
         raise bad_model("the base of this adapter is another adapter", hint, location)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), location)

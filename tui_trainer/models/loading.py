@@ -251,7 +251,7 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
         raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
     if other_names:
         raise bad_model(
-            f"the adapter does not fit the model: only one of the two has {_first_of(other_names)}", hint, str(folder)
+            f"the adapter does not fit the model: only one of them has {_first_of(other_names)}", hint, str(folder)
         )
 
 
@@ -371,11 +371,11 @@ def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigE
     error_text = str(error)
     if isinstance(error, pickle.UnpicklingError):
         hint = "use the version of the model with .safetensors files"
-        return bad_model("a weight file contains more than tensors and is not loaded", hint, str(folder))
+        return bad_model("a weight file contains objects other than tensors, so it is not loaded", hint, str(folder))
     if "does not recognize this architecture" in error_text:
         model_type = (read_json(folder / "config.json") or {}).get("model_type")
         message = f"this version of transformers does not know the architecture {one_line(str(model_type), 80)}"
-        return bad_model(message, "install a newer one: uv pip install -U transformers", str(folder))
+        return bad_model(message, "install a newer version: uv pip install -U transformers", str(folder))
     if model.attn_implementation != "auto" and "attention" in error_text.lower():
         message = _sentence(f"the model cannot be loaded with {model.attn_implementation}", error)
         return ConfigError(Problem(message=message, key="model.attn_implementation", hint="set it to auto"))

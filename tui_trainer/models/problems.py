@@ -28,7 +28,7 @@ _SCRATCH = 'set model.init = "scratch" to start from random weights'
 def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> list[Problem]:
     """Return all problems that prevent a start. With `init = "scratch"`, weights and tokenizer are not used."""
     if facts.folder is None:
-        message = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
+        message = f"a run with {facts.name} can be planned but not started, because the model is not on this machine"
         return [Problem(message=message, key=MODEL_KEY, hint=remedies(facts.name))]
     problems: list[Problem] = []
     if facts.has_remote_code and not trust_remote_code:
@@ -105,7 +105,7 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif "quantization_config" in facts.config:
         settings = facts.config["quantization_config"]
         method = one_line(str(settings.get("quant_method", "")), 40) if isinstance(settings, dict) else ""
-        message = f"the weights are stored quantised ({method or 'of unknown kind'}), which cannot be trained"
+        message = f"the weights are stored quantised ({method or 'of unknown kind'}), so they cannot be trained"
         yield _about(facts, message, "use the 16-bit version of the model")
     elif not facts.headers:
         yield _about(facts, "the weight files contain no tensors", "copy or download the model again")
@@ -125,7 +125,7 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
             yield _about(facts, f"{name} is damaged: {error}", "copy the model again")
             continue
         if names:
-            message = f"{name} contains more than tensors ({one_line(', '.join(names[:3]), 120)}) and is not loaded"
+            message = f"{name} contains objects other than tensors ({one_line(', '.join(names[:3]), 120)})"
             command = unsafe_conversion_command(folder, facts.weight_files)
             hint = "use the version of the model with .safetensors files; or, if you trust the author of this file, "
             hint += "convert it, which runs the code in the file with all your permissions"
@@ -145,8 +145,7 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     adapter_rows = facts.adapter.config.get("vocab_size") if facts.adapter else None
     rows = adapter_rows if isinstance(adapter_rows, int) else embedding_rows(facts.stored_shape, facts.headers)
     if tokenizer and rows and tokenizer.rows > rows:
-        message = f"the tokenizer has {tokenizer.rows} tokens, but the embedding has {rows} rows: "
-        message += "the last tokens have no vector"
+        message = f"the tokenizer has {tokenizer.rows} tokens, but the embedding has only {rows} rows"
         yield _about(facts, message, "use the tokenizer of the same model, or save the model with a resized embedding")
 
 

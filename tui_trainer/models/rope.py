@@ -89,7 +89,7 @@ def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) 
     if has_towers(family):
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored_config).optional(POSITIONS):
-        return about(f"config.json does not say how many positions this {family} model was made for")
+        return about(f"config.json does not state how many positions this {family} model was made for")
     stored_type, requested_type = str(own_parameters(stored_config).get("rope_type") or _NONE), section.rope_type
     if stored_type not in (_NONE, requested_type):
         message = f"is {requested_type}, but the model was trained with the type {one_line(stored_type, 40)}"
@@ -99,11 +99,11 @@ def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) 
     try:
         built_types = answers.ask({"config": deciding_fields(scaled_config(stored_config, section)), "head": head})
     except WorkerFailed as failure:
-        return about(f"the {family} model cannot be built with these positions: {failure.reason or failure}")
+        return about(f"the {family} model cannot be built with this RoPE scaling: {failure.reason or failure}")
     if not built_types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
     if built_types != [requested_type]:
-        return about(f"the layers of this {family} model use their own position types ({', '.join(built_types)})")
+        return about(f"the layers of this {family} model have other position types ({', '.join(built_types)})")
     return []
 
 

@@ -36,7 +36,7 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     paths = [*(part.path for part in shape.parts), *(linear.path for linear in shape.linears)]
     if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None
-    message, hint = "the router loss of the model could not be looked up", "set it to 0 to train without a router loss"
+    message, hint = "the router loss of the model could not be determined", "set it to 0 to train without a router loss"
     problem = Problem(message=message, key=ROUTERS, hint=hint)
     fields = answers.ask_or_refuse({"config": deciding_fields(config)}, problem)
     return Routers(**fields) if fields else None

@@ -35,13 +35,13 @@ def match_targets(
         return (target_modules,)
     problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))] + problems
     if not names_in(target_modules) and not target_parameters:
-        problems.append(Problem(message="names no layer", key=MODULES_KEY, hint='"all-linear" selects all of them'))
+        problems.append(Problem(message="names no layer", key=MODULES_KEY, hint='"all-linear" selects all layers'))
     # No layer can have an adapter and be trained as a whole.
     target_paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
     saved_modules = _named_modules(shape, names_in(modules_to_save))
     if not problems and (name := next((entry.name for entry in saved_modules if entry.path in target_paths), "")):
         hint = f"remove {name} from {SAVED_KEY}, or set {MODULES_KEY} to a list of layers without {name}"
-        problems.append(Problem(message=f"{name} also gets an adapter", key=SAVED_KEY, hint=hint))
+        problems.append(Problem(message=f"{name} gets an adapter, so it is frozen", key=SAVED_KEY, hint=hint))
     if problems:
         raise ConfigError(problems)
     unique_names: dict[str, None] = {}

@@ -134,7 +134,7 @@ def tower_problems(config: Config, model_type: str) -> Iterator[Problem]:
     allowed_settings: dict[str, tuple[object, tuple[object, ...]]] = {}
     fault = f"has not been tested with {model_type}, a model with vision towers"
     if config.model.text_only:
-        fault = "does not work with model.text_only = true: the text model gets a folder of its own only after training"
+        fault = "does not work with model.text_only = true, because the text model is saved only after training"
         allowed_settings = {
             "model.init": (config.model.init, ("pretrained",)),
             "tuning.method": (config.tuning.method, ("full",)),

@@ -74,9 +74,32 @@ def sample_continuation(model: Any, tokenizer: Any, prompt_ids: list[int], *, ne
     return str(prompt), generate_texts(model, tokenizer, [prompt_ids], sampling)[0]
 
 
-def greedy_answers(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new_tokens: int) -> list[str]:
-    """Return the greedy answer of an encoder-decoder to each input."""
-    return generate_texts(model, tokenizer, inputs, Sampling(max_new_tokens=new_tokens, temperature=0, seed=0))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Generated answer: its text, and its token ids without the end token. `limit` is the maximum number of tokens."""
+
+    text: str
+    ids: Sequence[int]
+    has_stopped: bool
+    limit: int
+
+
+def generate_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, new_tokens: int) -> list[Answer]:
+    """Return the greedy answer to each prompt, in one batch, with at most `new_tokens` tokens."""
+    sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0)
+    answers, stops = [], stop_ids(model)
+    first = int(model.config.is_encoder_decoder)  # the output of an encoder-decoder begins with its start token
+    for row in generate_ids(model, tokenizer, prompts, **sampling.settings())[0][:, first:].tolist():
+        length = next((index for index, token_id in enumerate(row) if token_id in stops), len(row))
+        text = str(tokenizer.decode(row[:length], skip_special_tokens=True))
+        answers.append(Answer(text=text, ids=row[:length], has_stopped=length < len(row), limit=new_tokens))
+    return answers
+
+
+def stop_ids(model: Any) -> set[int]:
+    """Return the ids of the tokens that end what a model generates."""
+    ids = model.generation_config.eos_token_id
+    return {*ids} if isinstance(ids, list) else {ids} - {None}
 
 
 def generate_texts(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[str]:

@@ -131,10 +131,10 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
     if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not native:
-        message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16): emulation is slower than fp32"
+        message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16), and emulation is slower than fp32"
         yield MIXED, message, "set it to auto"
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
-        message = "trainable weights cannot be float16: their updates would be lost"
+        message = "trainable weights cannot be float16, because their small updates would be lost"
         yield DTYPE, message, "set it to auto; training.mixed_precision sets the type of matmuls"
     key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
@@ -144,15 +144,15 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
         hint = f"install it: uv pip install {optimizer.library}; or use {ADAFACTOR}"
         yield key, f"{name} needs {optimizer.library}, which is not installed", hint
     elif optimizer.compiles and (lack := lack_of_compiler(libraries, target.device)):
-        yield key, f"{name} compiles its step, and {lack}", f"install it, or use {ADAFACTOR}"
+        yield key, f"{name} compiles its step, but {lack}", f"install what is missing, or use {ADAFACTOR}"
     key, name = "model.attn_implementation", config.model.attn_implementation
     kernel, capability = FLASH_KERNELS.get(name), target.gpu.capability if target.gpu else None
     if (kernel or name == "flex_attention") and on_cpu:
         yield key, f"{name} needs a GPU, {clause}", "set it to auto"
     elif kernel and (lack := kernel.lack(libraries)):
-        yield key, f"{name} {lack}", "set it to auto: torch has a flash kernel of its own"
+        yield key, f"{name} {lack}", "set it to auto, because torch has its own flash kernel"
     elif kernel and capability and (refusal := kernel.too_old(capability)):
-        yield key, f"{name}: {refusal}", "set it to auto"
+        yield key, f"{name} {refusal}", "set it to auto"
 
 
 def weights_dtype(
@@ -326,7 +326,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         return routers, exact(requested_weight, f"from {loaded.where(ROUTERS)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
-    reason = f"auto: off, as in the model's config; the coefficient there is {routers.coefficient:g}"
+    reason = f"auto: off, as in the model's config, whose coefficient is {routers.coefficient:g}"
     return routers, exact(0.0, reason)
 
 

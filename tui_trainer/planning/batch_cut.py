@@ -126,7 +126,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     if isinstance(micro, int) and is_micro_written:
         reason = f"from {loaded.where(MICRO)}"
         if micro > row_share:
-            reason += f", where it is {micro}: limited to {whole_name}"
+            reason += f", where it is {micro}, but limited to {whole_name}"
         return _cut(step_row_count, min(micro, row_share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
         rows = "effective batch" if processes == 1 else f"{quantity(row_share, 'row')} of a process"
@@ -229,7 +229,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         reason = "rows are cut from one long text, so they are full" if facts.is_stream else f"{task} never packs rows"
         return exact(False, reason)
     if is_asked(loaded.config):
-        return exact(False, "Unsloth's attention covers whole rows: packed documents would mix")
+        return exact(False, "Unsloth's attention covers whole rows, so packed documents would mix")
     if reason := against_packing(shape.model_type):
         return exact(False, reason)
     rows = min(effective, facts.rows)
@@ -238,7 +238,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     if requested_packing is True:
         return Planned(value=True, exact=facts.exact, reason=f"{fill_text}{source_clause}")
     if saved_share < LEAST_SAVING:
-        return Planned(value=False, exact=facts.exact, reason=f"{fill_text}: packing would save little")
+        return Planned(value=False, exact=facts.exact, reason=f"{fill_text}, so packing would save little")
     return Planned(value=True, exact=facts.exact, reason=fill_text)
 
 
@@ -268,7 +268,7 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
 
 def against_packing(model_type: str) -> str:
     """Return why rows for this kind of model are not packed, as a clause; empty if the probe of a run decides."""
-    return f"{SEES_OTHERS[model_type]}: packed documents would mix" if model_type in SEES_OTHERS else ""
+    return f"{SEES_OTHERS[model_type]}, so packed documents would mix" if model_type in SEES_OTHERS else ""
 
 
 def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:

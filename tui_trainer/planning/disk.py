@@ -7,7 +7,7 @@ from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.parts import begun_bytes, state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.units import MIB, format_bytes
+from tui_trainer.units import MIB, format_bytes, quantity
 
 # Tokenizer, configuration, manifest and random state of one checkpoint, and the journal's line of one step.
 SMALL_FILES_BYTES = MIB
@@ -45,7 +45,7 @@ def run_bytes(
     """
     checkpoint_count = min(save_total_limit + 1 + keeps_best, saves)
     total_bytes = checkpoint_count * checkpoint + final_model_size + total_steps * JOURNAL_LINE_BYTES
-    return total_bytes, f"{checkpoint_count} checkpoints at a time, the final model and the journal"
+    return total_bytes, f"{quantity(checkpoint_count, 'checkpoint')} at a time, the final model and the journal"
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:

@@ -13,7 +13,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Self
 
-from tui_trainer.config.sections import ResolvedConfig
+from tui_trainer.config.fields import Auto
+from tui_trainer.config.sections import ANSWERS_SHARE, ResolvedConfig
 from tui_trainer.hardware.gpu_models import Card, Version, pcie_rate
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.modules import Linear, Reads
@@ -222,6 +223,33 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
             reason = f"shortened so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable_tokens), reason)
     return exact(SAMPLE_TOKENS, "the usual length")
+
+
+# A round figure for the rate at which one core reads weights from host memory, in bytes per second.
+_HOST_MEMORY_RATE = 1e10
+
+
+def answer_seconds(shape: ModelShape, setup: TrainingSetup, card: Card | None, new_tokens: int) -> float:
+    """Return the seconds in which a batch of answers of `new_tokens` tokens is generated: for each token a forward
+    pass, which reads all weights. Rows of a batch share a pass."""
+    memory_rate = 1e9 * card.gigabytes_per_second if card else _HOST_MEMORY_RATE
+    read_seconds = Static(shape, setup).weights().bytes / memory_rate
+    return new_tokens * (sample_token_seconds(shape, setup) + read_seconds)
+
+
+def answers_interval(
+    rows: int | Auto, training_seconds: float | None, evaluations: int, seconds: float
+) -> tuple[int, str]:
+    """Return (n, its reason): every nth evaluation and the last one generate answers, which take `seconds`. With `rows`
+    = "auto" they take a small share of the training time, and otherwise n is 1."""
+    interval, share_words = 1, ""
+    if rows == "auto" and training_seconds:
+        budget_seconds = ANSWERS_SHARE * training_seconds
+        interval = min(max(1, math.ceil(evaluations * seconds / budget_seconds)), max(evaluations, 1))
+        share = seconds * max(1, evaluations // interval) / training_seconds
+        share_words = f", {share:.1%} of the time"
+    when = "at each evaluation" if interval == 1 else f"at one of {interval} evaluations, and at the last"
+    return interval, f"{when}; answers take about {format_seconds(seconds)}{share_words}"
 
 
 @cache

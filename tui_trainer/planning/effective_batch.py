@@ -58,7 +58,7 @@ def with_rows_of_step(
     largest_step = most_rows_of_step(loaded.config.training.num_train_epochs, facts.rows)
     rows = min(suitable_rows, max(largest_step, 1 if loaded.config.distributed.processes == "auto" else process_count))
     if rows < suitable_rows:
-        limit_reason = f"with more, {quantity(facts.rows, 'row')} would give fewer than {LEAST_STEPS_OF_A_RUN} steps"
+        limit_reason = f"{quantity(facts.rows, 'row')} in larger batches give fewer than {LEAST_STEPS_OF_A_RUN} steps"
         reason = f"auto: {rows}, because {limit_reason}; without this limit: {reason}"
     else:
         reason = f"auto: {reason}"
@@ -71,7 +71,7 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
     if loaded.config.training.num_train_epochs == "auto" and step_rows != "auto":
         epoch_steps = steps_per_epoch(rows, step_rows)
         epochs = min(max(USUAL_EPOCHS, math.ceil(GOOD_STEPS / epoch_steps)), MOST_EPOCHS)
-        epochs_reason = f"auto: {epochs}, because {USUAL_EPOCHS} would leave fewer than {GOOD_STEPS} steps"
+        epochs_reason = f"auto: {epochs}, because {USUAL_EPOCHS} epochs would have fewer than {GOOD_STEPS} steps"
         loaded = decided(loaded, EPOCHS, float(epochs), epochs_reason if epochs > USUAL_EPOCHS else "auto")
     return resolved(loaded)
 
@@ -141,17 +141,17 @@ def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, coun
     """Return the rows per step that suit the GPU and the learning rate, for data of any size, and the reason."""
     config, profile = loaded.config, loaded.hardware_profile
     base_row_count, source = base_rows(loaded)
-    base_text = f"{base_row_count} rows, which the learning rate is meant for ({source})"
+    base_text = f"the {base_row_count} rows that the learning rate is meant for ({source})"
     if gpu is None:
-        return max(base_row_count, count), f"{base_text}: on a CPU, more rows take proportionally longer"
+        return max(base_row_count, count), f"{base_text}, because more rows take proportionally longer on a CPU"
     if profile is None:
         return max(base_row_count, count), f"{base_text}: {loaded.hardware_reason or 'no hardware profile'}"
     model_shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     rows_and_source = _of_profile(loaded, gpu, model_shape.parameters)
     if rows_and_source is None:
-        case = f"{config.task.type} with {model_shape.parameters / 1e9:.1f} billion parameters and this GPU memory"
-        reason = f"hardware profile {profile.name} has no value for {case}"
-        return max(base_row_count, count), f"{base_text}: {reason}; `tui-trainer tune --effective` measures one"
+        case = f"{config.task.type} with {model_shape.parameters / 1e9:.1f} billion parameters on this GPU"
+        reason = f"hardware profile {profile.name} has no value for {case}; `tui-trainer tune --effective` measures it"
+        return max(base_row_count, count), f"{base_text}: {reason}"
     rows, rows_text = rows_and_source
     return rows * count, f"{rows_text} on each of {count} GPUs: {count * rows}" if count > 1 else rows_text
 

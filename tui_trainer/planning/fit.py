@@ -61,11 +61,11 @@ class MemoryBudget:
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
     """Return the setup with the counts of a dry run, and a clause on how the memory is computed."""
-    reason = "sum of the parts at the peak of a step"
+    reason = "sum of all uses of memory at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     layer_bytes, failure = measure_layer(model, shape, setup, row_tokens(config, setup))
     if layer_bytes is None:
-        reason += f"; a general formula estimates activations, because those of {shape.model_type} "
+        reason += f"; a general formula estimates activations, because the activations of {shape.model_type} "
         reason += f"could not be counted: {failure}"
     return replace(setup, counted=layer_bytes), reason
 

@@ -87,7 +87,7 @@ def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
     if hardware.libraries.get(LIBRARY) is None:
         return f"{LIBRARY} is not installed"
     if missing_part := lack_of_compiler(hardware.libraries, target.device):
-        return f"{missing_part}, and fused kernels need it"
+        return f"fused kernels cannot be compiled, because {missing_part}"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
         return f"fused kernels need compute capability 7.0, and this GPU has {dotted(capability)}"

@@ -77,7 +77,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
     highest_rate = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and new_rate > highest_rate:
         new_rate, note = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
-    scaling_clause = f"{scaling} scaling from {base} rows ({source}) to {now}: {rate.value:g} -> {new_rate:g}{note}"
+    scaling_clause = f"{scaling} scaling from {base} ({source}) to {now} rows: {rate.value:g} -> {new_rate:g}{note}"
     return exact(new_rate, f"{rate.reason}; {scaling_clause}")
 
 

@@ -236,13 +236,13 @@ class KeptMicroBatch:
 
     @property
     def words(self) -> str:
-        """Result in words, the fastest first: `measured: 16 rows x 2: 210 ms/step, 32 rows x 1: 230 ms`."""
+        """Result in words, the fastest first: `measured: 16 rows x 2 at 210 ms/step, 32 rows x 1 at 230 ms`."""
         if not self.step_seconds:
             return f"measured: {self._split(self.rows)} fits in memory, but no micro-batch size was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
         (first_rows, seconds), *slower = fastest_first
-        fastest_words = f"measured: {self._split(first_rows)}: {format_seconds(seconds)}/step"
-        return ", ".join([fastest_words, *(f"{self._split(size)}: {format_seconds(time)}" for size, time in slower)])
+        fastest_words = f"measured: {self._split(first_rows)} at {format_seconds(seconds)}/step"
+        return ", ".join([fastest_words, *(f"{self._split(size)} at {format_seconds(time)}" for size, time in slower)])
 
     def _split(self, rows: int) -> str:
         return split_words(rows, -(-self.step_rows // rows))

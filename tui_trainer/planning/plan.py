@@ -59,6 +59,8 @@ from tui_trainer.planning.duration import (
     MOST_TIMES_OF_PACKING,
     SAMPLE_TOKENS,
     Decomposition,
+    answer_seconds,
+    answers_interval,
     busy_words,
     checkpointing_cost,
     compute_rates,
@@ -229,6 +231,10 @@ class Plan(BaseModel):
     """Count of steps at the end in which `warmup_stable_decay` lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
     """Weight of the routers' loss in a mixture of experts; None for other models."""
+    answer_rows: Annotated[Planned[int] | None, Figure(title="rows answered")] = None
+    """Number of held-out rows that the model answers; None if it generates no answers, and in older plans."""
+    answers_interval: int = 1
+    """Answers are generated at each evaluation whose number is a multiple of this, and at the last one."""
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
@@ -382,7 +388,7 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
     is_undone = loaded.origin(CHECKPOINTING) == Origin.HARDWARE and not loaded.config.training.gradient_checkpointing
     if not is_undone or not recipe_values.get("gradient_checkpointing"):
         return None
-    cause = "gradient checkpointing as in the recipe: the run does not fit without it"
+    cause = "gradient checkpointing as in the recipe, because the run does not fit without it"
     reason = "; ".join(filter(None, (loaded.hardware_reason, cause)))
     return replace(loaded.fitted(CHECKPOINTING, True, cause), hardware_reason=reason)
 
@@ -481,7 +487,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
-            decided(initial, choices.DTYPE, value="float32", reason="auto: fp32 masters do not fit as well")
+            decided(initial, choices.DTYPE, value="float32", reason="auto: bf16 weights with fp32 masters do not fit")
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
         if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
@@ -576,7 +582,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     if shape.towers:
         frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
         frozen += ", on the host" if setup.towers_on_host else ""
-    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "all of them"
+    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "the whole model"
     begins = None
     if tuning.mutates_weights:
         begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
@@ -599,7 +605,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     threads_reason = made.threads.reason
     if setup.device == "cpu" and spins_by_load():
         sleeps = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
-        how = "sleep, as other programs need the cores" if sleeps else "do not sleep, as the cores are otherwise free"
+        how = "sleep, because other programs need the cores" if sleeps else "do not sleep, because the cores are free"
         threads_reason += f"; waiting threads {how}"
     loader_workers = choices.loader_workers(loaded, made.target)
 
@@ -660,6 +666,14 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         evaluation_seconds = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
         training_seconds = steps.total.value * step.value
         total = training_seconds + steps.evaluations * evaluation_seconds
+    answers_figure: Planned[int] | None = None
+    interval, answer_rows = 1, min(task.answer_rows(config), steps.eval_rows.value)
+    if answer_rows:
+        seconds = answer_seconds(shape, setup, card, task.answer_tokens(config))
+        setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
+        interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluations, seconds)
+        answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
+        total = None if total is None else total + seconds * -(-steps.evaluations // interval)
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluations, 'evaluation')}"
     beginning_figure = None
     if begins:
@@ -744,6 +758,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         save_every_steps=steps.cadence("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.cadence("sample_steps", config.logging.sample_steps),
         sample_tokens=sample_figure,
+        answer_rows=answers_figure,
+        answers_interval=interval,
         threads=exact(made.threads.value, threads_reason),
         checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,

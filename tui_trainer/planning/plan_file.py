@@ -116,7 +116,7 @@ def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
     writer = versions.get("tui-trainer") if isinstance(versions, dict) else None
     writer_name = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
     version = one_line(str(plan_fields.get(VERSION, "none")), 20)
-    version_text = f"{VERSION} {version}, but this version reads {own_version}"
+    version_text = f"{VERSION} {version}, but this version needs {own_version}"
     return f"plan.json was written by {writer_name} ({version_text}): {fields}"
 
 
@@ -167,5 +167,5 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
         return None
     name = one_line(str(folder or plan.config.model.model_name_or_path), 300)
     old_text = f", which was commit {plan.model_commit}" if plan.model_commit else ""
-    hint = f"its weights, its tokenizer or its config.json differ: restore the old model{old_text}, or start a new run"
+    hint = f"the model's weights, tokenizer or config.json differ: restore the old model{old_text}, or start a new run"
     return Problem(message="the model has changed since this run started", where=name, hint=hint)

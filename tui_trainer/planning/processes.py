@@ -39,7 +39,7 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
     """Return problems of settings that contradict a model that is split over processes."""
     cause = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
     return [
-        loaded.problem(key, f"{message}: {cause} shards the model", hint)
+        loaded.problem(key, f"{message}, but {cause} shards the model", hint)
         for key, message, hint in whole_only(loaded.config)
     ]
 
@@ -246,7 +246,7 @@ def _automatic(loaded: ResolvedLoaded, cards: list[Gpu], chosen_gpu: GpuChoice) 
         return Group(count=exact(1, f"GPU {chosen_gpu} was chosen"))
     alike_gpus = [gpu for gpu in cards if gpu.name == cards[0].name]
     if len(alike_gpus) == 1:
-        return Group(count=exact(1, "one GPU" if len(cards) == 1 else "the other GPUs differ"))
+        return Group(count=exact(1, "one GPU" if len(cards) == 1 else "the other GPUs are different models"))
     rows = step_rows(loaded.config)
     if rows < len(alike_gpus):
         return _on(alike_gpus[:rows], f"{len(alike_gpus)} GPUs, but a step has only {rows} rows")
@@ -265,7 +265,7 @@ def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
         if (nodes := loaded.config.distributed.nodes) > 1:
             key, value_text = NODES, f"{nodes}, which makes {count} processes"
             hint = f"use fewer nodes, or raise {EFFECTIVE}"
-        message = f"is {value_text}, but a step has {rows} rows: each process needs at least one"
+        message = f"is {value_text}, but a step has {rows} rows, and each process needs at least one"
         raise ConfigError(loaded.problem(key, message, hint))
     return count
 

@@ -225,7 +225,7 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
     kernel_name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(kernel_name)
     if kernel and (missing := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
-        obstacles.append((f"the run uses {kernel_name}: {missing}", "install it here, or choose another GPU: --gpu N"))
+        obstacles.append((f"{kernel_name} {missing}", "install it here, or choose another GPU: --gpu N"))
     return obstacles
 
 

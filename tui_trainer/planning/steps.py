@@ -52,8 +52,8 @@ class Steps:
             affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(LEAST_EVAL_ROWS, round(affordable_rows))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = f"of {facts.eval_rows:,}, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} {share:.0%}"
-            reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
+            reason = f"of {facts.eval_rows:,} rows, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} "
+            reason += f"{share:.0%} of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
         return Planned(value=facts.eval_rows, exact=facts.exact, reason=facts.reason)

@@ -45,7 +45,7 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         reason = f"the task {task.name} does not use it"
         yield reason, keys_of("task", "type", *task.reads)
         yield reason, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
-        yield reason, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
+        yield reason, ["evaluation.generate_rows"] * (not task.usual_answer_rows)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
         yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.rows == "examples")
         yield "rows that are cut from one text have equal length", ["data.group_by_length"] * (task.rows == "stream")

@@ -285,7 +285,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
         ("tokens_per_second", state.tokens_per_second, "tokens per second", format_count),
         ("", state.inference, "predictions per second", lambda it: f"{number(it.samples_per_second)}, in batches"),
         ("peak_memory_bytes", state.peak_memory_bytes or None, "peak memory", format_bytes),
-        ("library_memory_bytes", state.resident_bytes_before, "libraries, part of the peak", format_bytes),
+        ("library_memory_bytes", state.resident_bytes_before, "libraries' part of the peak", format_bytes),
         ("planned_memory_bytes", plan.memory_bytes if plan else None, "planned training memory", format_bytes),
         ("planned_seconds", plan.duration_seconds if plan else None, "planned time", format_seconds),
         ("disk_bytes", facts.disk_bytes, "disk", format_bytes),

@@ -147,7 +147,7 @@ def _evenly_spaced(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], noun:
         chosen_rows = [rows[end - 1] for end in spread_ends(len(rows), _MOST_ROWS)]
         yield Table(chosen_rows, head)
         if len(rows) > len(chosen_rows):
-            yield f"{len(chosen_rows)} of {len(rows)} {noun}, evenly spaced."
+            yield f"The table has {len(chosen_rows)} of {len(rows)} {noun}, evenly spaced."
 
 
 def _evaluations(facts: RunFacts) -> Iterator[Block]:

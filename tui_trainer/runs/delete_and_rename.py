@@ -102,7 +102,7 @@ def rename(root: Path, name: str) -> Problem | None:
         with _locked_out(RunFolder(root)):
             if RunFolder(root).base.is_dir():
                 hint = "`tui-trainer export RUN --to merged` writes a merged model, which can be moved"
-                message = "cannot be renamed: the adapter refers by this path to the base model in the subfolder `base`"
+                message = "cannot be renamed, because the adapter stores the path of its base model, which is in `base`"
                 raise FolderError(message, where=one_line(str(root)), hint=hint)
             if os.path.lexists(target):
                 raise FolderError("this exists already", where=one_line(str(target)), hint="choose another name")
@@ -116,7 +116,7 @@ def rename(root: Path, name: str) -> Problem | None:
 def refuse_queued(folder: RunFolder) -> None:
     """Raise FolderError if a Slurm job of this run is queued, because the job would not find the run's folder."""
     if owner(folder.lock) is None and (job := active_job(folder)):
-        hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
+        hint = f"`tui-trainer stop {shell_word(folder.name)}` removes the job from the queue"
         raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
 
 
@@ -132,11 +132,11 @@ def _locked_out(folder: RunFolder) -> Iterator[None]:
 def _refuse_foreign_or_owned(folder: RunFolder) -> None:
     is_run = (folder.root / MARKER).is_file() or (folder.config.is_file() and folder.journal.is_file())
     if folder.root.is_symlink() or not is_run:
-        message = "this is a link" if folder.root.is_symlink() else "this is not the folder of a run"
+        message = "this is a symbolic link" if folder.root.is_symlink() else "this is not the folder of a run"
         raise FolderError(message, where=one_line(str(folder.root)), hint="remove it by hand if it is not needed")
     # RunLock would let this process lock its own run a second time on a file system without locks.
     if holder := owner(folder.lock):
-        hint = lock_hint(holder, folder.lock, f"`tui-trainer stop {shell_word(folder.name)}` ends it")
+        hint = lock_hint(holder, folder.lock, f"`tui-trainer stop {shell_word(folder.name)}` ends the run")
         raise FolderError(f"in use by {holder}", where=one_line(str(folder.root)), hint=hint)
 
 
@@ -145,7 +145,7 @@ def _remove(deletion_root: Path) -> int:
     if not os.path.lexists(deletion_root):
         return 0
     if deletion_root.is_symlink():
-        raise FolderError("this is a link", where=one_line(str(deletion_root)), hint="remove it by hand")
+        raise FolderError("this is a symbolic link", where=one_line(str(deletion_root)), hint="remove it by hand")
     freed_bytes = folder_size(deletion_root).freed_bytes
     RunFolder(deletion_root).remove_ours()
     if not any(deletion_root.iterdir()):

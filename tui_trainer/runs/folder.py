@@ -26,7 +26,7 @@ MARKER: Final = ".tui-trainer"
 _MARKER_TEXT: Final = b"A run of tui-trainer. This file allows `tui-trainer` to remove what it made here.\n"
 # Deletion puts a prefix before the name, and a file name has up to 255 bytes.
 _NAME_CHARACTERS, _NAME_BYTES = 64, 230
-_NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
+_NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, beginning with a letter or a digit"
 _FILES: Final = (
     MARKER,
     *"config.toml plan.json journal.jsonl summary.json control.json run.lock job.sh job.json".split(),

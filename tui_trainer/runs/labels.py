@@ -75,6 +75,6 @@ def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None =
                 write_atomically(folder.labels, json.dumps(asdict(labels), indent=1).encode())
     except OSError as error:
         message = f"tags and note cannot be saved: {system_reason(error)}"
-        hint = "make the run's folder writable: they are stored there"
+        hint = "make the run's folder writable, because tags and note are stored there"
         raise FolderError(message, where=one_line(str(root)), hint=hint) from error
     return labels

@@ -186,7 +186,7 @@ class RunLock(FileLock):
 
     def _what_helps(self, holder: LockOwner | None) -> str:
         name = one_line(self.path.parent.name)
-        return f"`tui-trainer attach {shell_word(name)}` shows it, `tui-trainer stop {shell_word(name)}` ends it"
+        return f"`tui-trainer attach {shell_word(name)}` shows the run, `tui-trainer stop {shell_word(name)}` ends it"
 
 
 def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:

@@ -121,9 +121,9 @@ def list_problem() -> Problem | None:
     """Return the problem that would prevent writing the index, or None. Writes nothing."""
     folder = state_folder()
     existing_path = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
-    reason = "" if os.access(existing_path, os.R_OK | os.W_OK | os.X_OK) else "it is not writable"
+    reason = "" if os.access(existing_path, os.R_OK | os.W_OK | os.X_OK) else "the folder is not writable"
     # Path.is_dir may raise PermissionError.
-    if reason := reason if os.path.isdir(existing_path) else "it is not a folder":  # noqa: PTH112
+    if reason := reason if os.path.isdir(existing_path) else "this is not a folder":  # noqa: PTH112
         message, hint = f"cannot hold the list of runs: {reason}", "set TUI_TRAINER_HOME to a writable folder"
         return Problem(message=message, where=one_line(str(existing_path)), hint=hint)
     return None

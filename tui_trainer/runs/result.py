@@ -17,7 +17,7 @@ from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, f
 # A baseline is named "SCORE of MODEL" (`tasks/contract.py`), such as "accuracy of the most frequent class".
 
 _OF = " of "
-_LESS_IS_BETTER = frozenset({"mse", "mae"})
+_LESS_IS_BETTER = frozenset({"mse", "mae", "looping_answers"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +197,8 @@ def best_evaluation(state: RunState) -> EvalDone | None:
 def _lower_is_better(event: EvalDone, metric: str) -> float:
     """Return the value of a metric, negated if higher is better; NaN if the evaluation does not have the metric."""
     value = metric_value(event, metric)
+    if value is not None and metric == "answer_length":  # a share of the reference's length
+        return abs(value - 1)
     return math.nan if value is None else value if metric == "loss" or less_is_better(metric) else -value
 
 
@@ -535,11 +537,11 @@ def _model_bytes(state: RunState) -> float | None:
 
 
 def adapter_words(state: RunState) -> str:
-    """Return a note to a merged model's size: `merged; the adapter alone 12.0 MiB`; empty if there is no such size."""
+    """Return a note to a merged model's size: `merged; the adapter alone takes 12.0 MiB`; empty without such a size."""
     finish_event, plan = state.finished, state.plan
     if plan is None or plan.merged_bytes is None or finish_event is None or finish_event.model_bytes is None:
         return ""
-    return f"merged; the adapter alone {format_bytes(finish_event.model_bytes)}"
+    return f"merged; the adapter alone takes {format_bytes(finish_event.model_bytes)}"
 
 
 _BESIDE: dict[str, Callable[[RunState], str]] = {

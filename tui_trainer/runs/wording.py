@@ -93,7 +93,7 @@ def gone_words(state: RunState, key: str = "") -> str:
     if not key:
         return message
     if not state.checkpoints:
-        return f"{message}; {key} starts over: no checkpoint was saved"
+        return f"{message}; {key} starts over, because no checkpoint was saved"
     return f"{message}; {key} resumes from step {state.checkpoints[-1].step:,}"
 
 
@@ -112,7 +112,7 @@ def sample_words(prompt: str, text: str, characters: int) -> str:
 def come_back_words(name: str) -> str:
     """Return a text with the commands that show and stop a run which trains in another process."""
     run_word = shell_word(name)
-    return f"`tui-trainer attach {run_word}` shows it, `tui-trainer stop {run_word}` saves and stops it"
+    return f"`tui-trainer attach {run_word}` shows the run, `tui-trainer stop {run_word}` saves and stops it"
 
 
 def sentence(words: str) -> str:

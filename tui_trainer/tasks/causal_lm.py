@@ -13,6 +13,7 @@ from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import RowKind
 from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.models.token_ids import TextEncoder
+from tui_trainer.tasks.parts.free_answers import ANSWER_ROWS
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.starts_from_model import load_own_tokenizer, tokenizer_identity
 
@@ -26,6 +27,7 @@ class CausalLm(LearnsNextToken):
     architectures = ("ForCausalLM", "LMHeadModel")
     usual_length = (1024, 2048)
     unsloth = True
+    usual_answer_rows = ANSWER_ROWS
     reads: tuple[str, ...] = ()
     packs = True
     rows: RowKind = "documents"

@@ -33,6 +33,7 @@ class CharLm(CausalLm):
     name = "char_lm"
     title = "Character-level language model"
     unsloth = False
+    usual_answer_rows = 0  # a piece of one long text has no end
     waiting_bytes = 2
     reads = ()
     packs = False
@@ -48,7 +49,7 @@ class CharLm(CausalLm):
             message = "a character model from scratch takes its shape from [model.scratch]"
             problems.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":
-            message = "random weights cannot be frozen: all of them must be trainable"
+            message = "a model with random weights must be trained in full"
             problems.append(Problem(message=message, key="tuning.method", hint='set it to "full"'))
         return problems
 
@@ -64,7 +65,7 @@ class CharLm(CausalLm):
         if self._alphabet(config) is not None:
             if not config.model.add_tokens.strip():
                 return []
-            message = "the vocabulary of a character model is fixed by its first training data: no tokens can be added"
+            message = "no tokens can be added, because the first training data fixed the vocabulary of the model"
             return [Problem(message=message, key=TOKENS, hint="remove it")]
         hint = "use the recipe finetune, which infers the task from model and data, or set task.type"
         message = "training can only continue from a character model, and the tokens of this model are not characters"

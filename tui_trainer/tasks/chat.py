@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +40,12 @@ from tui_trainer.models.tokenizer import count_word_tokens
 from tui_trainer.models.towers import has_towers
 from tui_trainer.models.writing import sample_continuation
 from tui_trainer.tasks.contract import Baselines, InputReader
+from tui_trainer.tasks.parts.free_answers import ANSWER_ROWS, Prompt
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, find_model_facts, stored_model_facts
+from tui_trainer.units import quantity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -63,6 +66,7 @@ class Chat(LearnsNextToken):
     usual_length = (1024, 2048)
     holds_conversations = True
     unsloth = True
+    usual_answer_rows = ANSWER_ROWS
     reads = ("loss_on", "chat_template")
     packs = True
     reads_columns = ("text_column", "text_pair_column", "target_column")
@@ -119,6 +123,18 @@ class Chat(LearnsNextToken):
         prompt_ids = row.tokens[:answer_start].tolist()
         new_tokens = max(1, min(new_tokens, config.data.max_length - answer_start))
         return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+
+    def prompt_of(self, config: Config, model: Any, tokenizer: Tokenizer, row: TokenRow) -> Prompt | None:
+        """Return the conversation before its last answer, or None if the conversation has no labelled answer."""
+        answer_start = _last_answer(row)
+        if not answer_start:
+            return None
+        ids, labels = row.tokens.tolist(), row.labels
+        assert labels is not None
+        answer_ids = [token_id for token_id, label in zip(ids[answer_start:], labels[answer_start:], strict=True)
+                      if label != IGNORE]  # fmt: skip
+        prompt = Prompt.of(model, ids[:answer_start], answer_ids)
+        return replace(prompt, reference=str(tokenizer.decode(list(prompt.reference_ids), skip_special_tokens=True)))
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return ConversationInputs(config.data, renderer_of(config, tokenizer))
@@ -228,17 +244,18 @@ class ChatReader(TableReader):
             notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end_token = self.tokenizer.eos_token
-            notes.append(f"the template writes no stop token after answers: {end_token} is appended to the last answer")
+            notes.append(f"the template writes no stop token, so {end_token} is appended to the last answer")
         if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
             notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
         if spelt_rows := counts[_SPELT, ""]:
-            notes.append(f"{spelt_rows:,} rows contain the names of special tokens, which are read as plain text")
+            notes.append(f"{quantity(spelt_rows, 'row', 'contain')} names of special tokens, read as plain text")
         if rows := counts[_TOOLS_IN_TEXT, ""]:
-            notes.append(f"{rows:,} rows already have tools in the system turn: none are added again")
+            notes.append(f"{quantity(rows, 'row', 'have')} tools in the system turn already, so none are added again")
         for omitted_part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
             words = "the reasoning" if omitted_part == REASONING[0] else "the speaker's name"
-            turns, rows = counts[_OMITTED_TURNS, omitted_part], counts[_OMITTED_ROWS, omitted_part]
-            notes.append(f"the chat template omits {words} in {turns:,} turns of {rows:,} rows: it is not trained on")
+            turns_text = quantity(counts[_OMITTED_TURNS, omitted_part], "turn")
+            rows_text = quantity(counts[_OMITTED_ROWS, omitted_part], "row")
+            notes.append(f"the chat template omits {words} in {turns_text} of {rows_text}, so it is not trained on")
         return notes
 
 

@@ -99,7 +99,7 @@ class QuestionAnswering(Task):
     tells_padding = True
     specials = FOR_CLASSES
     metrics = METRICS
-    unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "pads rows on the left"))
+    unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "needs padding on the left"))
     usual_families = "bert or roberta"
 
     def problems(self, config: Config) -> list[Problem]:
@@ -426,7 +426,7 @@ class _Columns:
         for text, start in _written_answers(row, self.answers, context):
             shown_text = one_line(text, 40)
             if not text.strip():
-                message = f"an answer in '{one_line(self.answers, 40)}' is blank"
+                message = f"an answer in the column '{one_line(self.answers, 40)}' is blank"
                 hint = "write the answer, or an empty list [] if the question has no answer"
                 raise DataError(message, where=row.where, hint=hint)
             if start is None:
@@ -472,9 +472,9 @@ def _written_answers(row: Row, column: str, context: str) -> Iterator[tuple[str,
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []
     for entry in value if isinstance(value, list) else [] if value is None else [value]:
         text, start = (entry.get("text"), entry.get("answer_start")) if isinstance(entry, Mapping) else (entry, None)
-        hint = 'expected {"text": ["..."], "answer_start": [0]}, or the text of the answer'
+        hint = 'write {"text": ["..."], "answer_start": [0]}, or the text of the answer'
         if not isinstance(text, str):
-            message = f"the answer in '{one_line(column, 40)}' is {kind_of_value(text)}"
+            message = f"an answer in the column '{one_line(column, 40)}' is {kind_of_value(text)}"
             raise DataError(message, where=row.where, hint=hint)
         yield text, _read_start(start, row.where, hint)
 
@@ -523,7 +523,7 @@ class _QuestionReader(TableReader):
     def read(self, row: Row) -> Example:
         question, context = self._columns.read(row)
         answers, is_guess = self._columns.answers_of(row, context)
-        self._counts["looked for"] += is_guess
+        self._counts["guessed"] += is_guess
         self._counts["several"] += len({text for text, _ in answers}) > 1
         self._counts["none"] += not answers
         self._has_null |= not (answers or self.held_out or self.knows)
@@ -585,11 +585,11 @@ class _QuestionReader(TableReader):
         if counts["none"]:
             notes.append(f"{quantity(counts['none'], 'question', 'have')} no answer in the context")
         if counts["several"]:
-            message = "several answers: the first is trained on, the best match counts in scores"
+            message = "several answers: training uses the first, scores use the best match"
             notes.append(f"{quantity(counts['several'], 'question', 'have')} {message}")
-        if counts["looked for"]:
+        if counts["guessed"]:
             message = "more than once in the context: the first occurrence is trained on"
-            notes.append(f"{quantity(counts['looked for'], 'answer', 'occur')} {message}")
+            notes.append(f"{quantity(counts['guessed'], 'answer', 'occur')} {message}")
         return notes
 
 

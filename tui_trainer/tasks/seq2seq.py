@@ -7,6 +7,7 @@ the answer after `task.max_target_length`. The loss is over the tokens of the an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.heads import ENCODER_DECODER, Head
 from tui_trainer.models.token_ids import cut_token_ids
-from tui_trainer.models.writing import Sampling, greedy_answers, pad_token_id
+from tui_trainer.models.writing import Sampling, pad_token_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow
+from tui_trainer.tasks.parts.free_answers import Prompt, answer_prompts, free_answer_scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 # In these models, the decoder starts with the last token of the answer, which names its language.
 # Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.
 _LAST_TOKEN_FIRST = frozenset({"mbart", "plbart", "fsmt"})
-_ROWS_AT_A_TIME = 16
 _LENGTH_SAMPLE = 500
 
 
@@ -51,7 +52,7 @@ class Seq2Seq(LearnsNextToken):
     pipeline_tag = "text2text-generation"
     architectures = ("ForConditionalGeneration",)
     usual_length = (512, 1024)
-    answers_in_evaluations = True
+    usual_answer_rows = 32
     specials = FOR_ANSWERS
     reads = ("source_prefix", "max_target_length")
     reads_columns = ("text_column", "text_pair_column", "target_column")
@@ -97,7 +98,7 @@ class Seq2Seq(LearnsNextToken):
         of the input as the answer, for the rows that the model answers in an evaluation."""
         train = Rows(data.train_path)
         loss, label_count = unigram_loss(train, held_out, eval_rows, vocabulary=data.counts.vocabulary)
-        indices = evenly_spaced(len(eval_rows), config.evaluation.generate_rows)
+        indices = evenly_spaced(len(eval_rows), self.answer_rows(config))
         rows = [held_out.example(eval_rows[index]) for index in indices]
         scores = _scores_of_beginnings(config, self.load_tokenizer(config, data), train, rows) if rows else {}
         return Baselines(losses={"unigram": loss}, eval_tokens=label_count, scores=scores)
@@ -105,14 +106,25 @@ class Seq2Seq(LearnsNextToken):
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
     ) -> Mapping[str, float]:
-        return mean_scores(_answers(config, model, tokenizer, rows), _references(tokenizer, rows))
+        prompts = [self.prompt_of(config, model, tokenizer, row) for row in rows]
+        answers = answer_prompts(model, tokenizer, prompts, new_tokens=self.answer_tokens(config))
+        scores = mean_scores([answer.text for answer in answers], [prompt.reference for prompt in prompts])
+        return free_answer_scores(answers, prompts) | scores
+
+    def prompt_of(self, config: Config, model: Any, tokenizer: Tokenizer, row: TokenRow) -> Prompt:
+        prompt = Prompt.of(model, row.tokens.tolist(), (row.tokens if row.labels is None else row.labels).tolist())
+        return replace(prompt, reference=_references(tokenizer, [row])[0])
+
+    def answer_tokens(self, config: Config) -> int:
+        return config.task.max_target_length
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """Return an input, and the model's greedy answer beside the expected one."""
-        [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])
-        return _texts(tokenizer, [row.tokens])[0], f"{answer} (expected: {reference})"
+        prompt = self.prompt_of(config, model, tokenizer, row)
+        [answer] = answer_prompts(model, tokenizer, [prompt], new_tokens=self.answer_tokens(config))
+        return _texts(tokenizer, [row.tokens])[0], f"{answer.text} (expected: {prompt.reference})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return QuestionInputs(config.data, config.task.source_prefix)
@@ -194,7 +206,7 @@ def _start_id(config: Any) -> int | None:
     start_id = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
     if start_id is None:
         message = "config.json has no decoder_start_token_id, so the first token of an answer is unknown"
-        hint = "add it to config.json: the id of the pad token for T5, of the end token for BART"
+        hint = "add it to config.json: for T5 the id of the pad token, for BART the id of the end token"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
     return int(start_id)
 
@@ -214,14 +226,6 @@ def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:
     """Return the end token as a list, or [] if the answer already ends with it. A language code may follow it."""
     end_id = tokenizer.eos_token_id
     return [] if end_id is None or end_id in answer[-2:] else [end_id]
-
-
-def _answers(config: Config, model: Any, tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:
-    """Return the model's greedy answers to these rows. Generates some rows at a time."""
-    prompt_ids = [row.tokens.tolist() for row in rows]
-    batches = [prompt_ids[start : start + _ROWS_AT_A_TIME] for start in range(0, len(prompt_ids), _ROWS_AT_A_TIME)]
-    max_tokens = config.task.max_target_length
-    return [text for batch in batches for text in greedy_answers(model, tokenizer, batch, new_tokens=max_tokens)]
 
 
 def _references(tokenizer: Any, rows: Sequence[TokenRow]) -> list[str]:

@@ -83,7 +83,7 @@ _SHOWN_LABELS, _SHOWN_CLASSES = 5, 12
 # A column of this many rows does not hold classes if more than half of its values differ, or all of them.
 _MIN_ROWS_HALF_DIFFER, _MIN_ROWS_ALL_DIFFER = 20, 10
 _NO_TEXT = "write a text, or remove the row"
-_TAKE_OUT = "remove the row, or add rows like it to data.path"
+_TAKE_OUT = "remove the row, or add rows with this label to data.path"
 
 
 class SequenceClassification(Task):
@@ -257,7 +257,7 @@ class LabelledTexts(TableReader):
             and not {*columns}.intersection(pair)
         ):
             first_name, second_name = (one_line(name, 40) for name in pair)
-            hint = f"set data.text_column and {SECOND_TEXT_KEY} for both, or only data.text_column for one"
+            hint = f"set data.text_column and {SECOND_TEXT_KEY} to use both, or only data.text_column to use one"
             raise DataError(f"the rows have two texts, '{first_name}' and '{second_name}'", where=file_name, hint=hint)
         file_and_columns = file_name, frozenset(text_columns)
         if file_and_columns not in self._columns:
@@ -277,7 +277,7 @@ class LabelledTexts(TableReader):
                 self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
         elif {*columns} != {*self._labels.columns} and max(len(columns), len(self._labels.columns)) > 1:
-            message = f"the classes are {listed(columns)}, but in earlier files {listed(self._labels.columns)}"
+            message = f"the label columns are {listed(columns)}, but {listed(self._labels.columns)} in earlier files"
             raise DataError(message, where=file_name, hint="use the same columns in each file")
         else:
             self._labels.columns = columns
@@ -386,7 +386,7 @@ class LabelledTexts(TableReader):
             number = float(form) if NUMBER.fullmatch(form) and "," not in form and form.count(".") < 2 else None
             names_by_form.setdefault(form if number is None else number, []).append(f"'{one_line(name, 30)}'")
         same = next((names for names in names_by_form.values() if len(names) > 1), None)
-        return [f"{' and '.join(same)} are different classes: use one spelling if they are the same"] if same else []
+        return [f"{' and '.join(same)} are different classes; if they mean the same, use one spelling"] if same else []
 
     def _class_words(self) -> Iterator[str]:
         """Yield the parts of the text `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
@@ -510,7 +510,7 @@ def _true_words(labels: NDArray[np.int32], classes: Labels) -> str:
     if classes.problem_type == "regression":
         return f"{float(labels.view(np.float32)[0]):.4g}"
     if classes.problem_type == "multi_label_classification":
-        return ", ".join(name for name, flag in zip(classes.names, labels, strict=True) if flag) or "none of them"
+        return ", ".join(name for name, flag in zip(classes.names, labels, strict=True) if flag) or "no class"
     return classes.names[int(labels[0])]
 
 

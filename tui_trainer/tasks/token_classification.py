@@ -324,8 +324,8 @@ class TaggedWords(TableReader):
         self._numbers = {name: number for number, name in enumerate(names)}
         self.classes = len(names)
         scheme = self._survey.scheme
-        clause = "that mark no entities" if scheme == "plain" else "of entities"
-        if problems := metric_problems(self.config, metrics_for_scheme(scheme), f"with tags {clause}"):
+        clause = f"if the tags mark {'no ' * (scheme == 'plain')}entities"
+        if problems := metric_problems(self.config, metrics_for_scheme(scheme), clause):
             raise ConfigError(problems)
         self.refuse_no_room("the words")
 
@@ -338,7 +338,7 @@ class TaggedWords(TableReader):
             tags, dropped = _tags_of_tokens(example.tags, [word for _, word in row.firsts])
             for position, word in row.firsts:
                 labels[position] = self._numbers[tags[word]]
-            inexact = f"the word {words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
+            inexact = f"the word {words[dropped[0]]!a} has no token, so its tag is not trained on" if dropped else ""
             words_beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
             columns = {COLUMN: row.ids, LABELS: labels}
             encoded.append(Encoded(columns, label_count, row.truncated, inexact=inexact, labels_beyond=words_beyond))
@@ -393,7 +393,7 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
         yield f"{entity_words:,} of {word_count:,} words are in an entity"
         return
     shown_tags = survey.counts.most_common(_SHOWN_TAGS)
-    yield f"{len(survey.counts)} tags, one for each word: {one_line(shown_tags[0][0], 30)} {shown_tags[0][1]:,}"
+    yield f"{len(survey.counts)} tags, with the number of words: {one_line(shown_tags[0][0], 30)} {shown_tags[0][1]:,}"
     yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown_tags[1:])
     if hidden_count := len(survey.counts) - len(shown_tags):
         yield f"and {hidden_count:,} more"

@@ -59,7 +59,7 @@ class Shortage:
     @property
     def words(self) -> str:
         free_words = "" if self.free_bytes is None else f", {format_bytes(self.free_bytes)} free"
-        return f"peak {format_bytes(self.peak_bytes)}{free_words}"
+        return f"peak memory {format_bytes(self.peak_bytes)}{free_words}"
 
 
 def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None) -> T | Shortage:
@@ -137,7 +137,7 @@ def reduction(
     return MicroBatchReduced(
         step=step,
         kind="out of memory",
-        message=f"out of memory{where_words}: {split_sentences[0]} -> {split_sentences[1]}, continuing",
+        message=f"out of memory{where_words}: {split_sentences[0]} do not fit, continuing with {split_sentences[1]}",
         hint=f"longest row {longest_tokens:,} tokens, {shortage.words}",
         what=what,
         rows_before=before.rows,

@@ -264,7 +264,7 @@ class SavedTensors:
                 result[_within(box, common_box)] = file.get_slice(name)[_within(part_box, common_box)]
                 missing_count -= common_count
         if missing_count or result is None:
-            raise CheckpointError(f"a part of {name} is missing from all files")
+            raise CheckpointError(f"a part of the tensor {name} is missing from all files")
         return result
 
     def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
@@ -412,7 +412,7 @@ def load_weights(folder: Path, components: Components) -> None:
     if odd_names:
         suffix = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
         raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd_names)}{suffix}"
+            f"{folder.name} does not have the weights of this model: only one of them has {min(odd_names)}{suffix}"
         )
     components.together.weights_were_loaded()
 

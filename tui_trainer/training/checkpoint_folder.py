@@ -179,7 +179,7 @@ def damage_of(path: Path, step: int) -> str | None:
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']} is not supported by this version"
         if manifest["step"] != step:
-            return f"the manifest says step {manifest['step']}"
+            return f"the manifest names step {manifest['step']}"
         # A path that leads out of the folder, directly or by a link, is not among its files.
         existing_names = set(files_below(path))
         for name, file_entry in manifest["files"].items():
@@ -192,8 +192,7 @@ def damage_of(path: Path, step: int) -> str | None:
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise CheckpointError(
-            f"{path.name}: {name} cannot be read ({system_reason(error)}); it may be undamaged: resume once it can "
-            "be read again"
+            f"{path.name}: {name} cannot be read ({system_reason(error)}); resume once the file can be read again"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({type(error).__name__})"

@@ -78,7 +78,7 @@ def build_model(
     is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
     # With fp32 masters, stored weights are loaded in fp32, and rounded only after the masters have got their values.
     is_rounded = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
-    hint = "expected for a new task: the new weights are trained on your data"
+    hint = "this is expected for a new task, which trains the new weights on your data"
     built = torch.float32 if is_rounded else dtype
     model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))
     refuse_poisoned(model, config.model.model_name_or_path)
@@ -141,7 +141,7 @@ def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
     patched_count, module_count = unsloth.count_patched_modules(model)
     sentence = f"Unsloth computes {patched_count} of the {module_count} modules of this model"
     if patched_count:
-        tell(unsloth.IN_THE_MODEL, sentence, "the others use torch and transformers")
+        tell(unsloth.IN_THE_MODEL, sentence, "the other modules use torch and transformers")
     else:
         hint = f"the run is no faster than with {unsloth.PROVIDER} = transformers"
         tell(unsloth.NOT_IN_THE_MODEL, sentence, hint)
@@ -429,7 +429,7 @@ class Components:
         if leak is None:
             return width, False
         message = f"packed documents attend to each other in this model ({leak})"
-        tell("not packed", message, "rows are padded instead; the steps and the results are the same")
+        tell("not packed", message, "rows are padded instead, which does not change the steps and the results")
         return 0, False
 
     def _leak_by_lengths(self, rows: Rows) -> str:

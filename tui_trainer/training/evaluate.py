@@ -208,7 +208,8 @@ def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
 
 def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
     """Generate answers for some of the chosen rows, and return their scores; {} if the task has no such scores."""
-    answer_rows = [chosen[index] for index in evenly_spaced(len(chosen), components.config.evaluation.generate_rows)]
+    row_count = components.task.answer_rows(components.config)
+    answer_rows = [chosen[index] for index in evenly_spaced(len(chosen), row_count)]
     if not answer_rows:
         return {}
     with answering(components, components.config.training.seed):

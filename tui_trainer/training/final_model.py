@@ -87,7 +87,7 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
         "## Data",
         "",
         f"Trained on {data}: {rows_words(plan.train_rows.value, plan.train_tokens.value)}; "
-        f"{held_out_words(plan.eval_rows.value)}, vocabulary of {plan.vocabulary.value:,}.",
+        f"{held_out_words(plan.eval_rows.value)}; the vocabulary has {plan.vocabulary.value:,} tokens.",
         "",
         *_table(f"Loss ({unit})" if unit else "Loss", model.loss_rows()),
         *(_table("Scores on held-out rows", scores) if scores else []),

@@ -66,7 +66,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Rep
     def switch() -> None:
         model.set_attn_implementation(requested)
         if model.config._attn_implementation == own_attention:
-            raise LookupError(f"transformers does not support it for this model, and uses {own_attention}")
+            raise LookupError(f"transformers does not support {requested} for this model")
 
     if reason := reason_against(run, batch, switch):
         model.set_attn_implementation(own_attention)
@@ -109,7 +109,7 @@ def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
     if reason:
         torch.cuda.empty_cache()
         message = f"{LIBRARY} does not compute the loss: {reason}"
-        tell("loss not fused", message, "torch's operations compute it, which takes more memory than planned")
+        tell("loss not fused", message, "torch computes the loss instead, which takes more memory than planned")
     return not reason
 
 

@@ -163,7 +163,7 @@ class FusedAdapters:
             for name, ours, theirs in zip(("results", "dx", "dA", "dB"), results[1], results[0], strict=True):
                 distance = float((ours.double() - theirs.double()).norm() / theirs.double().norm())
                 if not distance <= 4 * rounding:
-                    return f"{name} of {_kind(layer)} differ by {distance:.1%}"
+                    return f"{name} of {_kind(layer)} differ from peft's by {distance:.1%}"
         return ""
 
 

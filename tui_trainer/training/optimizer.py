@@ -246,7 +246,7 @@ class RunOptimizer:
         """Copy the saved state of one parameter into `begun`, the state that the optimizer has allocated for it."""
         state, begun = begun, _in_parts(begun)
         if keys := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(keys)}")
+            raise CheckpointError(f"the optimizer state of {name} has missing or unexpected entries: {', '.join(keys)}")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 state[key] = value.item()

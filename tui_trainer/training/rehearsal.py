@@ -248,9 +248,9 @@ class Rehearsal:
                 for name, tensor in load_file(path).items():
                     names.discard(name)
                     if not torch.equal(tensor, whole(tensors[name]).cpu()):
-                        raise OSError(f"{name} differs after reading it back")
+                        raise OSError(f"the tensor {name} differs after it was read back")
             if names:
-                raise OSError(f"{min(names)} was written but is missing from its file")
+                raise OSError(f"the tensor {min(names)} was written but is missing from its file")
         checkpoint.load_checkpoint(result, components)
         return {"bytes": result.bytes, "save_seconds": save_seconds}
 

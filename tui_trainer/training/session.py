@@ -232,7 +232,9 @@ class Session:
         result = self._evaluated(self._eval_rows, scheduled)
         if result is None:
             return
-        if self.components.together.splits_weights:
+        if scheduled and not self._answers_are_due:
+            scores_of_answers = {}
+        elif self.components.together.splits_weights:
             # All processes compute the scores, because each has a part of the model.
             scores_of_answers = self._answer_scores(self._eval_rows)
         else:
@@ -276,6 +278,11 @@ class Session:
             position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = best_before
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not is_at_end:
             position.stopped_early = True
+
+    @property
+    def _answers_are_due(self) -> bool:
+        step, interval = self.position.step, self.plan.eval_every_steps.value
+        return step == self.plan.total_steps.value or not interval or not step // interval % self.plan.answers_interval
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
         """Evaluate the rows. Return None after a stop, or if a pass of one row takes too much memory."""
@@ -341,7 +348,7 @@ class Session:
         if not isinstance(scores, Shortage):
             return scores
         message = f"there is not enough memory to generate the answers that are scored ({scores.words})"
-        half_rows = self.plan.config.evaluation.generate_rows // 2
+        half_rows = self.components.task.answer_rows(self.plan.config) // 2
         self._problem("no scores", message, f"set evaluation.generate_rows = {half_rows} in a new run")
         return {}
 

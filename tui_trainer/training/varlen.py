@@ -71,11 +71,11 @@ def switch_on(model: Any, kernel: Kernel) -> str:
     # The probe cannot find these problems: it has no dropout, and compares packed with separate documents only.
     config = language_config(model.config)
     if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
-        return "it does not support dropout"
+        return "this kernel does not support dropout"
     if soft_cap_of(model):
-        return "it does not support soft capping"
+        return "this kernel does not support soft capping"
     if getattr(config, "sliding_window", None) and "window_size" not in _takes(kernel):
-        return "it does not support sliding windows"
+        return "this kernel does not support sliding windows"
     AttentionInterface.register(NAME, attention_by(kernel))
     model.set_attn_implementation(NAME)
     return "" if model.config._attn_implementation == NAME else "the model only accepts its own attention"

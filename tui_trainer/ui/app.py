@@ -125,7 +125,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.bench.background = Background(self._event_loop, self._background_failed)
         self._clock = self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
-            self.bench.tell((f"1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
+            self.bench.tell((f"problem 1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
         # The config's modules take longer to load than the first screen takes to show.
         self.call_after_refresh(self._begin)
 
@@ -333,7 +333,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):
             self._has_named_layout = True
-            self.bench.tell(f"{letter} is not a key: switch the keyboard layout, or add letters in keys.toml", "warn")
+            self.bench.tell(f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml", "warn")
             self.draw()
 
     def _is_above(self, dialog: Dialog, action: Action, event: Key) -> bool:
@@ -502,11 +502,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_mouse(self) -> None:
         def report(has_clicks: bool) -> None:
             if takes_mouse and not has_clicks:
-                words = "tmux passes no clicks while its option mouse is off: `tmux set -g mouse on` turns it on"
+                words = "tmux passes no clicks while its option `mouse` is off: `tmux set -g mouse on` turns it on"
                 self.bench.tell(words, "warn")
             else:
                 words = "clicks work here" if takes_mouse else "the mouse selects text of the terminal"
-                does = "leaves the mouse to the terminal" if takes_mouse else "takes it back"
+                does = "lets the mouse select text of the terminal" if takes_mouse else "makes clicks work here"
                 self.bench.tell(f"{words}: {self.key_of('app.mouse')} {does}")
             self.draw()
 
@@ -518,7 +518,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.bench.run_is_ours_and_alive:
             note = "tui-trainer and training are suspended: `bg` continues training, `fg` also shows the screens"
         if self.terminal is None or not self.terminal.suspend(note):
-            self.bench.tell("not suspended: there is no shell to resume it from", "warn")
+            self.bench.tell("cannot suspend tui-trainer: there is no shell to resume it from", "warn")
 
     def action_quit(self) -> None:  # type: ignore[override]
         from tui_trainer.ui.starting import offer_quit

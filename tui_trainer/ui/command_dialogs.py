@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Most output lines to show while a command runs.
 _SHOWN: Final = 12
-_SLOWS: Final = "A run is training: this slows it down and uses memory."
+_SLOWS: Final = "A run is training: this command slows the run down and uses memory."
 Draw = Callable[[Any, int, Glyphs], list[Line]]
 """Function that draws the output or the result of a process: (process, width, glyphs) -> lines."""
 
@@ -107,7 +107,7 @@ class CommandDialog(Dialog):
         other_tools = [tool for tool in self.bench.tools.values() if tool.alive and tool is not self.command]
         warnings += [f"{one_line(tool.what)} is also running" for tool in other_tools if not tool.measures]
         if other := self.bench.measurement_beside(self.command):
-            warnings.append(f"{one_line(other.what)} is running: starting this now would distort its results")
+            warnings.append(f"{one_line(other.what)} is running: this command would distort that measurement")
         return [line for text in warnings for line in paragraph(text, width, "warn")]
 
     def press(self, key: str, character: str | None) -> bool:

@@ -36,15 +36,15 @@ def _gpu_option(bench: Workbench) -> list[str]:
 
 
 def _cpu_words(bench: Workbench) -> list[str]:
-    return ["It runs on the CPU, because a run is training."] * bench.run_is_alive
+    return ["This command runs on the CPU, because a run is training."] * bench.run_is_alive
 
 
 def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     from tui_trainer.lines.evaluation import evaluation_lines
 
-    name, rows_text = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
+    name, rows_text = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "the held-out rows"
     arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_gpu_option(bench)]
-    about = f"Computes the loss and scores of {name} on {rows_text}, and those of the base model if there is one."
+    about = f"Computes the loss and scores of {name}, and of its base model if there is one, on {rows_text}."
     tool = Tool(bench, f"evaluating {name} on {rows_text}", arguments, done=lambda _: f"evaluated {name}")
     open_tool(bench, tool, f"Evaluate {name}", [about, *_cpu_words(bench)], evaluation_lines)
 
@@ -150,7 +150,7 @@ def download(bench: Workbench, kind: str, name: str = "") -> None:
         arguments, label = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
         _agreed_tool(bench, f"downloading {label}", f"Download the {kind} {label}", arguments, f"downloaded {label}")
 
-    hint = "A name on the hub, such as owner/name. Its size is shown before the download."
+    hint = "A name on the hub, such as owner/name. The size is shown before the download."
     _ask_name(bench, f"Download a {kind}", hint, "OWNER/NAME", use, name)
 
 
@@ -277,7 +277,7 @@ class ImportedDialog(Dialog):
         except ConfigError as error:
             bench.tell(one_line(str(error.problems[0])), "bad")
             return
-        note = f", {len(imported.left_out)} keys ignored" if imported.left_out else ""
+        note = f", {quantity(len(imported.left_out), 'key')} ignored" if imported.left_out else ""
         asks = f"; {imported.asks[0]}" if imported.asks else ""
         undo = bench.app.key_of("config.undo")
         bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{note}; {undo} to undo{asks}", "good")

@@ -151,11 +151,11 @@ class ExportDialog(Dialog):
             return paragraph(choice.refusal, width, "warn")
         texts = [
             f"Writes about {format_bytes(choice.size_bytes)} to export/{choice.name} in the run's folder.",
-            f"Needs {format_bytes(choice.needed_bytes)} of disk meanwhile; {format_bytes(choice.free_bytes)} free.",
+            f"Needs {format_bytes(choice.needed_bytes)} of disk at most; {format_bytes(choice.free_bytes)} is free.",
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if choice.expected_seconds:
-            texts.append(f"Takes about {round_seconds(choice.expected_seconds)}, as earlier exports on this machine.")
+            texts.append(f"Takes about {round_seconds(choice.expected_seconds)}, judging by earlier exports.")
         if choice.is_there:
             texts.append("Replaces the existing export.")
         lines = [line for text in texts for line in paragraph(text, width)]
@@ -207,7 +207,7 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
     lines = [line for text in process.words for line in paragraph(text, width, role)]
     if not process.result:
         return lines
-    verdict: Span = (f"{glyphs.good} matches the trained model", "good")
+    verdict: Span = (f"{glyphs.good} the export matches the trained model", "good")
     if not process.is_good:
-        verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
+        verdict = (f"{glyphs.bad} the export differs from the trained model and is kept under another name", "bad")
     return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]

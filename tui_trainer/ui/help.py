@@ -68,7 +68,7 @@ class HelpDialog(Dialog):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        action_keys = (("enter", "do it"), ("up down", "choose")) if self._has_keys else (("up down", "scroll"),)
+        action_keys = (("enter", "perform"), ("up down", "choose")) if self._has_keys else (("up down", "scroll"),)
         return (*action_keys, ("left right", "page"), ("/", "all guides"), ("escape", "close"))
 
     def inside(self) -> Iterable[Widget]:

@@ -95,9 +95,9 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "new", "n", "new run", "Start a run on your own data and model: choose them, see the plan.", 35),
     _action("app", "help", "? f1", "help", "Show the keys of this screen, and the guides."),
     _action("app", "palette", ": ctrl+p", "commands", "Search actions, settings, runs, guides ... by name."),
-    _action("app", "jump", "f", "jump", "Show a letter on every control; press the letter to activate it."),
-    _action("app", "command", "Y", "copy command", "Copy the command that does what this screen would do (OSC 52)."),
-    _action("app", "mouse", "F", "mouse", "Leave the mouse to your terminal, to select text there, or take it back."),
+    _action("app", "jump", "f", "jump", "Show a letter on every control; press a letter to activate its control."),
+    _action("app", "command", "Y", "copy command", "Copy a command line that does the same as this screen (OSC 52)."),
+    _action("app", "mouse", "F", "mouse", "Let the mouse select text of your terminal, or click here again."),
     _action("app", "redraw", "ctrl+l", "redraw", "Redraw the whole screen, if another program has written over it."),
     _action("app", "save_screen", "f12", "save screen", "Save this screen as a picture (SVG)."),
     _action("app", "theme", "T", "theme", "Choose a colour theme; the choice is saved."),
@@ -107,7 +107,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "quit", "q ctrl+q", "quit", "Quit. If a run is active, you choose what happens to it.", 95),
     #
     *_moves("hardware", "Scroll up.", "Scroll down.", "Go to the top.", "Go to the end.", "to the top", "to the end"),
-    _action("hardware", "next_gpu", "space", "next GPU", "Use the next GPU; after the last, an automatic choice.", 20),
+    _action("hardware", "next_gpu", "space", "next GPU", "Use the next GPU; after the last, choose automatically.", 20),
     _action("hardware", "try_out", "m", "measure", "Benchmark precision, attention, speed, disks (takes seconds).", 15),
     _action("hardware", "processes", "p", "processes", "Show what uses GPUs and CPU; end your own processes.", 12),
     _action("hardware", "download", "d", "download", "Download a model or a data set; you see its size first."),
@@ -129,16 +129,16 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "recipe", "p", "recipes", "Choose a recipe; you see first what it would change.", 30),
     _action("config", "filter", "/", "filter", "Show only settings that match the words you type.", 50),
     _action("config", "clear", "escape", "clear", "Clear the filter."),
-    _action("config", "changed_only", "o", "changed", "Show only what differs from the recipe, or all again.", 60),
-    _action("config", "show_all", "+", "all", "Show or hide settings rarely changed or not used by this run."),
+    _action("config", "changed_only", "o", "changed", "Show only settings that differ from the recipe, or all.", 60),
+    _action("config", "show_all", "+", "all", "Show or hide settings that are rarely changed or not used by this run."),
     _action("config", "next_problem", "!", "next problem", "Go to the next setting with a problem."),
-    _action("config", "save", "s", "save", "Save what differs from the recipe to the config file.", 40),
+    _action("config", "save", "s", "save", "Save the settings that differ from the recipe to the config file.", 40),
     _action("config", "save_as", "S", "save as", "Save to another file."),
     _action("config", "editor", "e", "open in $EDITOR", "Edit the settings as TOML in your editor."),
     _action("config", "preview", "v", "preview", "Show a batch as the model sees it, with trained tokens marked.", 55),
     _action("config", "rehearse", "w", "rehearse", "Dry run: try the largest batches, an evaluation and a save.", 57),
     _action("config", "tune", "m", "tune", "Measure which settings are fastest here; `a` applies them.", 58),
-    _action("config", "sizes", "M", "effective batch", "Measure how many rows per step use this machine fully."),
+    _action("config", "sizes", "M", "effective batch", "Find how many rows per step make full use of this machine."),
     _action("config", "switches", "b", "bench settings", "Measure what each speed setting gains here (minutes)."),
     _action("config", "import", "i", "import", "Import a config from another tool; you see the result first."),
     _action("config", "download", "d", "download", "Download the model, or the data set if data.path is selected."),
@@ -154,7 +154,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("checklist", "install", "i", "install", "Install what this check suggests; you see the command first."),
     _action("checklist", "cancel", "escape", "stop measuring", "Stop measuring; results so far are saved.", 5),
     _action("checklist", "undo", "u", "undo", "Undo the last change of the config.", 20),
-    _action("checklist", "open_only", "o", "open only", "Show only checks that need attention, or all again.", 40),
+    _action("checklist", "open_only", "o", "open only", "Show only checks that need attention, or all checks.", 40),
     _action("checklist", "again", "r", "check again", "Run all checks again.", 30),
     #
     _action("train", "pause", "p", "pause", "Pause or resume the run. This does not change the result.", 10),
@@ -190,7 +190,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "open", "enter", "open", "Open the run on the Train screen, whether active or finished.", 10),
     _action("runs", "resume", "p", "resume", "Resume the run from its latest checkpoint, once you confirm.", 20),
     _action("runs", "stop", "S", "stop", "Save and stop an active run, once you confirm.", 20),
-    _action("runs", "mark", "space", "mark", "Mark or unmark this run (compare, delete, export); go to the next.", 30),
+    _action("runs", "mark", "space", "mark", "Mark or unmark a run to compare, delete or export; go to the next.", 30),
     _action("runs", "mark_all", "*", "mark all", "Mark all runs shown, or clear their marks."),
     _action("runs", "metric", "v", "metric", "Draw the next curve: loss, scores, learning rate, speed."),
     _action("runs", "tags", "#", "tags", "Set tags of the run, even while it trains; filter with `#word`.", 55),
@@ -292,7 +292,7 @@ class Keymap:
                                       for key in own_keys.get(action.id, action.keys))  # fmt: skip
             keys[action.id] = tuple(key for key in key_names if self._assign(key, action))
             if key_names and not keys[action.id]:
-                self.problems.append(f"{action.id} has no key left; use it from the command palette")
+                self.problems.append(f"the action {action.id} has no key; use it from the command palette")
         self.actions = [replace(action, keys=keys[action.id]) for action in ACTIONS]
         self.changed = [entry for entry, preset in zip(self.actions, ACTIONS, strict=True) if entry.keys != preset.keys]
 
@@ -304,7 +304,7 @@ class Keymap:
             self._by_key[action.place, key] = action
             return True
         reason = f"the key {key} is already used by {other_action.id}" if other_action else refusal
-        self.problems.append(f"{one_line(reason, 80)}: {action.id} cannot use it")
+        self.problems.append(f"keys.toml: {action.id}: {one_line(reason, 80)}")
         return False
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:

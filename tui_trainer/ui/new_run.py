@@ -269,7 +269,7 @@ class ModelDialog(ChoiceOfPath):
         undo_key, start_key = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
         if bench.run_is_ours_and_alive:
             bench.go(CONFIG_PAGE)
-            message = f"the next run is on Config: {start_key} starts it after the active run"
+            message = f"Config has the settings of the next run: {start_key} starts it after the active run"
             bench.note_change(f"{message}; {undo_key} restores the old settings", "good")
             return
         # Planning takes seconds, and Train shows its progress.

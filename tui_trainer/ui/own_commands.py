@@ -43,13 +43,13 @@ def command_line(text: object, folder: RunFolder) -> list[str]:
     values = {"path": str(folder.root.absolute()), "name": folder.name}
     arguments = shlex.split(text) if isinstance(text, str) else []
     if not arguments:
-        raise ValueError("a command must be a text in quotes, and not empty")
+        raise ValueError("a command must be a text in quotes that is not empty")
     for argument in arguments:
         placeholders = _PLACEHOLDER.findall(argument)
         if unknown_names := [name for name in placeholders if name not in values]:
             raise ValueError(f"unknown placeholder {{{unknown_names[0]}}}; use {{path}} or {{name}}")
         if placeholders and argument != f"{{{placeholders[0]}}}" and Path(arguments[0]).name in _SHELLS:
-            raise ValueError("""in a shell, {path} must be a word of its own: sh -c 'ls "$1"' sh {path}""")
+            raise ValueError("""in a shell command, {path} must be a separate word: sh -c 'ls "$1"' sh {path}""")
     return [_PLACEHOLDER.sub(lambda placeholder: values[placeholder[1]], argument) for argument in arguments]
 
 
@@ -58,7 +58,7 @@ def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
     try:
         commands = tomllib.loads(commands_file().read_text(encoding="utf-8")).get("commands")
         if not isinstance(commands, dict):
-            raise ValueError("it has no table [commands]")
+            raise ValueError("the file has no table [commands]")
     except FileNotFoundError:
         return []
     except (OSError, ValueError, RecursionError) as error:
@@ -78,7 +78,7 @@ def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None
         bench.tell(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
         return
     title = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
-    lines = [one_line(shlex.join(arguments)), f"Enter runs this without a shell, in {one_line(str(Path.cwd()))}."]
+    lines = [one_line(shlex.join(arguments)), one_line(f"Enter runs this command without a shell, in {Path.cwd()}.")]
     open_tool(bench, _OwnCommand(bench, title, arguments, done=lambda _: f"{title}: done"), title, lines)
 
 

@@ -351,8 +351,8 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
 
     def _lines(self, *_: int) -> list[Line]:
         size, training_note = self.app.size, ["training continues"] * self._bench.run_is_alive
-        more_lines: list[Line] = [[(text, "dim")] for text in (f"this is {size.width}x{size.height}", *training_note)]
-        return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *more_lines]
+        more_lines: list[Line] = [[(text, "dim")] for text in (f"terminal: {size.width}x{size.height}", *training_note)]
+        return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT} cells", "bold")], *more_lines]
 
     def redraw(self) -> None:
         # This may be called before the pane is mounted, so `query_one` would fail.

@@ -161,7 +161,7 @@ class MarkingPalette(Palette):
 
     def about(self, width: int, _: int) -> list[Line]:
         # The help of a curve is its newest value, which its row already shows.
-        hint = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
+        hint = f"Space marks up to {self._most} curves, Enter draws the marked curves. Type to search by name."
         return paragraph(hint, width, "dim")
 
     def _mark_of(self, command: Command) -> str:
@@ -231,7 +231,7 @@ def _more_here(app: Any) -> list[Command]:
     menu = next((action for action in app.offered_actions if action.id in ("runs.more", "train.more")), None)
     if menu is None:
         return []
-    note = f"For the {'selected ' * (menu.place == 'runs')}run."
+    note = f"Acts on the {'selected ' * (menu.place == 'runs')}run."
     return [
         Command(f"{TITLES[menu.place]}: {label}", note, partial(app.call_next, do), " ".join([*menu.keys[:1], key]))
         for key, label, do in app.page.more_answers()

@@ -207,13 +207,13 @@ class ProcessesDialog(Dialog):
         stop_key, quit_key = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
         pids = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
         if process.started_at is None:
-            return "it runs outside this container and can only be ended there"
+            return "this process can only be ended outside this container, where it runs"
         if process.pid in pids:
             subject = "this is tui-trainer itself" if process.pid == os.getpid() else "it is part of tui-trainer"
             has_run = self._bench.run_is_ours_and_alive
             return f"{subject}: {f'{stop_key} on the Train screen saves and stops the run; ' * has_run}{quit_key} quits"
         if not process.is_own:
-            return f"it belongs to {one_line(process.user or 'another user', 40)}: only that user or root can end it"
+            return f"only {one_line(process.user or 'its owner', 40)} and root can end this process"
         return ""
 
     def _ask(self, process: ProcessUse, run: RunFolder | None, again: bool = False) -> None:

@@ -147,8 +147,8 @@ class TryDialog(FieldDialog):
         is_scroll = event.key in ("up", "down", "pageup", "pagedown")
         if event.key == "tab" and self._has_base:
             self._with_base = not self._with_base
-            both_message = "asks the base model, then the trained model"
-            self._status = both_message if self._with_base else "asks the trained model only"
+            both_message = "each prompt goes to the base model, then to the trained model"
+            self._status = both_message if self._with_base else "each prompt goes to the trained model only"
             self.redraw()
             return True
         return (is_scroll and self.scrolls(event.key)) or super().take_key(event)

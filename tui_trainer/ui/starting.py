@@ -118,10 +118,10 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} is training"
     if words:
-        lines += labelled("other run", f"{words}: both would be slower", _LABEL, _PROBLEM_CELLS, "warn")
+        lines += labelled("other run", f"{words}: both runs would be slower", _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
     if mark:
-        lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
+        lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows the checks", "dim")])
     if bench.has_unsaved_edits:
         message = "unsaved changes: the run stores them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (message, "text")])
@@ -232,7 +232,7 @@ def execute_run(bench: Workbench, open_run: "OpenRun") -> None:
     if not run.is_remembered:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
-        bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run")
+        bench.tell("training continues if the connection is lost: `tui-trainer attach` then shows the run")
     bench.app.poll_soon()
 
 
@@ -271,7 +271,7 @@ def offer_quit(bench: Workbench) -> None:
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
         hint = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
-        hint += "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows it."
+        hint += "training continues and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
         rows.append((hint, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
@@ -294,7 +294,7 @@ def offer_quit(bench: Workbench) -> None:
         answers = [("q", "quit", bench.app.leave)]
     elif bench.has_unsaved_edits:
         rows = ["You have changed settings that are not saved."]
-        rows.append(("They are kept and offered at the next start.", "dim"))
+        rows.append(("Your changes are kept and offered at the next start.", "dim"))
         answers = [("q", "quit", bench.app.leave), ("s", "save first", save_config)]
     else:
         bench.app.leave()
@@ -359,7 +359,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
             _resume(bench, folder)
         bench.app.draw()
 
-    bench.tell(f"saving {folder.name}, to continue it in a background process ...", "dim")
+    bench.tell(f"saving {folder.name} before it continues in a background process ...", "dim")
     bench.background.do(DETACHING, work, watch_or_resume, DETACHING)
 
 

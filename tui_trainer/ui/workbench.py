@@ -232,7 +232,7 @@ class Workbench:
         self._has_looked_for_a_draft = True
         self._keep_draft()
         if draft and not (self.current == CONFIG_PAGE and self.offer_draft()):
-            self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored here", "information")
+            self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored on Config", "information")
 
     def offer_draft(self) -> bool:
         """Offer once to restore unsaved edits of an earlier session. Return whether there was a draft to offer."""
@@ -510,7 +510,7 @@ class Workbench:
             self.tell(sentence, role)
         if self.document is not None and self.document.revision != self._noted_revision:
             if self.run_is_alive and not sentence:
-                self.tell("applies to the next run: the active run keeps its settings", "dim")
+                self.tell("the change applies to the next run: the active run keeps its settings", "dim")
             self.config_changed()
         self.app.draw()
 

@@ -63,7 +63,7 @@ def _answer(question: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     try:
         name = question["question"]
         if name not in names:
-            raise InputError(f"this worker answers {', '.join(names)}, not {one_line(name, 40)!r}")
+            raise InputError(f"this worker answers the questions {', '.join(names)}, but not {one_line(name, 40)!r}")
         module_name, _, function_name = QUESTIONS[name].partition(":")
         answer = getattr(import_module(module_name), function_name)
         return {"answer": answer(question["input"], lambda **figures: _write(progress=figures))}

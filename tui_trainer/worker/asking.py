@@ -198,7 +198,7 @@ def _refuse_the_thread_of_an_event_loop() -> None:
     if asyncio := sys.modules.get("asyncio"):
         with suppress(RuntimeError):
             asyncio.get_running_loop()
-            raise AssertionError("a question to a worker blocks: ask it in a thread of its own")
+            raise AssertionError("a question to a worker blocks its thread: ask it on a thread without an event loop")
 
 
 def _command(questions: tuple[str, ...], sees_gpus: bool) -> tuple[list[str], dict[str, str]]:

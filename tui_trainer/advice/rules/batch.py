@@ -95,7 +95,7 @@ def batch_size(context: Context) -> Verdict:
     micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
     busy_tokens, budget_bytes = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
     kind = "packed rows" if plan.packing.value else "rows"
-    sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step ({micro * tokens:,} tokens)"
+    sentence = f"a micro-batch has {micro * tokens:,} tokens ({micro} of the {rows_of_step} {kind} of a step)"
     is_full = micro * tokens >= busy_tokens or micro >= min(rows_of_step, plan.train_rows.value)
     if is_full or is_cut_freely(context.loaded):
         if larger_batch_verdict := _larger_batch(context):
@@ -107,7 +107,7 @@ def batch_size(context: Context) -> Verdict:
         return passed(f"{sentence}; more rows do not fit in free memory")
     parts = "cores" if context.basis.target.gpu is None else "parts of the GPU"
     return warned(
-        f"{sentence}: fewer than {busy_tokens} tokens leave {parts} idle", fix=with_micro_batch(context, rows)
+        f"{sentence}; fewer than {busy_tokens} tokens leave {parts} idle", fix=with_micro_batch(context, rows)
     )
 
 
@@ -135,7 +135,7 @@ def _larger_batch(context: Context) -> Verdict | None:
     rate = scaled(old_rate, usual_scaling(optim), now_rows, rows)
     rate = min(rate, max(old_rate, peak_rate(context.config, plan.parameters.value).most))
     advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {old_rate:g} -> {rate:g}"
-    sentence = f"{now_rows} rows per step; with {rows}, training is {speed_up:.2f} times as fast per row ({source})"
+    sentence = f"{now_rows} rows per step; {rows} rows per step are {speed_up:.2f} times as fast per row ({source})"
     return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
@@ -172,16 +172,16 @@ def accumulation(context: Context) -> Verdict:
         return passed(f"{batch_rows} documents in {reason}; {sum_note}")
     micro_batches = -(-batch_rows // micro_rows)
     if micro_batches == 1:
-        return passed(f"{quantity(batch_rows, 'row')} in one micro-batch: nothing to accumulate")
+        return passed(f"{quantity(batch_rows, 'row')} in one micro-batch, so there is nothing to accumulate")
     last_rows = (batch_rows - 1) % micro_rows + 1
     sentence = f"{quantity(batch_rows, 'row')} in {micro_batches} micro-batches of {micro_rows}"
     if 2 * last_rows >= micro_rows:
-        last_rows_note = "" if last_rows == micro_rows else f", the last of {last_rows}"
+        last_rows_note = "" if last_rows == micro_rows else f", the last with {last_rows}"
         sentence += f"{last_rows_note}; the loss is a sum, so the gradient is that of one large batch"
         return passed(sentence, opposite=with_micro_batch(context, batch_rows))
     better_rows = next(rows for rows in range(micro_rows, 0, -1) if 2 * ((batch_rows - 1) % rows + 1) >= rows)
     return warned(
-        f"{sentence}; the last one, of only {last_rows}, takes almost as long as a full one",
+        f"{sentence}; the last has only {quantity(last_rows, 'row')} but takes almost as long as the others",
         fix=with_micro_batch(context, better_rows),
     )
 
@@ -193,10 +193,10 @@ def effective_batch(context: Context) -> Verdict:
     step_rows, rows = plan.effective_batch_size.value, plan.train_rows.value
     steps = plan.steps_per_epoch.value
     if rows < 2:
-        return not_applicable(f"only {rows} row to train on")
+        return not_applicable(f"only {quantity(rows, 'row')} to train on")
     packed_note = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
-    sentence = f"{step_rows} rows per step{packed_note}, {rows:,} in the data, {steps:,} steps per epoch"
+    sentence = f"{step_rows} rows per step{packed_note}, {rows:,} rows in the data, {steps:,} steps per epoch"
     if step_rows <= rows:
         return passed(sentence)
     smaller_batch = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
-    return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller_batch))
+    return warned(f"{sentence}, so every step uses all rows", fix=with_effective_batch(context, smaller_batch))

@@ -48,7 +48,7 @@ def data_cache(context: Context) -> Verdict:
         advice = f"free up space (du -sh {folder} shows what is used)"
         return (failed if free_bytes < needed_bytes + waiting_bytes else warned)(sentence, advice=advice)
     return passed(
-        f"the first start prepares about {rows.value:,} rows ({format_bytes(needed_bytes)}), later starts reuse them"
+        f"the first start prepares about {rows.value:,} rows ({format_bytes(needed_bytes)}); later starts reuse them"
     )
 
 
@@ -85,7 +85,7 @@ def slow_disk(view: RunView) -> Cause | None:
             f"while {format_bytes(bytes_per_second)}/s are read from the disk"
         ),
         share=share,
-        advice=f"{_FASTER_DISK}; or free memory, so that the data stays cached",
+        advice=f"{_FASTER_DISK}; or free up memory, so that the data stays cached",
     )
 
 
@@ -102,18 +102,18 @@ def data_loading(context: Context) -> Verdict:
     batch_source, switch = _how(context)
     most_workers = _most_workers(cores, on_gpu=on_gpu)
     if isinstance(processes, int) and processes > max(cores, 1):
-        sentence = f"rows are tokenised once by {processes} processes, on {cores:g} cores"
+        sentence = f"rows are tokenised once by {processes} processes, more than the {cores:g} usable cores"
         return warned(sentence, fix={_PROCESSES: max(1, int(cores))}, switch=switch)
     if (workers.value == 0 and on_gpu) or workers.value > most_workers:
         place = f"on {cores:g} cores" if on_gpu else "on the cores that train"
         place = place if workers.value else "while the GPU waits"
-        sentence = f"{batch_source}, {place}: num_workers is {workers.value}, {workers.reason}"
+        sentence = f"{batch_source}, {place}: num_workers is {workers.value} ({workers.reason})"
         return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
     other_patch = {WORKERS: 0 if workers.value else _SOME_WORKERS}
     if earlier is None or earlier.data_share is None:
         sentence = f"{batch_source}; the first run of this kind measures how long steps wait for batches"
         return not_applicable(sentence, opposite=other_patch, switch=switch)
-    sentence = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time in {earlier.steps:,} steps"
+    sentence = f"run {earlier.name} waited for data for {earlier.data_share:.1%} of its time ({earlier.steps:,} steps)"
     if earlier.data_share <= _MOST_FETCHING_SHARE:
         return passed(f"{sentence}; {batch_source}", opposite=other_patch, switch=switch)
     sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"

@@ -83,7 +83,7 @@ def chat_marks(context: Context) -> Verdict:
     if not split_marks:
         marks_text = one_line(", ".join(marks), 80)
         return passed(f"each of {len(marks)} chat template markers is one token: {marks_text}")
-    pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(split_marks.items())[:4])
+    pieces = ", ".join(f"{one_line(mark, 30)} into {count or '?'}" for mark, count in list(split_marks.items())[:4])
     sentence = f"{len(split_marks)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
         return warned(
@@ -121,7 +121,7 @@ def trained_share(context: Context) -> Verdict:
     if share < _LEAST_TRAINED_SHARE:
         preview_hint = "run tui-trainer preview to see which tokens are trained on"
         advice = f"{preview_hint}; task.loss_on = all trains on whole conversations"
-        return warned(f"{sentence}: most of the computation teaches nothing", advice=advice)
+        return warned(f"{sentence}, so most of the computation teaches nothing", advice=advice)
     return passed(sentence)
 
 
@@ -157,7 +157,7 @@ def label_balance(context: Context) -> Verdict:
         return passed(sentence)
     share = rows[largest_class] / sum(rows.values())
     return warned(
-        f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
+        f"{sentence}; always predicting the most frequent class is right for {share:.0%} of the rows",
         fix={"task.class_weights": "balanced"},
     )
 
@@ -197,7 +197,7 @@ def held_out(context: Context) -> Verdict:
         f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
     )
     if share > _MOST_SHARE:
-        return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
+        return warned(f"{sentence}, so more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
     if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
         return warned(f"{sentence}: {noise_warning}", fix={_EVAL_FRACTION: _GOOD_SHARE})
     return passed(sentence)
@@ -223,4 +223,4 @@ def eval_leaks(context: Context) -> Verdict:
     sentence = f"{leaked_rows:,} training rows have the same text as one of {held_out_rows:,} held-out rows"
     if leaked_rows <= _MOST_LEAKED * held_out_rows:
         return passed(sentence)
-    return warned(f"{sentence}: held-out scores are inflated", fix={"data.dedup": True})
+    return warned(f"{sentence}, so held-out scores are inflated", fix={"data.dedup": True})

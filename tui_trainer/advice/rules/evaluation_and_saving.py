@@ -14,6 +14,7 @@ from tui_trainer.advice.contract import (
     Remedy,
     Verdict,
     failed,
+    fault,
     not_applicable,
     passed,
     rule,
@@ -25,19 +26,24 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
-from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
+from tui_trainer.runs.result import plain
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.free_answers import EXACT, JSON, LOOPING, STOPPED
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_seconds, percent, quantity
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
+_ANSWERS = "evaluation.generate_rows"
+# Shares of answers that differ by less may be chance: two of eight answers.
+_WORSE_SHARE = 0.25
+_LEAST_STOPPED = 0.5
 _LIMITED = f'evaluation.max_eval_rows = "auto" limits evaluations to {100 * EVALUATIONS_SHARE:g} % of the time'
 _EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_rows", "training.empty_cache_steps"
 # Interruptions that the plan keeps short unless the user wrote one of these settings.
@@ -76,7 +82,7 @@ def disk(context: Context) -> Verdict:
     plan, free_bytes = context.planned, context.disk_free_bytes
     needed_bytes = plan.disk_bytes.value
     if free_bytes is None:
-        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free space is not reported")
+        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free disk space is not reported")
     sentence = f"{space_words('the run writes', needed_bytes, free_bytes)} ({plan.disk_bytes.reason})"
     if needed_bytes <= _ROOMY_SHARE * free_bytes:
         return passed(sentence)
@@ -119,7 +125,7 @@ def overfitting(view: RunView) -> Cause | None:
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
-        advice="or fewer epochs, more data, a smaller model, dropout or weight decay",
+        advice="or try fewer epochs, more data, a smaller model, dropout or weight decay",
     )
 
 
@@ -136,12 +142,12 @@ def early_stopping(context: Context) -> Verdict:
     evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
     sentence = f"{format_number(epochs)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
-        message = f"{sentence}: the run can never stop early"
+        message = f"{sentence}, so the run can never stop early"
         return warned(message, fix=_early_stopping(context, patience, evaluations))
     if patience or epochs <= _MANY_EPOCHS or plan.total_steps.value < _MANY_STEPS:
         return passed(sentence if patience else f"{sentence}: too few epochs or steps to need early stopping")
     return warned(
-        f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
+        f"{sentence}, so nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
     )
 
 
@@ -156,6 +162,43 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     if not 0 < patience < eval_count:
         fix[_PATIENCE_KEY] = min(_PATIENCE, max(eval_count - 1, 0))
     return fix
+
+
+@symptom("Degenerate answers", can_occur=lambda plan: bool(plan.answer_rows))
+def degenerate_answers(view: RunView) -> Cause | None:
+    """The held-out loss measures each token after a correct beginning, so it can fall while free answers get worse."""
+    answered = [done for done in view.state.evals if LOOPING in done.scores or STOPPED in done.scores]
+    if not answered:
+        return None
+    last, faults = answered[-1], list[str]()
+    for name, sign in ((STOPPED, 1), (LOOPING, -1), (JSON, 1), (EXACT, 1)):
+        if name not in last.scores:
+            continue
+        best = max((done for done in answered if name in done.scores), key=lambda done: sign * done.scores[name])
+        now, before = last.scores[name], best.scores[name]
+        if sign * (before - now) >= _WORSE_SHARE and last.loss <= best.loss:
+            change = f"from {percent(before)} at step {best.step:,} to {percent(now)} at step {last.step:,}"
+            faults.append(f"{plain(name)} went {change}, although the held-out loss fell")
+        elif name == STOPPED and now < _LEAST_STOPPED and last.step >= view.state.total_steps / 2:
+            faults.append(f"only {percent(now)} of the answers stop by themselves at step {last.step:,}")
+    if not faults:
+        return None
+    return fault(
+        cause="The model's free answers degenerate.",
+        evidence="; ".join(faults),
+        advice="read the samples on Train; then try fewer epochs, a lower learning rate, or more varied data",
+    )
+
+
+@rule("Generated answers", 485, _ANSWERS, during=(degenerate_answers,))
+def generated_answers(context: Context) -> Verdict:
+    """A held-out loss does not show a model that never stops, repeats itself or loses its format; free answers do."""
+    task, answers = find_task(context.config.task.type), context.planned.answer_rows
+    if not task.usual_answer_rows or not context.planned.eval_rows.value:
+        return not_applicable("no text is generated at evaluations")
+    if answers is None:
+        return warned("the model answers no held-out rows at evaluations", fix={_ANSWERS: "auto"})
+    return passed(f"{quantity(answers.value, 'held-out row')} answered {answers.reason}")
 
 
 @symptom("Cache emptied often", can_occur=lambda plan: plan.config.training.empty_cache_steps > 0)
@@ -242,10 +285,10 @@ def between_steps(view: RunView) -> Cause | None:
     """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should take almost no time."""
     share = view.share(view.other_seconds)
     return Cause(
-        cause="Time is lost between steps, outside of the parts that are timed.",
+        cause="Time is lost between steps, and no timed work explains it.",
         evidence=f"{percent(share)} of the time is unaccounted for: {view.of_whole(view.other_seconds)}",
         share=share,
-        advice="possible reasons: slow removal of old checkpoints, failed saves or samples, swapping; see the events",
+        advice="see the run's events; usual reasons: slow removal of checkpoints, failed saves or samples, swapping",
     )
 
 
@@ -368,12 +411,15 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
+    if plan.answer_rows and not token_share:
+        answer_tokens = find_task(context.config.task.type).answer_tokens(context.config)
+        eval_seconds += token_seconds * answer_tokens / plan.answers_interval
     own_bytes, own_speed = plan.checkpoint_bytes.value, _ASSUMED_SAVE_BYTES_PER_SECOND
     save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
-    group_steps, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
-    eval_source, save_source = "assumed: 1/3 of a row's training time", "at 400 MB/s, not measured here yet"
+    group_steps, group_source = context.config.logging.logging_steps, "from a benchmark"
+    eval_source, save_source = "assumed: a row takes 1/3 of its training time", "at 400 MB/s, not measured here yet"
     return [
         make(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, token_share, eval_source),
         make(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_speed, save_source),
@@ -410,11 +456,11 @@ def batched_writing(context: Context) -> Verdict:
     if task.labels_rows:
         return not_applicable("this task generates no text; predictions run in batches in any case")
     rows = plan.per_device_eval_batch_size.value
-    answers = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
+    answers = min(task.answer_rows(config), plan.eval_rows.value)
     sentence = (
         f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
     )
-    sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
+    sentence += "; both use greedy decoding"
     if not answers or rows >= min(answers, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
     sentence += f"; each evaluation generates {answers} answers"
@@ -429,9 +475,9 @@ def quantized_model(context: Context) -> Verdict:
     """One-byte weights are read in a quarter of the time; the export measures whether predictions stay the same."""
     earlier = context.earlier
     if earlier is None:
-        return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
+        return not_applicable("there is no earlier run to export; after training: tui-trainer export last --to int8")
     if not earlier.exports:
-        hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
+        hint = f"to export it: tui-trainer export {shell_word(earlier.name)} --to int8"
         return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
     smallest = min(earlier.exports, key=lambda export: export.bytes)
     change = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
@@ -439,7 +485,7 @@ def quantized_model(context: Context) -> Verdict:
     sentence = f"{smallest.format} export of run {earlier.name}: {change}, {gain:.2f} times as fast on held-out rows"
     if smallest.faults:
         return warned(
-            f"{sentence}, but its results differ from the trained model: {smallest.faults}",
+            f"{sentence}, but its results differ from those of the trained model: {smallest.faults}",
             advice="use another format",
         )
     return passed(sentence)

@@ -30,7 +30,7 @@ ATTENTION = "model.attn_implementation"
 _ATTENTION_DROPOUT = "model.scratch.attention_dropout"
 _MASK_IS_FREE = "a document mask costs nothing on a CPU: 54 ms with it, 59 ms with a causal mask (benchmark)"
 _PROBED = (
-    "before the first step, logits and gradients are compared with the model's own; if they differ, liger is not used"
+    "before the first step, logits and gradients with and without liger are compared; if they differ, liger is not used"
 )
 _LORA_DROPOUT = "tuning.lora_dropout"
 _ONLY_OVERFITTING = "dropout helps only if the model overfits (the held-out loss rises)"
@@ -105,7 +105,7 @@ def _why_no_compiler(context: Context) -> str:
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
         return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
     missing_tool = lack_of_compiler(context.hardware.libraries, "cuda") if gpu else ""
-    return f"{missing_tool}, and torch.compile needs it on a GPU" if missing_tool else ""
+    return f"torch.compile cannot run on a GPU, because {missing_tool}" if missing_tool else ""
 
 
 @rule(
@@ -126,14 +126,14 @@ def attention(context: Context) -> Verdict:
     fused_size = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
     stored_size = _activations(context, basis.setup)
     if requested == "eager":
-        sentence = f"eager attention stores all scores: {_with_fused(stored_size, fused_size)}"
+        sentence = f"eager attention stores all attention scores: {_with_fused(stored_size, fused_size)}"
         return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
     attention = context.planned.attention
     if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
         is_set_here = dropout == context.config.model.scratch.attention_dropout
         key = f"{_ATTENTION_DROPOUT} = 0" if is_set_here else "attention_dropout 0 in the model's config.json"
         return warned(
-            f"attention_dropout {dropout:g} stores all scores: {_with_fused(stored_size, fused_size)}",
+            f"attention_dropout {dropout:g} stores all attention scores: {_with_fused(stored_size, fused_size)}",
             "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, "
             "58 % without",
             # No fix: dropout is part of what is learnt, not only of how fast.
@@ -142,7 +142,7 @@ def attention(context: Context) -> Verdict:
             opposite={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
         )
     if attention.keeps_scores:
-        sentence = f"{attention.words}; this kernel stores all scores: {stored_size} of activations"
+        sentence = f"{attention.words}; this kernel stores all attention scores: {stored_size} of activations"
         advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
         return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
@@ -150,7 +150,7 @@ def attention(context: Context) -> Verdict:
         details.append(f"run {context.earlier.name}: {context.earlier.attention}")
     if not is_known_attention(requested):
         details.append("this kernel is tried at the start; sdpa is the fallback")
-    sentence = f"{attention.words}: {fused_size} of activations, no scores stored"
+    sentence = f"{attention.words}: {fused_size} of activations, no attention scores stored"
     return passed(sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"})
 
 
@@ -196,7 +196,7 @@ def kernels(context: Context) -> Verdict:
     if training.deterministic:
         sentence = f"{name}: torch cannot check whether it is deterministic"
         return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
-    sentence = f"{name} for {family}; the gain has not been measured on a GPU yet"
+    sentence = f"{name} for {family} models; the gain has not been measured on a GPU yet"
     return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 
@@ -233,7 +233,7 @@ def unsloth_parts(context: Context) -> Verdict:
         if family not in unsloth.FAMILIES:
             sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
             return warned(sentence, fix=fix, switch=switch)
-        sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
+        sentence = f"Unsloth supports {family} models; the modules that it replaces are counted before the first step"
         return not_applicable(sentence, switch=switch)
     if family not in unsloth.FAMILIES:
         return not_applicable(f"Unsloth has no kernels for {family} models")
@@ -273,7 +273,7 @@ def fused_adapters(context: Context) -> Verdict:
         layers = sum(layer.count for layer in context.basis.setup.adapted(context.basis.shape))
         return passed(
             f"{layers:,} layers are fused with their adapters",
-            "before the first step, one layer of each kind is compared with peft's; if one differs, none is fused",
+            "before the first step, a fused layer of each kind is compared with peft's; if one differs, none is fused",
             switch="fused adapters: on",
             opposite={FUSED_ADAPTERS: False},
         )

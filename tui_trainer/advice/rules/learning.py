@@ -35,7 +35,7 @@ from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scalin
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.runs.wording import planned_time_words
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, quantity
+from tui_trainer.units import format_bytes, format_count, format_seconds, quantity
 
 _MAX_STEPS = "training.max_steps"
 _DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
@@ -148,9 +148,9 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
 def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.planned
-    steps, epochs = plan.total_steps.value, context.epochs
+    steps, epochs = plan.total_steps.value, round(context.epochs, 2)
     sentence = (
-        f"{quantity(steps, 'step')}, {format_number(epochs)} epochs of {quantity(plan.steps_per_epoch.value, 'step')}"
+        f"{quantity(steps, 'step')}, {quantity(epochs, 'epoch')} of {quantity(plan.steps_per_epoch.value, 'step')}"
     )
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
     if steps < WARNED_STEPS and (epochs < MOST_EPOCHS or context.config.is_from_scratch):
@@ -203,7 +203,7 @@ def no_gradient(view: RunView) -> Cause | None:
         return None
     adapters_note = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
     return fault(
-        cause="The gradient is 0: nothing is learned.",
+        cause="The gradient is 0, so nothing is learned.",
         evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters_note}",
         advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
     )
@@ -414,7 +414,7 @@ def lr_scaling(context: Context) -> Verdict:
     if scaling_of(loaded) != "none":
         planned_rate = context.planned.learning_rate
         return passed(f"learning rate {planned_rate.value:g}: {planned_rate.reason}")
-    sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
+    sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; here, a step has {effective}"
     if loaded.origin(LEARNING_RATE).by_user:
         return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
     ratio = effective / rows
@@ -422,7 +422,7 @@ def lr_scaling(context: Context) -> Verdict:
         return passed(sentence)
     most_rate = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
     scaled_rate = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
-    advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
+    advice = f"scaled with the square root of {ratio:.3g} (ratio of rows); linear scaling gives {rate * ratio:.3g}"
     return warned(
         sentence,
         fix={LEARNING_RATE: scaled_rate},
@@ -464,10 +464,10 @@ def warmup(context: Context) -> Verdict:
     warmup_steps, total = plan.warmup_steps.value, plan.total_steps.value
     if warmup_steps == 0 and total > 1:
         rate = plan.learning_rate.value
-        return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
+        return warned(f"no warm-up: step 1 of {total:,} has the learning rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
     sentence = f"{warmup_steps:,} of {total:,} steps, {warmup_steps / total:.0%}"
     if warmup_steps >= total or warmup_steps > max(1, _MOST_WARMUP * total):
-        return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
+        return warned(f"{sentence}, so much of the run has a low learning rate", fix={WARMUP_KEY: _GOOD_WARMUP})
     return passed(sentence)
 
 
@@ -484,7 +484,7 @@ def gradients_exploding(view: RunView) -> Cause | None:
     return fault(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
-            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
+            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {now / usual:.0f} times the {usual:.3g} before"
         ),
         fix={**lower_rate, _MAX_GRAD_NORM: _GOOD_NORM} if lower_rate else None,
     )
@@ -509,8 +509,8 @@ def loss_spikes(view: RunView) -> Cause | None:
         rows_text = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return fault(
             cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
-            evidence=f"{evidence}; in each epoch at row {rows_text} of {count:,}, counted from 0",
-            advice="inspect them with tui-trainer preview, then correct or remove them",
+            evidence=f"{evidence}; in each epoch, one of these steps has row {rows_text} of {count:,} (counted from 0)",
+            advice="inspect these rows with tui-trainer preview, then correct or remove them",
         )
     warmup_steps, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
     if warmup_steps is not None and warmup_steps < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:

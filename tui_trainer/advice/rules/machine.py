@@ -30,7 +30,7 @@ from tui_trainer.planning.planned import StepGrade
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.runs.wording import takes_words
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds, percent
+from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds, percent, quantity
 
 GROUP = "Machine"
 # Other programs that use one of two cores halve the speed of a step. A quarter of the cores is noticeable.
@@ -79,10 +79,10 @@ def device(context: Context) -> Verdict:
     cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
     if device == "cuda" and gpu:
         other_gpus = [other for other in hardware.gpus if other is not gpu]
-        others_text = f"; {len(other_gpus)} more on this machine" if other_gpus else ""
+        others_text = f"; {quantity(len(other_gpus), 'more GPU')} on this machine" if other_gpus else ""
         return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, other_gpus))
     if hardware.gpus and context.chosen_gpu == "none":
-        sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
+        sentence = f"the GPU stays idle because of --gpu none, so the run is on the CPU ({cpu})"
         return warned(sentence, advice="omit --gpu none")
     if hardware.gpus:
         gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_described, hardware.gpus))
@@ -101,9 +101,9 @@ def device(context: Context) -> Verdict:
         return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
     if hardware.driver is None and hardware.nvidia_pci_devices:
         gpu_count = hardware.nvidia_pci_devices
-        sentence = f"{gpu_count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
+        sentence = f"{quantity(gpu_count, 'NVIDIA GPU')} on the PCI bus, but no driver: the run is on the CPU ({cpu})"
         return failed(sentence, advice="run tui-trainer diagnose to see what to install")
-    return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
+    return not_applicable(f"no GPU on this machine, so the run is on the CPU ({cpu})")
 
 
 def _described(gpu: Gpu) -> str:
@@ -126,16 +126,16 @@ def libraries(context: Context) -> Verdict:
         return not_applicable(f"no NVIDIA driver on this machine: {label} runs on the CPU, whatever its CUDA version")
     gpu = context.gpu
     if gpu is None:
-        return not_applicable(f"no GPU can be used now: {label} runs on the CPU, whatever its CUDA version")
+        return not_applicable(f"no GPU can be used now, so {label} runs on the CPU, whatever its CUDA version")
     if problem := torch_problem(hardware, gpu):
         sentence = f"{problem.sentence} ({label})" if version else problem.sentence
         return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
     cuda, driver_cuda = hardware.torch_cuda, hardware.driver.cuda
     if cuda is None:
-        return not_applicable(f"the CUDA version of {label} is unknown, so it is unknown whether it matches")
+        return not_applicable(f"the CUDA version of {label} is unknown, so it cannot be compared with the driver")
     if driver_cuda is None:
         return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {label} matches")
-    note = "; a newer build of the same major version works" if cuda > driver_cuda else ""
+    note = "; both have the same major version, so this works" if cuda > driver_cuda else ""
     return passed(f"{label} is built for CUDA {dotted(cuda)}, the driver supports {dotted(driver_cuda)}{note}")
 
 
@@ -149,7 +149,7 @@ def other_processes(view: RunView) -> Cause | None:
             return None
         return Cause(
             cause="Another process uses the GPU of this run.",
-            evidence=f"other processes use {format_bytes(gpu_used - held)} of its memory, the run {format_bytes(held)}",
+            evidence=f"other processes use {format_bytes(gpu_used - held)} of GPU memory, the run {format_bytes(held)}",
             # The driver reports the other process, but not how much it computes.
             share=(gpu_used - held) / gpu_used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
             advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
@@ -166,7 +166,7 @@ def other_processes(view: RunView) -> Cause | None:
     share *= 1 - view.share(view.data_seconds)
     if share < BAR_SHARE:
         return None
-    note = f"; its threads waited for a core {percent(wait_share)} of their time" if wait_share is not None else ""
+    note = f"; its threads waited for a core for {percent(wait_share)} of their time" if wait_share is not None else ""
     free_cores = max(1, round(cores * (1 - others)))
     core_list = "0" if free_cores == 1 else f"0-{free_cores - 1}"
     return Cause(
@@ -185,10 +185,10 @@ def slow_rank(view: RunView) -> Cause | None:
     if slowest is None:
         return None
     share = view.share(slowest.lag_seconds)
-    where = "the clock and temperature of its GPU (nvidia-smi)" if view.on_gpu else "the load of its cores"
+    where = "clock and temperature of the rank's GPU (nvidia-smi)" if view.on_gpu else "the load of the rank's cores"
     return Cause(
         cause=f"Rank {slowest.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"waiting for it takes {view.of_whole(slowest.lag_seconds)}, {percent(share)} of the time",
+        evidence=f"waiting for the rank takes {view.of_whole(slowest.lag_seconds)}, {percent(share)} of the time",
         share=share,
         advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
@@ -200,7 +200,7 @@ def busy_machine(context: Context) -> Verdict:
     """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
     hardware = context.hardware
     processes = [
-        f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
+        f"GPU {gpu.index}: {process.name or 'process'} (pid {process.pid}), {format_bytes(process.memory_bytes)}"
         for gpu in hardware.gpus
         for process in gpu.processes or ()
         if process.pid != os.getpid()
@@ -209,7 +209,7 @@ def busy_machine(context: Context) -> Verdict:
     if load is None:
         return not_applicable("this system does not report its load", *processes)
     sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
-    gpu_note = f", {len(processes)} processes on the GPUs" if processes else ""
+    gpu_note = f"; processes on the GPUs: {len(processes)}" if processes else ""
     if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or processes:
         advice = "the Hardware screen and `top` show which programs are running"
         return warned(f"{sentence}{gpu_note}", *processes, advice=advice)
@@ -246,7 +246,7 @@ def threads_take_turns(view: RunView) -> Cause | None:
         return None
     return Cause(
         cause="The run has more threads than cores, so they take turns.",
-        evidence=f"{threads} threads on {cores:g} cores; they waited for a core {percent(wait_share)} of their time",
+        evidence=f"{threads} threads on {cores:g} cores; they wait for a core for {percent(wait_share)} of their time",
         share=wait_share,
         fix={THREADS: "auto"},
     )
@@ -265,7 +265,7 @@ def one_thread(view: RunView) -> Cause | None:
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
             f"1 thread on {cores:g} usable cores, {percent(idle_share)} of them idle; computing takes "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads can shorten only that"
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads shorten only this time"
         ),
         share=idle_share * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={THREADS: "auto"},

@@ -175,7 +175,7 @@ def gradient_checkpointing(context: Context) -> Verdict:
     is_on = context.config.training.gradient_checkpointing
     other_setup = context.basis.changed({CHECKPOINTING: not is_on}).setup
     now_bytes, other_bytes = context.planned.memory_bytes.value, memory_with(context, setup=other_setup)
-    sentence = f"{'on' if is_on else 'off'}: {format_bytes(now_bytes)} in total, {format_bytes(other_bytes)} "
+    sentence = f"{'on' if is_on else 'off'}: peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} "
     sentence += "without checkpointing" if is_on else "with checkpointing"
     cost = context.planned.checkpointing_cost
     longer_text = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
@@ -189,7 +189,7 @@ def gradient_checkpointing(context: Context) -> Verdict:
         sentence += f"; the run needs checkpointing to fit, and steps take {longer_text}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
     # A smaller micro-batch needs no checkpointing, and is preferred as long as it keeps the device busy.
-    sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer_text}"
+    sentence += f"; a micro-batch of {rows} fits without checkpointing, which makes steps {longer_text}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
@@ -233,14 +233,14 @@ def four_bits(context: Context) -> Verdict:
     """
     plan = context.planned
     if context.config.is_from_scratch:
-        return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
+        return not_applicable("every weight of a model from scratch is trained, so none can be in 4 bits")
     if plan.device != "cuda":
         return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
     weight_bytes = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
     gpu = context.basis.target.gpu
     times_text = f"about {unpacking_times(gpu.capability if gpu else None)} times as long"
     if context.config.tuning.in_four_bits:
-        return passed(f"frozen weights are in 4 bits: {format_bytes(weight_bytes)}; steps take {times_text}")
+        return passed(f"frozen 4-bit weights take {format_bytes(weight_bytes)}; steps take {times_text} as in 16 bits")
     sentence = f"weights take {format_bytes(weight_bytes)} as {plan.weights_dtype.value}"
     if not is_short(context):
         return passed(f"{sentence}, which fits; in 4 bits each step would take {times_text}")
@@ -306,7 +306,7 @@ def memory_growing(view: RunView) -> Cause | None:
     )
     note = f"; {format_bytes(end_bytes)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
-        cause="Memory grows from step to step, although the batches do not.",
+        cause="Memory grows from step to step, although the batches do not grow.",
         evidence=f"{text}, {format_bytes(rate)}/step over {steps:,} steps{note}",
         share=max(share, 0.0),
         is_fault=True,
@@ -358,7 +358,7 @@ def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
     room, needed_bytes = context.basis.room, context.planned.memory_bytes.value
     if room.free_bytes is None:
-        return not_applicable(f"the run needs {format_bytes(needed_bytes)}; free memory is not reported")
+        return not_applicable(f"the run needs {format_bytes(needed_bytes)} of memory; free memory is not reported")
     sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(room.free_bytes)} free on {room.where}"
     if room.free_bytes:
         sentence += f", {needed_bytes / room.free_bytes:.0%}"
@@ -370,16 +370,16 @@ def memory(context: Context) -> Verdict:
         if host_memory is None or free_bytes is None or host_memory.value <= free_bytes:
             return passed(sentence, *details)
         shortage = f"the run needs {format_bytes(host_memory.value)} of host memory in addition to GPU memory"
-        advice = "close other programs, or raise the limit of the container or job"
+        advice = "close other programs, or raise the memory limit of the container or job"
         return failed(f"{shortage}, but only {format_bytes(free_bytes)} are free", *details, advice=advice)
     advice = ""
     if (fix := way_to_fit(context)) is None:
-        advice = f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
+        advice = f"{smaller_model(context)} or lower data.max_length, because not even one row at a time fits"
         if library_fix := way_to_fit(context, as_if_installed=True):
             settings = ", ".join(f"{key} = {value}" for key, value in library_fix.items())
             advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
     elif not fix:
-        advice = f"lower {EVAL_BATCH}: the evaluation needs more than the steps"
+        advice = f"lower {EVAL_BATCH}, because evaluations need more memory than steps"
     verdict = failed if needed_bytes > room.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice=advice)
 
@@ -414,4 +414,4 @@ def split_model(context: Context) -> Verdict:
         return passed(sentence, switch=switch)
     is_written = context.config.distributed.strategy != "auto"
     fix = ({OFFLOAD: False} if is_offloaded else {}) | ({STRATEGY: "auto"} if is_written else {})
-    return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)
+    return warned(f"{sentence}, so the whole model would fit", fix=fix, switch=switch)

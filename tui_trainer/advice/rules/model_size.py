@@ -84,7 +84,7 @@ def _from_scratch(context: Context, tokens: float) -> Verdict:
     parameters, steps = context.planned.parameters.value, context.planned.total_steps.value
     counts_text = f"{format_count(parameters)} parameters are trained on {format_count(tokens)} tokens"
     # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
-    counts_text += f" in {steps:,} steps of {format_count(tokens / steps)}"
+    counts_text += f" in {steps:,} steps of {format_count(tokens / steps)} tokens"
     sentence = f"{counts_text}, {format_number(tokens / parameters, 2)} tokens per parameter"
     if tokens >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
@@ -104,7 +104,7 @@ def _pretrained(context: Context, tokens: float) -> Verdict:
     )
     if room.free_bytes is None or lasting_bytes <= room.share * room.free_bytes:
         return passed(sentence)
-    sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
+    sentence += f", more than {room.share:.0%} of the {format_bytes(room.free_bytes)} free on {room.where}"
     settings = (way_to_fit(context) if is_short(context) else None) or {}
     fix = other_method(context.config, settings[METHOD_KEY]) if METHOD_KEY in settings else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
@@ -140,19 +140,19 @@ def model_choice(context: Context) -> Verdict:
     plan, config = context.planned, context.config
     task, earlier = find_task(config.task.type), context.earlier
     if config.is_from_scratch:
-        return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
+        return not_applicable("a model from scratch has no alternatives by name, because its size is a setting")
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
     own_parameters, budget_bytes = plan.parameters.value, context.basis.room.budget_bytes
     # A smaller model with a larger vocabulary may need more memory.
     smaller_bytes = min(budget_bytes or math.inf, context.basis.needed_bytes())
     smaller_models = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
-    text, seconds = f"{format_count(own_parameters)} parameters", context.duration_seconds
+    text, seconds = f"the model has {format_count(own_parameters)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
-        reason = "do not fit" if is_short(context) else "take longer than 1 day"
+        reason = "and does not fit in memory" if is_short(context) else "and trains for longer than 1 day"
         choice = next((candidate for candidate in smaller_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
         if choice is None:
-            message = f"{text} {reason}, and no model in the catalogue is small enough"
+            message = f"{text} {reason}; no model in the catalogue is small enough"
             return warned(message, advice="lower data.max_length, or use less data (data.max_rows)")
         is_local = find_model(choice.name, head=task.head).folder is not None
         advice = "" if is_local else f"tui-trainer download {choice.name}, then --model {choice.name}"
@@ -162,7 +162,7 @@ def model_choice(context: Context) -> Verdict:
     busy_share = earlier.busy_share if earlier and context.device == "cuda" else None
     is_idle = busy_share is not None and busy_share < IDLE_GPU
     if earlier and busy_share is not None and is_idle:
-        text += f", which kept the GPU {percent(busy_share)} busy in run {earlier.name}"
+        text += f" and kept the GPU {percent(busy_share)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # There is time and memory for a larger model.
         larger_models = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
@@ -216,7 +216,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
     if context.duration_seconds is not None:
         seconds = context.duration_seconds * flops(shape) / flops(basis.shape) * token_ratio
         time_text = f" would take about {format_seconds(seconds)}"
-    size, memory = format_count(shape.parameters), format_bytes(needed_bytes)
+    size, memory = f"{format_count(shape.parameters)} parameters", format_bytes(needed_bytes)
     return _Alternative(entry.name, seconds, f"{entry.name}, {size},{time_text} with {memory} of memory ({language})")
 
 
@@ -237,7 +237,7 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
         return ("a vocabulary of the same size" if is_same_size else unknown_text), 1.0
     if new_rate > _OTHER_LANGUAGE * rate:
         return None
-    return f"{format_number(new_rate, 2)} tokens/character, {format_number(rate, 2)} for this model", new_rate / rate
+    return f"{format_number(new_rate, 2)} tokens/character instead of {format_number(rate, 2)}", new_rate / rate
 
 
 @rule("LoRA rank", 204, _RANK, MODULES_KEY)
@@ -249,7 +249,7 @@ def lora_rank(context: Context) -> Verdict:
     plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
     count, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
-        return not_applicable(f"all {format_count(count)} parameters are trainable: there is no adapter")
+        return not_applicable(f"all {format_count(count)} parameters are trainable, so there is no adapter")
     layers = context.basis.setup.adapted(shape)
     share = sum(layer.matrix_parameters for layer in layers) / sum(
         layer.matrix_parameters for layer in shape.linears if not layer.is_head

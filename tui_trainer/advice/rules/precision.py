@@ -16,11 +16,11 @@ from tui_trainer.units import format_bytes
 # and a sum. An fp32 weight has a 16-bit copy, moments and a gradient.
 _BYTES = "with gradient accumulation and AdamW, training takes 20 bytes for each bf16 weight, 18 for each fp32 weight"
 _RECKONED = (
-    "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens/s and 7.0 GiB less memory for activations, "
+    "with bf16 weights, Qwen3-1.7B (2 x 4096 tokens, H100) trains 14 % faster with 7.0 GiB less of activations, "
     "estimated by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a GPU yet"
 )
 _NO_BF16 = "the GPU does not support bf16"
-_EXPERTS = "with bf16 weights, experts are computed in bf16; with fp32 weights in fp32, as autocast skips grouped_mm"
+_EXPERTS = "experts are computed in the dtype of the weights, because autocast does not cover grouped_mm"
 _TF32 = "training.tf32"
 # Model families of transformers whose modelling files contain convolutions.
 _CONVOLVING = frozenset(
@@ -92,7 +92,7 @@ def master_weights(context: Context) -> Verdict:
         sentence = "none: frozen weights are never updated, and adapters train in fp32"
         return not_applicable(sentence, weights_text, switch="fp32 masters: none")
     if planned.value == "bfloat16" and basis.target.bf16 is False:
-        sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
+        sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
         return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch="fp32 masters on")
     if planned.value == "bfloat16":
         sentence = f"on: {_compared(context, 'float32')}"
@@ -115,7 +115,7 @@ def master_weights(context: Context) -> Verdict:
 
 def _compared(context: Context, other: Dtype) -> str:
     now_bytes, other_bytes = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
-    return f"{format_bytes(now_bytes)} in total, {format_bytes(other_bytes)} with weights in {other}"
+    return f"peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
@@ -131,7 +131,7 @@ def _why_impossible(context: Context) -> str:
     if strategy in ZERO_STAGES:
         return f"{strategy} keeps its own fp32 masters for any type of weights"
     if strategy in SPLITTING:
-        return f"{strategy} gathers fp32 weights in bf16: its shards are the masters"
+        return f"{strategy} gathers fp32 weights in bf16, so its shards serve as masters"
     return f"with fp32 masters, {strategy} sums gradients after the backward pass; with fp32 weights, during it"
 
 
@@ -174,4 +174,4 @@ def why_no_autotune(model_type: str) -> str:
     """Return why this program does not use `torch.backends.cudnn.benchmark` (cuDNN tries out kernels) for a model."""
     if model_type in _CONVOLVING:
         return "off, because cuDNN would benchmark each of many row lengths"
-    return "n/a, as it tunes convolutions and this model has none"
+    return "n/a, because this model has no convolutions to tune"

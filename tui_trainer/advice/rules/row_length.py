@@ -48,7 +48,7 @@ def sequence_length(context: Context) -> Verdict:
     shape = context.basis.shape
     if warning := length_warning(shape, length):
         return warned(warning, fix={LENGTH: shape.max_position_embeddings})
-    short_note = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
+    short_note = f"too short as a context; use {_SHORTEST_TOKENS} tokens or more"
     if facts is not None and not facts.is_stream:
         # Each document is a row of its own.
         sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
@@ -61,7 +61,7 @@ def sequence_length(context: Context) -> Verdict:
         ends_text = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
         return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends_text}")
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
-    sentence = f"{rows:,} rows of {length:,} tokens, cut from {tokens:,} tokens"
+    sentence = f"{rows:,} rows of {length:,} tokens, cut from a text of {tokens:,} tokens"
     power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
     good_length = max(_SHORTEST_TOKENS, power_of_two)
     if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
@@ -102,7 +102,7 @@ def truncation(context: Context) -> Verdict:
     if not counts.rows_read:
         # Documents of a language model are cut into several rows, and none of them is lost.
         if context.facts is None or context.facts.is_stream:
-            return not_applicable("rows are cut from one stream of text: none is truncated")
+            return not_applicable("rows are cut from one stream of text, so none is truncated")
         documents_text = f"{quantity(counts.train_documents + counts.eval_documents, 'document')}"
         if not counts.cut_documents:
             return passed(f"each of {documents_text} fits into a row; none is split")

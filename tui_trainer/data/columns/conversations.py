@@ -138,7 +138,7 @@ def content_of(value: object, subject: str, where: str) -> str:
         value = parts if isinstance(parts, list) else [value] if "text" in value or "type" in value else value
     if isinstance(value, list):
         return "".join(_text_of_part(part, subject, where) for part in value)
-    hint = "write it as a string" if isinstance(value, int | float) else ""
+    hint = "write the value as a string" if isinstance(value, int | float) else ""
     raise DataError(f"{subject} is {kind_of_value(value)}, not a string", where=where, hint=hint)
 
 
@@ -193,8 +193,8 @@ def _converted_turn(entry: object, subject: str, where: str) -> Message:
         roles = ", ".join(dict.fromkeys(ROLES.values()))
         if role_name is None:
             keys_note = f"keys found: {listed(entry)}; " if entry else ""
-            raise DataError(f"{subject} has no role", where=where, hint=f"{keys_note}add a role: {roles}")
-        message = f"the role of {subject} is '{one_line(str(role_name), 40)}'"
+            raise DataError(f"{subject} has no role", where=where, hint=f"{keys_note}add one of the roles {roles}")
+        message = f"the role '{one_line(str(role_name), 40)}' of {subject} is unknown"
         raise DataError(message, where=where, hint=f"known roles: {roles}")
     content_key = _key_in(entry, _CONTENT_KEYS)
     content = entry.get(content_key)
@@ -319,7 +319,7 @@ def _parse(text: str, subject: str, where: str) -> Any:
         hint = f'write {{"messages": {json.dumps(examples, ensure_ascii=False)}}}'
         raise DataError(f"{subject} is a single text with names of speakers", where=where, hint=hint)
     kind = "a list that numpy printed without commas" if _NO_COMMA.search(text) else "a string that is not valid JSON"
-    hint = "write it with json.dumps, or save the table as JSONL or Parquet"
+    hint = "write the value with json.dumps, or save the table as JSONL or Parquet"
     raise DataError(f"{subject} is {kind}", where=where, hint=hint)
 
 
@@ -362,7 +362,7 @@ def _call(call: object, subject: str, where: str) -> Message:
     if isinstance(arguments, str) and arguments.strip():
         if not isinstance(parsed_arguments := written_value(arguments), Mapping):
             message = f"the arguments of a tool call of {subject} are not a JSON object: '{one_line(arguments, 40)}'"
-            raise DataError(message, where=where, hint='write them as an object, such as {"code": "1 + 1"}')
+            raise DataError(message, where=where, hint='write the arguments as an object, such as {"code": "1 + 1"}')
         arguments = parsed_arguments
     call_id = {"id": call["id"]} if call.get("id") is not None and "function" in call else {}
     return {**call_id, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
@@ -373,8 +373,8 @@ _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts
 _NO_PAIR = Pair("", "")
 NO_CONVERSATIONS = "no column holds conversations"
 EXPECTED = (
-    "expected messages, conversations, instruction and output, prompt and completion, or question and answer; for "
-    'other names set data.text_column and data.target_column; for plain text set task.type = "causal_lm"'
+    "expected columns: messages, conversations, instruction and output, prompt and completion, or question and answer; "
+    'for other names set data.text_column and data.target_column; for plain text set task.type = "causal_lm"'
 )
 
 
@@ -470,7 +470,7 @@ class ConversationColumns:
             sentence = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
             questions = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
-            first = " (the first of several)" if self.picks_first else ""
+            first = " (the first answer of each row)" if self.picks_first else ""
             sentence = f"the questions are in {questions}, the answers in '{one_line(self.pair.target, 40)}'{first}"
         if self.alternates:
             sentence += ", whose texts alternate between user and assistant"
@@ -524,7 +524,7 @@ class ConversationColumns:
                 messages.insert(0, {"role": "system", "content": text})
             elif messages[0]["content"].strip() != text.strip():
                 problem = f"the column '{one_line(self.system, 40)}' and the conversation have different system turns"
-                raise DataError(problem, where=row.where, hint="remove one of the two")
+                raise DataError(problem, where=row.where, hint="remove one of the system turns")
         tools = _tools_in(row, self.tools) if self.tools else ()
         # Hermes lists the tools in the system prompt, too: a template would write them a second time.
         lists_tools = bool(tools) and messages[0]["role"] == "system" and "<tools>" in messages[0]["content"]
@@ -572,7 +572,7 @@ def find_conversations(
     if wrapper:
         if answer_columns := usual_columns(ANSWER_NAMES, names):
             subject = f"requests in '{one_line(wrapper, 40)}' and answers in '{one_line(answer_columns[0], 40)}'"
-            hint = "write both into one list, in a column named messages"
+            hint = "write requests and answers into one list, in a column named messages"
             raise DataError(f"the rows have {subject}, which cannot be combined", where=label, hint=hint)
         head = [_unwrapped(row, wrapper) for row in head]
         names = columns_of(head)
@@ -630,7 +630,7 @@ def _choose(
         name for name in usual_columns(("data",), names) if any(_are_texts(row.values.get(name)) for row in head)
     ]
     if len(turn_columns) > 1:
-        hint = f"set data.text_column to one of them: {listed(turn_columns)}"
+        hint = f"set data.text_column to one of {listed(turn_columns)}"
         raise DataError("several columns hold conversations", where=file_of(head), hint=hint)
     return ConversationColumns(conversation=turn_columns[0]) if turn_columns and target == AUTO else None
 

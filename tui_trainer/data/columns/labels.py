@@ -75,7 +75,7 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
     if len(names_found) == 1:
         return (names_found[0],)
     if names_found:
-        hint = f"set {_LABEL_KEY} to one of them: {listed(names_found)}"
+        hint = f"set {_LABEL_KEY} to one of {listed(names_found)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
     class_columns = flag_columns(head)
     if len(class_columns) > 1:
@@ -214,9 +214,9 @@ class LabelReader:
             separator = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
                 return f"the labels within a row are separated by {separator}"
-            return f"none of the first rows has several labels; several labels would be separated by {separator}"
+            return f"none of the first rows has several labels; labels in a row would be separated by {separator}"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
-        return "-1 is used as a class; in datasets on the Hub it usually means no label" if is_class else ""
+        return "-1 is used as a class, but usually means a missing label in datasets on the Hub" if is_class else ""
 
     def names(self, row: Row) -> tuple[str, ...]:
         """Return the distinct labels of a row, sorted; exactly one for a single-label task. Raises DataError."""
@@ -275,11 +275,11 @@ class LabelReader:
 
     def _name(self, value: object, where: str) -> str:
         form = kind_of_value(value)
-        if form not in ("a string", "a number", "true or false"):
+        if form not in ("a string", "a number", "a boolean"):
             raise DataError(f"the label is {form}, not a name", where=where, hint="write a string or a number")
         self._form = self._form or form
         if form != self._form:
-            earlier_form = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
+            earlier_form = f"{self._form.removeprefix('a ')}s"
             raise DataError(f"the label is {form}, but earlier labels are {earlier_form}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)
@@ -304,7 +304,7 @@ class LabelReader:
             hint = "remove the row, or rename the class"
             raise DataError(f"the label is '{name}', which stands for a missing label", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
-            hint = f"if this is the text, set {_LABEL_KEY} to the column of labels"
+            hint = f"if the column is the text, set {_LABEL_KEY} to the column of labels"
             raise DataError(f"the label is too long: {len(name):,} characters", where=where, hint=hint)
         refuse_surrogates(name, where)
         number = _as_number(name) if self._reads_numbers and self._are_whole and "." in name else None
@@ -434,7 +434,7 @@ def _labels_of_objects(values: Sequence[Mapping[str, object]], where: str) -> ob
 def _refuse_fractions(flags: Mapping[str, object], where: str) -> None:
     if name := next((name for name, flag in flags.items() if not _is_zero_or_one(flag)), ""):
         problem = f"the label '{one_line(name, 40)}' is {one_line(str(flags[name]), 20)} instead of 0 or 1"
-        raise DataError(problem, where=where, hint="write 1 for each class that a row has, and 0 for the others")
+        raise DataError(problem, where=where, hint="write 1 for each class that a row has, and 0 for all other classes")
 
 
 def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:

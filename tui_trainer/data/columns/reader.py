@@ -91,7 +91,7 @@ class Reader(Protocol):
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """Use the tokens and labels of a trained model, whatever the data contains."""
-        raise TypeError(f"{type(self).__name__} learns from the data alone")
+        raise TypeError(f"{type(self).__name__} cannot use an existing tokenizer")
 
     def begin(self, head: Sequence[Row]) -> None:
         """Choose the columns from the first rows. Raises DataError if they are ambiguous."""
@@ -117,7 +117,7 @@ class Reader(Protocol):
                 if column != first_choice[setting] and setting not in self.late_columns:
                     shown = one_line(column, 40)
                     hint = f"add this column to the first row as well, or set data.{setting} to the column to read"
-                    raise DataError(f"from this row on, data.{setting} would be '{shown}'", where=row.where, hint=hint)
+                    raise DataError(f"from this row on, '{shown}' would be data.{setting}", where=row.where, hint=hint)
         except DataError:
             self.begin(head)
             raise

@@ -30,7 +30,7 @@ AUTO = "auto"
 SHOWN_COLUMNS = 12
 _POSITION_IN_FILE = re.compile(r", (?:line|item|row) [\d,]+")
 _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 
 
 _TAG = re.compile("O|[BIELSUM]-.+")
@@ -42,7 +42,7 @@ _MEDIA = {
 _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
 _UNSUPPORTED = "are not supported"
-_REMOVE_ROW = "remove the row: the model would only get its text"
+_REMOVE_ROW = "remove the row, because the model would only get its text"
 _PLACEHOLDER = re.compile("<(?:image|video|audio)>")  # one pattern for all three, because every row is searched
 _CLOSING_TAGS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
@@ -86,7 +86,7 @@ def kind_of_value(value: object) -> str:
 def one_text_hint(value: object) -> str:
     """Return a hint for an error about a list or an object where one text was expected."""
     texts = " ".join(texts_in(value))
-    return f'write it as one text: "{one_line(texts, 60)}"' if texts else "write it as text"
+    return f'write one text: "{one_line(texts, 60)}"' if texts else "write a text"
 
 
 def texts_in(value: object) -> Iterator[str]:
@@ -174,8 +174,8 @@ def refuse_bad_answer(row: Row) -> None:
     """Raise DataError if the row marks its answer as a bad one, as data sets for KTO do."""
     for name in ("label", "kto_tag"):
         if name in row.values and str(row.values[name]).strip().lower() == "false":
-            hint = "remove the row: it would be trained on like a good answer"
-            raise DataError(f"the column '{name}' is false: the answer is marked as bad", where=row.where, hint=hint)
+            hint = "remove the row, so that the bad answer is not trained on"
+            raise DataError(f"the column '{name}' is false, which marks the answer as bad", where=row.where, hint=hint)
 
 
 def refuse_rejected(row: Row) -> None:
@@ -198,7 +198,7 @@ def missing_column(column: str, label: str, names: Iterable[str], *, key: str = 
     known_columns = list(names)
     similar_names = difflib.get_close_matches(column, known_columns, n=1, cutoff=0.5)
     suggestion = f"did you mean '{one_line(similar_names[0], 40)}'? " if similar_names else ""
-    hint = f"{suggestion}columns found: {listed(known_columns)}; set {key} to the right one"
+    hint = f"{suggestion}columns found: {listed(known_columns)}; set {key} to the right column"
     return DataError(f"there is no column '{one_line(column, 40)}'", where=label, hint=hint)
 
 
@@ -206,7 +206,7 @@ def refuse_repeated_columns(names: Sequence[str], where: str) -> None:
     """Raise DataError if two columns have the same name."""
     if repeated_names := [name for position, name in enumerate(names) if name in names[:position]]:
         shown_name = one_line(repeated_names[0], 40) or "(no name)"
-        raise DataError(f"two columns are named '{shown_name}'", where=where, hint="rename one of them")
+        raise DataError(f"two columns are named '{shown_name}'", where=where, hint="rename one of the two columns")
 
 
 def listed(names: Iterable[str]) -> str:
@@ -227,7 +227,7 @@ class KindOfRows:
     def refused(self, where: str) -> DataError:
         """Return the error that a task which reads plain texts raises for these rows."""
         reads = " or ".join(f'task.type = "{task}"' for task in self.tasks)
-        hint = f"set {reads} to train on them, or set data.text_column to the column to train on as text"
+        hint = f"to train on these rows, set {reads}; to train on one column as text, set data.text_column"
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
@@ -339,7 +339,7 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
     kind = kind_of_rows(head)
     mark_columns = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
     if kind and "chat" in kind.tasks and any(row.values.get(name) is False for row in head for name in mark_columns):
-        hint = "to train on the good answers, remove the rows marked false, then the column of these marks"
+        hint = "to train on the good answers, remove the rows marked false, and then the column with the marks"
         yield "preferences with answers marked as good or bad", [*kind.columns, *mark_columns[:1]], hint
     media_columns = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media_columns:

@@ -69,7 +69,7 @@ _SPAN_HINT = 'a span is [start, end, "LABEL"], or an object with start, end and 
 _LABEL_STUDIO = {"data", "annotations"}
 _ROWS_HINT = 'write {"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]} or '
 _ROWS_HINT += '{"text": "Ann sleeps", "entities": [[0, 3, "PER"]]}'
-_LIST_HINT = "write it as JSON, or as words separated by spaces"
+_LIST_HINT = "write the list as JSON, or as words separated by spaces"
 _NAMES_HINT = "write the names of the tags (B-PER, O; PER for spans), or save the data with datasets as Parquet, which "
 _NAMES_HINT += "keeps the names"
 
@@ -286,7 +286,7 @@ def _tags_of_spans(places: Sequence[tuple[int, int]], spans: Sequence[Span], whe
         first_word = word_index
         while word_index < len(places) and places[word_index][0] < span.end:
             if word_index == first_word and tags[word_index] != OUTSIDE:
-                raise DataError(f"the span {_shown(span)} shares a word with the one before it", where=where)
+                raise DataError(f"the span {_shown(span)} shares a word with the previous span", where=where)
             tags[word_index] = f"{'B' if word_index == first_word else 'I'}-{span.label}"
             word_index += 1
         if word_index == first_word:
@@ -389,7 +389,7 @@ def _from_label_studio(row: Row) -> Row:
     annotations = [item for item in annotations if isinstance(item, Mapping) and not item.get("was_cancelled")]
     if len(texts) != 1 or len(annotations) != 1:
         found_counts = f"{quantity(len(texts), 'text')} and {quantity(len(annotations), 'annotation')}"
-        problem = f"the row has {found_counts}, not one of each"
+        problem = f"the row has {found_counts} instead of one text and one annotation"
         raise DataError(problem, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = annotations[0].get("result") or []
     spans = [item["value"] for item in results if isinstance(item, Mapping) and "labels" in (item.get("value") or {})]
@@ -505,7 +505,7 @@ def _refuse_single_words(head: Sequence[Row], column: str) -> None:
     """Raise DataError for a table with one word per row and no column that separates sentences."""
     values = [row.values.get(column) for row in head]
     if len(values) > 1 and all(isinstance(value, str) and len(_split_or_parse(value)) == 1 for value in values):
-        problem = f"each row has one word in '{_short(column)}', and no column gives its sentence"
+        problem = f"each row has one word in '{_short(column)}', and no column shows which words form a sentence"
         hint = "add a column sentence_id, or write CoNLL, with a blank line after each sentence"
         raise DataError(problem, where=file_of(head), hint=hint)
 

@@ -99,7 +99,7 @@ class ColumnChoices:
         if column != first_choice:
             hint = f"set data.text_column to the column to read: {listed([first_choice, column])}"
             raise DataError(
-                f"from this row on, the text would be in the column '{one_line(column, 40)}'",
+                f"from this row on, the text would be read from the column '{one_line(column, 40)}'",
                 where=row.where,
                 hint=hint,
             )
@@ -151,7 +151,7 @@ class ColumnChoices:
         if self._has_answers and not pair and any(written_texts.values()):
             example_texts = {name: strings[name][0] for name in texts if strings[name]} | written_texts
             hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(example_texts)}; or "
-        hint += f"set data.text_column to one of them: {listed([*texts, *structured])}"
+        hint += f"set data.text_column to one of {listed([*texts, *structured])}"
         raise DataError(cause, where=label, hint=hint)
 
 
@@ -192,7 +192,7 @@ def checked_text(text: str, where: str) -> str:
     """Return the text with plain line ends. Raises DataError if it is too long, or has a lone surrogate."""
     if len(text) > MAX_LINE_BYTES:
         limit_text = format_bytes(MAX_LINE_BYTES)
-        raise DataError(f"the text is longer than {limit_text}", where=where, hint="split it into several rows")
+        raise DataError(f"the text is longer than {limit_text}", where=where, hint="split the text into several rows")
     refuse_surrogates(text, where)
     return with_plain_line_ends(text)
 
@@ -310,7 +310,7 @@ def refuse_several_answers(answers: Sequence[Any], column: str, where: str) -> N
     """Raise DataError if there are several answers, because none is marked as the correct one."""
     if len(answers) > 1:
         message = f"the column '{one_line(column, 40)}' has {len(answers)} answers, and none is marked as the right one"
-        raise DataError(message, where=where, hint="keep the one to train on, or write one row per answer")
+        raise DataError(message, where=where, hint="keep only the right answer, or write one row per answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,11 +353,11 @@ class PairColumns:
         pair = self.pair
         inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
         other_columns = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        unread_note = f" (not read: {listed(other_columns)})" if other_columns else ""
+        unread = f" (not read: {listed(other_columns)})" if other_columns else ""
         where = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
         tip = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        self._notes[label] = f"the input is {inputs}{where}, the answer '{one_line(pair.target, 40)}'{unread_note}{tip}"
+        self._notes[label] = f"the input is {inputs}{where}; the answer is '{one_line(pair.target, 40)}'{unread}{tip}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""
@@ -402,7 +402,7 @@ class PairColumns:
             return [*self._notes.values()]
         column = one_line(self.pair.target, 40)
         rows_have = quantity(self._several, "row", "have")
-        return [*self._notes.values(), f"{rows_have} several answers in '{column}'; the first is used"]
+        return [*self._notes.values(), f"{rows_have} several answers in '{column}'; the first one of each row is used"]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
         """Return the file of these rows, and the names of its columns. Raises DataError if a set column is missing."""

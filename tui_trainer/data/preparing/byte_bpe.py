@@ -80,7 +80,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialToken
 
     smallest_size = special.smallest_vocabulary
     if vocab_size < smallest_size:
-        raise ValueError(f"a vocabulary of {vocab_size} is too small for {smallest_size} bytes and special tokens")
+        raise ValueError(f"vocabulary size {vocab_size} is too small for {smallest_size} bytes and special tokens")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=special.spaces_words)
     tokenizer.decoder = decoders.ByteLevel()

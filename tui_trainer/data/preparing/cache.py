@@ -85,13 +85,13 @@ class Counts:
     def left_out(self, *, dedup: bool) -> dict[str, int]:
         """Return the number of rows or documents that are not used, keyed by the reason in words."""
         reasons = {
-            "cannot be used": self.bad_rows,
-            "contain only white space": self.blank_documents,
-            "have fewer than two tokens": self.short_documents,
-            "have no token to train on within data.max_length": self.untrained_long_rows,
-            "have no token to train on": self.untrained_rows - self.untrained_long_rows,
-            "are duplicates": self.repeated_rows * dedup,
-            "duplicate a held-out row": self.leaked_rows * dedup,
+            "unusable": self.bad_rows,
+            "with only white space": self.blank_documents,
+            "with fewer than two tokens": self.short_documents,
+            "without a token to train on within data.max_length": self.untrained_long_rows,
+            "without a token to train on": self.untrained_rows - self.untrained_long_rows,
+            "with the text of an earlier row": self.repeated_rows * dedup,
+            "with the text of a held-out row": self.leaked_rows * dedup,
         }
         return {reason: count for reason, count in reasons.items() if count}
 
@@ -106,7 +106,7 @@ LENGTHS_KEPT = 512
 
 
 RowKind = Literal["examples", "documents", "stream"]
-RowsNow = Literal["the same", "of other data", "read otherwise"]
+RowsNow = Literal["same", "other_data", "older_version"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,9 +253,9 @@ def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progr
     """Return whether the rows that would be prepared now are those of an earlier entry, or why not. The earlier entry
     has this `key`, and its data this `fingerprint`, "" if unknown."""
     if entry_key(data, cut, progress) == key:
-        return "the same"
+        return "same"
     # Plans without a fingerprint are from versions that prepared other rows.
-    return "read otherwise" if fingerprint in ("", data.fingerprint()) else "of other data"
+    return "older_version" if fingerprint in ("", data.fingerprint()) else "other_data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:

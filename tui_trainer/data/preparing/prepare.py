@@ -70,7 +70,7 @@ CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
 MOST_CLASSES = 1000
 _SHARE, _KEPT_SHARE = 0.99, 0.95
-_SKIP_HINT = "data.on_bad_rows=skip skips rows that cannot be used"
+_SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,29 +163,27 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
 def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator[str]:
     """Yield sentences about skipped, truncated or duplicated rows. `longer_hint`: a hint for a larger max_length."""
     if counts.repeated_rows:
-        consequence = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
-        yield f"{counts.repeated_rows:,} duplicate rows {consequence}"
+        consequence = "removed (data.dedup)" if cut.dedup else "kept; set data.dedup = true to remove duplicates"
+        yield f"{quantity(counts.repeated_rows, 'duplicate row', 'are')} {consequence}"
     if counts.leaked_rows:
         consequence = (
-            "are removed from training (data.dedup)"
-            if cut.dedup
-            else "inflate the held-out scores; set data.dedup = true to remove them"
+            "which data.dedup removes" if cut.dedup else "so held-out scores are too good; set data.dedup = true"
         )
-        yield f"{counts.leaked_rows:,} training rows duplicate a held-out row and {consequence}"
+        yield f"the training rows include {quantity(counts.leaked_rows, 'duplicate')} of held-out rows, {consequence}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         answers_do = quantity(counts.truncated_answers, "answer", "do")
-        consequence = "a generated answer is truncated to task.max_target_length; "
-        consequence += "a marked answer that is cut off counts as no answer"
-        yield f"{answers_do} not fit: {consequence}"
+        consequence = "generated answers are truncated to task.max_target_length, and answers "
+        consequence += "that are marked in a context and cut off count as no answer"
+        yield f"{answers_do} not fit into a row: {consequence}"
     if long_rows := counts.untrained_long_rows:
         rows_are = quantity(long_rows, "row", "are")
         hint = f"; {longer_hint}" if longer_hint else ""
-        yield f"{rows_are} skipped: no token to train on within the first {cut.max_length:,} tokens{hint}"
+        yield f"{rows_are} skipped, because no token to train on is within the first {cut.max_length:,} tokens{hint}"
     if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
-        yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped: no token to train on"
+        yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped, because no token is trained on"
     if counts.cut_documents:
         document_count = counts.train_documents + counts.eval_documents
         yield (
@@ -193,11 +191,11 @@ def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator
             f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
-        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens: skipped"
+        yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens (skipped)"
     if counts.marked_rows:
         rows_have = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
         token_note = "special tokens of the tokenizer at the beginning or end"
-        yield f"{rows_have} {token_note} already: these tokens are not added again"
+        yield f"{rows_have} {token_note}; these tokens are not added again"
 
 
 def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
@@ -370,7 +368,7 @@ class _Preparation:
         notes += [*(facts.words() for facts in used_sources), *notes_of_counts(counts, self._cut, longer_hint)]
         if inexact_count := train_file.counted["inexact"] + held_out_file.counted["inexact"]:
             example = train_file.inexact_example or held_out_file.inexact_example
-            notes.append(f"the tokens cannot represent the text of {inexact_count:,} rows exactly: {example}")
+            notes.append(f"the tokens cannot represent the text of {quantity(inexact_count, 'row')} exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         if unknown_texts := [*train_file.unknown_texts, *held_out_file.unknown_texts]:
             details[SHOWN] = unknown_text(self._reader, unknown_texts)
@@ -439,7 +437,7 @@ class _Preparation:
             token_count = train.counted["tokens"]
             if token_count > max_length:
                 return
-            message = f"the training text has {token_count:,} tokens, fewer than one row of {max_length + 1:,} "
+            message = f"the training text has {token_count:,} tokens, fewer than one row of {max_length + 1:,} tokens "
             # Shorter rows help only if there are enough of them to learn from.
             shorter_length = token_count // 10
             alternative = f", or lower data.max_length to about {shorter_length:,}" if shorter_length >= 16 else ""

@@ -97,9 +97,9 @@ def source_rows(
     for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
         epoch_rows = int(copies[first_row : first_row + count].sum())
         if not epoch_rows and weight < 1:
-            message = f"a weight of {weight:g} leaves none of its {count:,} rows to train on"
+            message = f"with a weight of {weight:g}, none of the {count:,} rows of this source is trained on"
             text_note = "; a text file is one row, which is used as a whole or not at all" if count == 1 else ""
-            hint = f"raise its weight in data.weights, or remove the source{text_note}"
+            hint = f"raise the weight of the source in data.weights, or remove the source{text_note}"
             raise DataError(message, where=part.description, hint=hint)
         sources.append(SourceRows(description=part.description, weight=weight, rows=count, rows_per_epoch=epoch_rows))
         first_row += count
@@ -393,7 +393,7 @@ class Surveyor:
 
 
 def _blank_notes(count: int) -> list[str]:
-    return [f"{quantity(count, 'document', 'contain')} only white space: skipped"] if count else []
+    return [f"{quantity(count, 'document', 'contain')} only white space (skipped)"] if count else []
 
 
 def text_hash(text: str) -> int:
@@ -513,11 +513,11 @@ def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArr
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
-        note = "nothing is held out: no document has two or more characters"
+        note = "nothing is held out, because no document has two or more characters"
         return DocumentSplit(held_out=none_held_out, notes=(note,))
     tail = min(max(1, round(target)), size - 1)
-    reason = "there is one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
-    note = f"{reason}: about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
+    reason = "there is only one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
+    note = f"{reason}, so about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
     return DocumentSplit(held_out=none_held_out, tails={longest: tail}, notes=(note,))
 
 

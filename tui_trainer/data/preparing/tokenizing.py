@@ -227,7 +227,7 @@ def _new_characters(new: Sequence[str]) -> DataError:
         if len(new) == 1
         else f"{len(new):,} characters that are not in the model's vocabulary"
     )
-    hint = "remove them from the text, or train a new model from scratch (without model.model_name_or_path)"
+    hint = "remove such characters from the text, or train a new model from scratch (without model.model_name_or_path)"
     return DataError(f"the text has {problem}: {listed}", hint=hint)
 
 

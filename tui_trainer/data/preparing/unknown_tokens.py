@@ -83,8 +83,8 @@ def is_refused(counts: Counts) -> bool:
 
 def unknown_text_hint(*, trained_here: bool) -> str:
     if trained_here:
-        return "these characters are in no training text: add text that has them, or remove them"
-    return "add them with model.add_tokens, choose a model whose tokenizer has them, or remove them from the text"
+        return "add training text with these characters, or remove the characters from the held-out text"
+    return "add tokens with model.add_tokens, choose a model whose tokenizer knows the text, or remove the text"
 
 
 def _count_with_share(count: int, total: int, noun: str) -> str:

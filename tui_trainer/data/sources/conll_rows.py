@@ -89,7 +89,7 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                     continue
             yield Row(f"{label}, line {words[0][0]}", columns)
     if sentence_count == 1 and longest > _LONGEST_SINGLE_SENTENCE:
-        choices.remark(f"{label} has no blank line between its {longest:,} words: they are read as one sentence, cut "
+        choices.remark(f"{label} has no blank line between its {longest:,} words, which are read as one sentence, cut "
                        "to data.max_length tokens; put a blank line after each sentence")  # fmt: skip
 
 
@@ -147,13 +147,12 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
         if not is_numbering or not numbers or (len(numbers) == 1 and (column or column_count != _UNIVERSAL_COLUMNS)):
             continue
         if column == 0 and column_count == _UNIVERSAL_COLUMNS:
-            choices.remark(f"{label} is CoNLL-U: words are FORM, tags UPOS; ranges and empty nodes are skipped")
+            choices.remark(f"{label} is CoNLL-U: words from FORM, tags from UPOS; ranges and empty nodes are skipped")
             return _Layout(column_count, _UNIVERSAL)
         if column == 0 and column_count > 2:
             tag_column = _tag_column_of_numbered(lines)
-            unread = [str(number + 1) for number in range(2, column_count) if number != tag_column]
-            suffix = f", nor {'is column' if len(unread) == 1 else 'are columns'} {', '.join(unread)}" if unread else ""
-            choices.remark(f"{label}: the first column numbers the words and is not read{suffix}")
+            unread = ["1", *(str(number + 1) for number in range(2, column_count) if number != tag_column)]
+            choices.remark(f"{label}: column 1 numbers the words; columns that are not read: {', '.join(unread)}")
             marks_entities = all(ENTITY_TAG.fullmatch(fields[tag_column]) for fields in lines)
             return _Layout(column_count, {WORDS: 1, TAGS: tag_column}, marks_entities)
         cause = f"column {column + 1} of {column_count} numbers the words, so it is unclear where word and tag are"

@@ -108,7 +108,7 @@ def _is_repeated_header(fields: Sequence[str], header: Sequence[str], where: str
     """Return whether a record repeats the header. Raises DataError if its columns have another order."""
     names = [field.strip().lower() for field in fields]
     if names != header and sorted(names) == sorted(header):
-        hint = "files with different column orders were joined: give them as a folder instead"
+        hint = "do not join files with different column orders; set data.path to their folder instead"
         raise DataError("the header is repeated with its columns in another order", where=where, hint=hint)
     return names == header
 
@@ -119,7 +119,7 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
     where = f"{label}, line {line}"
     rows = [row for row in rows if row and list(row[: len(names)]) != list(names)]
     if names and names[0].startswith("#") and (len(names) == 1 or any(len(row) != len(names) for row in rows)):
-        raise DataError("the first line is a comment instead of the column names", where=where, hint="delete it")
+        raise DataError("the first line is a comment instead of the column names", where=where, hint="delete this line")
     if all(name[:1] == name[-1:] == "'" for name in names) and names:
         hint = "use double quotes, or no quotes"
         raise DataError("the column names are in single quotes", where=where, hint=hint)
@@ -131,8 +131,8 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
     values_below = [{row[position].strip() for row in rows if position < len(row)} for position in range(len(names))]
     repeated = [name for name, column_values in zip(names, values_below, strict=True) if name and name in column_values]
     if unlikely_names := [*numeric_names, *repeated, *(name for name in names if len(name) > _LONGEST_NAME)]:
-        hint = "add a line with the column names above it, such as text,label"
-        problem = f"the first line is no header: '{one_line(unlikely_names[0], 40)}' is not a name"
+        hint = "add a line with the column names, such as text,label, at the top"
+        problem = f"the first line is not a header, because '{one_line(unlikely_names[0], 40)}' is not a column name"
         raise DataError(problem, where=where, hint=hint)
 
 
@@ -275,7 +275,7 @@ class _LostRows:
                 self._quotes = True
             case verdict:
                 note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; "
-                note += "without the quotes each of its lines would be a row"
+                note += "without the quotes, each of its lines would be a row"
                 self._likely = self._likely or (note if verdict == "likely" else "")
                 self._unclear = self._unclear or note
 

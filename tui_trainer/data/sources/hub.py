@@ -155,7 +155,7 @@ def remedies(path: HubPath) -> str:
     folder = path.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(path), 160))}"
     local_commits = commit_hint("datasets", path.name, "data.revision")
-    return f"{local_commits}run `{command}`, or copy its files into ./{folder} and give that path"
+    return f"{local_commits}run `{command}`, or copy the files of the dataset into ./{folder} and give that path"
 
 
 def _matches_glob(steps: list[str], pattern: list[str]) -> bool:

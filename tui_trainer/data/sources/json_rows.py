@@ -61,7 +61,7 @@ def _rows_of_json(content: BinaryIO, label: str, problems: ProblemList) -> Itera
     elif first_character:
         text.broken("the file is neither a list nor an object", LIST_HINT)
     if next_character := text.peek():
-        text.broken(f"'{one_line(next_character)}' after the end of the JSON", LIST_HINT)
+        text.broken(f"unexpected '{one_line(next_character)}' after the end of the JSON", LIST_HINT)
 
 
 def parsed(text: str, where: str) -> object:
@@ -142,7 +142,7 @@ class JsonText:
             except ValueError as error:  # a repeated key, or a number with more than 4,300 digits
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
             if is_cut_off and characters_left > MAX_LINE_BYTES:
-                self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split it into several rows")
+                self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split the row into several rows")
             value_characters = value_end - self._at
             if is_cut_off and self._grow(max(1, characters_left)):
                 continue

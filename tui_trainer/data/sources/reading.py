@@ -239,7 +239,7 @@ def read_text(content: BinaryIO, label: str) -> str:
         raise DataError(
             f"the document is larger than {format_bytes(MAX_DOCUMENT_BYTES)}",
             where=label,
-            hint="split it into several files, or write JSONL with one document per row",
+            hint="split the document into several files, or write JSONL with one document per row",
         )
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decoded(data, label, line=1))

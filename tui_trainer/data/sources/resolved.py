@@ -75,7 +75,7 @@ class ResolvedData:
     @property
     def description(self) -> str:
         """Description of all sources, for messages."""
-        return ", measured on ".join(source.description for source in self.sources)
+        return ", evaluated on ".join(source.description for source in self.sources)
 
     @cached_property
     def signature(self) -> tuple[tuple[tuple[int, int], ...], ...]:

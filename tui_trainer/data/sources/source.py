@@ -432,7 +432,7 @@ def _open_folder(request: _Request, folder: Path) -> Source:
         raise DataError(problem, hint="give the folder that contains the data, or a glob such as /data/*.jsonl")
     if any((folder / name).is_file() for name in _MODEL_FILES) and any(folder.glob("*.safetensors")):
         problem = f"'{one_line(request.text, 200)}' is the folder of a model, not data"
-        raise DataError(problem, hint="name your data here, and the model with --model")
+        raise DataError(problem, hint="give the path of the data here, and the model with --model")
     request = replace(request, place=folder)
     if has_configurations(folder):
         return _open_configured(request, folder)
@@ -522,7 +522,7 @@ def _choose_files(
         more_note = f" and {len(missing_names) - _MOST_SHOWN:,} more" if len(missing_names) > _MOST_SHOWN else ""
         shown_names = one_line(", ".join(missing_names[:_MOST_SHOWN]), 240) + more_note
         problem = f"{request.name} is incomplete; missing: {shown_names}"
-        raise DataError(problem, hint="copy or download the rest, or list the files in data.path, separated by commas")
+        raise DataError(problem, hint="copy or download them, or list the files in data.path, separated by commas")
     for file in chosen_split.files:
         refuse_unsupported(file)
     is_split = bool(other_splits)
@@ -530,7 +530,7 @@ def _choose_files(
         files = {selected.label: selected.files for selected in chosen_split.several}
         chosen_split, is_split = replace(chosen_split, files=slices_of(files, choice.split, choice.split_setting)), True
     should_note_missing = splits.gone and splits.parts and not choice.splits
-    missing_note = f"declared, but without files: {', '.join(splits.gone)}" if should_note_missing else ""
+    missing_note = f"declared splits without files: {', '.join(splits.gone)}" if should_note_missing else ""
     source = _source_of(request.path, request.text_column, chosen_split, is_split=is_split)
     return replace(
         source,
@@ -585,7 +585,7 @@ def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> Spli
     for label in choice.splits:
         if label not in by_label:
             known_labels = one_line(", ".join(by_label), 200)
-            hint = f"its splits are {known_labels}; change {choice.split_setting}"
+            hint = f"set {choice.split_setting} to one of the splits {known_labels}"
             raise DataError(f"{request.name} has no split '{one_line(label, 60)}'", hint=hint)
     several = tuple(replace(by_label[label], label=label) for label in choice.splits)
     kinds = {selected.split for selected in several}
@@ -608,9 +608,9 @@ def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: 
         hint = ""
     example = next((alternative for alternative in alternatives if len(alternative) == 1), alternatives[0])
     setting = "data.eval_path" if request.choice.measured else "data.path"
-    hint += f"set {setting} to one of them, such as {one_line(', '.join(map(request.as_setting, example)), 160)}"
+    hint += f"set {setting} to one of these paths, such as {one_line(', '.join(map(request.as_setting, example)), 160)}"
     hint += "" if request.choice.measured else ", and data.eval_path to another"
-    hint += "; paths separated by commas are read together"
+    hint += "; several paths can be joined with commas"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
     if splits.missing_train and not (request.choice.measured or request.choice.splits):
@@ -791,7 +791,7 @@ def validation_of(source: Source) -> Source | None:
         splits = [other for other in splits if other.label == "validation"] or splits
         if len(splits) > 1:
             problem = f"has several validation splits: {', '.join(map(_with_files, splits))}"
-            raise DataError(problem, where=one_line(part.path, 200), hint="set data.eval_split to one of them")
+            raise DataError(problem, where=one_line(part.path, 200), hint="set data.eval_split to one of these splits")
         validation_sources += [_source_of(part.path, part.text_column, split, is_split=True) for split in splits]
     if not validation_sources:
         return None
@@ -832,9 +832,7 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
         ]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
-            notes.append(
-                f"it is trained on because {setting} lists it, although its name is that of a {part.split.split} split"
-            )
+            notes.append(f"this {part.split.split} split is trained on, because {setting} lists it")
         if named_by and any(other.split == "validation" for other in unread_splits):
             notes.append(f"the held-out data comes from {named_by}")
         split_use = SplitUse(

@@ -63,33 +63,33 @@ _SEPARATED: tuple[tuple[Form, str], ...] = (("tsv", "\t"), ("csv", ","), ("csv",
 _JSON_ROWS = re.compile(r'\s*(\[\s*\{\s*|\{\s*)"[^"\n]+"\s*:')
 _YAML_ROWS = re.compile(rb"""(?:(?:#.*|---\s*)\n)*-\s+["']?\w[\w ]*["']?:\s""")
 ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
-_CONVERT_HINT = "convert its texts or rows to JSONL"
+_CONVERT_HINT = "convert the texts or rows to JSONL"
 _LFS_POINTER, _LFS_BYTES = b"version https://git-lfs", 1024
 # The first bytes of forms that a file may have despite its name.
 _SIGNATURES = (
-    (b"PK\x03\x04", "an Excel or a ZIP file", "save it as CSV"),
-    (b"\xd0\xcf\x11\xe0", "an old Excel file", "save it as CSV"),
-    (b"%PDF", "a PDF", "extract its text into a text file"),
-    (b"\x1f\x8b", "a gzip file", "rename it to .gz"),
-    (b"PAR1", "a Parquet file", "rename it to .parquet"),
-    (b"ARROW1", "an Arrow file", "rename it to .arrow"),
+    (b"PK\x03\x04", "an Excel or a ZIP file", "save the file as CSV"),
+    (b"\xd0\xcf\x11\xe0", "an old Excel file", "save the file as CSV"),
+    (b"%PDF", "a PDF", "extract the text into a text file"),
+    (b"\x1f\x8b", "a gzip file", "rename the file to .gz"),
+    (b"PAR1", "a Parquet file", "rename the file to .parquet"),
+    (b"ARROW1", "an Arrow file", "rename the file to .arrow"),
     (b"sqlite format 3\0", "an SQLite database", "export the table to train on as CSV"),
-    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it: zstd -d"),
-    (b"bzh9", "a bzip2 file", "unpack it: bunzip2"),
-    (b"\xfd7zxz\0", "an xz file", "unpack it: unxz"),
-    (b"7z\xbc\xaf", "a 7-Zip file", "unpack it"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack the file: zstd -d"),
+    (b"bzh9", "a bzip2 file", "unpack the file: bunzip2"),
+    (b"\xfd7zxz\0", "an xz file", "unpack the file: unxz"),
+    (b"7z\xbc\xaf", "a 7-Zip file", "unpack the file"),
     (b"\x89hdf", "an HDF5 file", _CONVERT_HINT),
     (b"\x93numpy", "a NumPy array", _CONVERT_HINT),
     (b"\x89png", "an image", _CONVERT_HINT),
     (b"\xff\xd8\xff", "an image", _CONVERT_HINT),
-    (b"x\x9c", "a zlib-compressed file, such as spaCy's", _CONVERT_HINT),
+    (b"x\x9c", "a zlib-compressed file, such as a .spacy file", _CONVERT_HINT),
     *((bytes((0x80, version)), "a Python pickle, which can run code and is never opened", _CONVERT_HINT)
       for version in range(2, 6)),
 )  # fmt: skip
 # A plain text may begin with these, too.
 _WEB_PAGES = (
-    (b"<!doctype", "a web page, which often comes from a failed download", "download it again"),
-    (b"<html", "a web page, which often comes from a failed download", "download it again"),
+    (b"<!doctype", "a web page, which often comes from a failed download", "download the file again"),
+    (b"<html", "a web page, which often comes from a failed download", "download the file again"),
 )
 
 
@@ -199,13 +199,13 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         raise DataError(
             f"not a valid gzip file ({one_line(str(error), 60)})",
             where=label,
-            hint="rename it if it is not compressed, or download it again",
+            hint="rename the file if it is not compressed, or download it again",
         ) from None
     except EOFError:
-        raise DataError("the gzip file is truncated", where=label, hint="download or copy it again") from None
+        raise DataError("the gzip file is truncated", where=label, hint="download or copy the file again") from None
     except error_types as error:
         reason = network_reason(error) if file.remote else system_reason(error)
-        hint = "data.streaming reads it from the Hub; try again when online" if file.remote else ""
+        hint = "data.streaming reads the file from the Hub; try again when online" if file.remote else ""
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
@@ -239,7 +239,7 @@ def _open_raw(file: SourceFile) -> BinaryIO:
             raise DataError("not a regular file", where=file.label)
         if status.st_size <= _LFS_BYTES and raw_file.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
             problem = "this is a Git LFS pointer, not the file itself"
-            raise DataError(problem, where=file.label, hint="run `git lfs pull` in its folder")
+            raise DataError(problem, where=file.label, hint="run `git lfs pull` in the folder of the file")
     except BaseException:
         raw_file.close()
         raise
@@ -256,10 +256,10 @@ def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
         if head[: len(beginning)].lower() == beginning.lower():
             raise DataError(f"this is {kind_of_file}", where=file.label, hint=hint)
     if file.path.suffix.lower() in (".yaml", ".yml") and _YAML_ROWS.match(head):
-        hint = "convert its rows to JSONL, or rename it to .txt to train on it as plain text"
+        hint = "convert the rows to JSONL, or rename the file to .txt to train on plain text"
         raise DataError("this is a list of rows in YAML", where=file.label, hint=hint)
     if file.form in ("csv", "tsv") and head[:1] in (b"{", b"[") and head[1:].lstrip()[:1] in (b"{", b'"', b"["):
-        raise DataError("this is JSON, despite its name", where=file.label, hint="rename it to .json or .jsonl")
+        raise DataError("this is JSON, despite its name", where=file.label, hint="rename the file to .json or .jsonl")
 
 
 def named_file(path: Path, mode: int, label: str = "") -> SourceFile:

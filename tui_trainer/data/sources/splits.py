@@ -118,7 +118,7 @@ class NamedSplits:
         if len(self.parts) > 1 and loose_names:
             return f"the split of {_listed(loose_names)} is unknown"
         if len(places := sorted({part.place for part in self.parts})) > 1:
-            return f"splits are in several places: {_listed([folder or '.' for folder in places])}"
+            return f"splits are in several folders: {_listed([folder or '.' for folder in places])}"
         return ""
 
     @property
@@ -256,9 +256,9 @@ def _splits_of_texts(documents: Sequence[str]) -> NamedSplits:
     split_like_names = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
     if not split_like_names:
         return NamedSplits()
-    rule = "a folder of texts has splits only if every file names its split, and one split is train"
+    rule = "a folder of texts has splits only if every path names a split, and one split is train"
     names_are = f"{_listed(split_like_names)} {'is' if len(split_like_names) == 1 else 'are'}"
-    return NamedSplits(remark=f"{names_are} read as documents, and not as a split: {rule}")
+    return NamedSplits(remark=f"{names_are} read as documents, and not as a split, because {rule}")
 
 
 def _text_part(name: str) -> SplitPart:
@@ -367,7 +367,7 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
         problem = (
             f"{repo_id} has several commits in the cache of the datasets library: {one_line(', '.join(commits), 200)}"
         )
-        raise DataError(problem, hint="set data.revision to one of them")
+        raise DataError(problem, hint="set data.revision to one of these commits")
     return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 
 
@@ -377,7 +377,7 @@ class NoConfiguration(DataError):
 
 def several_configurations(shown_name: str, configurations: Iterable[str]) -> DataError:
     known_names = one_line(", ".join(configurations), 200)
-    return DataError(f"{shown_name} has several configurations: {known_names}", hint="set data.name to one of them")
+    return DataError(f"{shown_name} has several configurations: {known_names}", hint="set data.name to one of these")
 
 
 def has_configurations(folder: Path) -> bool:
@@ -410,7 +410,7 @@ def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSp
     try:
         if address := next(_addresses(yaml.safe_load(front_matter)["configs"]), ""):
             problem = f"the README.md of {shown_name} refers to data on the network: {one_line(address, 120)}"
-            raise DataError(problem, hint="download that file, and list the files in data.path")
+            raise DataError(problem, hint="download the data, and list its files in data.path")
         names = datasets.get_dataset_config_names(str(folder))
         configuration = name or datasets.get_dataset_default_config_name(str(folder)) or ""
         if configuration not in names:
@@ -421,8 +421,8 @@ def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSp
         files = builder.config.data_files or {}
         declared = {str(split): tuple(_relative_to(path, folder) for path in paths) for split, paths in files.items()}
     except error_types as error:
-        problem = f"the README.md of {shown_name} does not say where its data is: {one_line(str(error), 160)}"
-        raise DataError(problem, hint="correct its configs, or list the files in data.path") from None
+        problem = f"the README.md of {shown_name} does not say where the data is: {one_line(str(error), 160)}"
+        raise DataError(problem, hint="correct the configs in that file, or list the files in data.path") from None
     exact_names = frozenset(name for names in declared.values() for name in names if name in front_matter)
     features = builder.info.features.to_dict() if builder.info.features else None
     return _declared(declared, exact_names), {"features": features, **_reading(builder.config, shown_name)}

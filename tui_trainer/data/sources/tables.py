@@ -163,5 +163,5 @@ def _errors_in_one_line(label: str, kind: str, position: str = "") -> Iterator[N
         raise DataError(
             f"not a valid {kind} file ({one_line(str(error), 80)})",
             where=f"{label}{position}",
-            hint="download or copy it again",
+            hint="download or copy the file again",
         ) from None

@@ -30,7 +30,7 @@ class Gguf(Format):
     title = "GGUF for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
     against_towers = (
-        "llama.cpp keeps vision towers in a second file (mmproj), which is neither written nor measured here: "
+        "llama.cpp keeps vision towers in a second file (mmproj), which is neither written nor measured here; "
         "to export the language model alone, train with model.text_only = true"
     )
 

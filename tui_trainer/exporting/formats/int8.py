@@ -22,7 +22,7 @@ class Int8(Format):
     in_8_bits = has_own_speed = True
     allowed = Tolerance(logits=0.25, loss=0.05)
     against_towers = (
-        "the vision towers would be quantised as well, and the effect on images is not measured: "
+        "the vision towers would be quantised as well, and the effect on images is not measured; "
         "to export the language model alone, train with model.text_only = true"
     )
 

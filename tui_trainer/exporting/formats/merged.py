@@ -44,7 +44,7 @@ class Merged(Format):
         tensors = _MergedTensors(_adapted_without_weights(trained), trained.base)
         missing = [name for name in tensors.names if name not in tensors.facts and name not in tensors.own]
         if missing or tensors.adapts_experts:
-            reason = f"{missing[0]} has another name in the base model's files" if missing else "experts are adapted"
+            reason = f"{missing[0]} has another name in the base model's files" if missing else "experts have adapters"
             progress(f"loading the whole model, because {reason}", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:

@@ -30,7 +30,7 @@ class Onnx(Format):
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
     has_own_speed = one_text_at_a_time = True
     against_towers = (
-        "the exported graph reads text only and would not contain the vision towers: "
+        "the exported graph reads text only and would not contain the vision towers; "
         "to export the language model alone, train with model.text_only = true"
     )
 

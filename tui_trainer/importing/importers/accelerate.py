@@ -79,13 +79,13 @@ IMPORTER = Importer(
         {
             "distributed_type": Refused("set distributed.strategy instead"),
             "num_processes": "distributed.processes",
-            "num_machines": Same((1,), "one machine", "set num_processes, the number of processes on all machines"),
+            "num_machines": Same((1,), "there is one machine", "set num_processes to the total of all machines"),
             "mixed_precision": To(
                 "training.mixed_precision", values={**_NO, "fp8": Refused("8-bit training is not supported")}
             ),
             "fp16": To("training.mixed_precision", values={True: "fp16", False: "no"}),
             "main_process_ip main_process_port": NotNeeded("only needed with several machines"),
-            "machine_rank": NotNeeded("set on each further machine with `tui-trainer join --node-rank`"),
+            "machine_rank": NotNeeded("run `tui-trainer join --node-rank` on each further machine"),
             "rdzv_backend same_network main_training_function mpirun_config mpirun_config.*": NotNeeded(
                 "tui-trainer starts its processes itself"
             ),
@@ -108,7 +108,7 @@ IMPORTER = Importer(
             "fsdp_* fsdp_config.*": Automatic("each layer is split together with its gradients and optimizer state"),
             _ZERO: NotNeeded("DeepSpeed is off in distributed_type"),
             _OFFLOAD_DEVICES: Same(
-                ("none", "cpu"), "read together with zero_stage", "offloading to disk is not supported"
+                ("none", "cpu"), "converted together with zero_stage", "offloading to disk is not supported"
             ),
             f"""deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping {_ZERO_FILE}
             gradient_accumulation_steps gradient_clipping""": Automatic("set by the training script"),

@@ -45,7 +45,7 @@ def _source(done: Conversion, given: Given) -> None:
         read_keys |= {*_SOURCE_KEYS, *_task(done, given, entries)}
         groups.refuse_unread(done, given, entries, read_keys)
     if entries and given.name == "pretraining_dataset":
-        done.write("data.streaming", True, given, reason="axolotl streams such data")
+        done.write("data.streaming", True, given, reason="axolotl streams a pretraining_dataset")
 
 
 def _length(done: Conversion, length: Given) -> None:
@@ -59,9 +59,9 @@ def _length(done: Conversion, length: Given) -> None:
         if done.has("pretraining_dataset"):
             packs = done.given.get("sample_packing") is True
             effect = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
-            reason += f"; axolotl {effect}"
+            reason += f", but axolotl {effect}"
     elif strategy != "truncate":
-        reason += f"; axolotl {'stops the run' if strategy == 'raise' else 'drops them'}"
+        reason += f", but axolotl {'stops the run' if strategy == 'raise' else 'drops them'}"
     done.write("data.max_length", length.value, length, reason=reason)
 
 
@@ -120,13 +120,13 @@ def _conversations(done: Conversion, given: Given, forms: list[str], entries: li
     pairs = zip(entries, template_names, strict=True)
     templates = list(dict.fromkeys("alpaca" if entry.get("type") == "alpaca" else name for entry, name in pairs))
     if len(templates) > 1:
-        templates_text = one_line(", ".join(template or "the run's" for template in templates), 60)
+        templates_text = one_line(", ".join(template or "the run's template" for template in templates), 60)
         done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {templates_text}", given)
     elif forms == ["alpaca"]:
         reason = "type alpaca: the input follows the instruction directly, without a heading"
         done.write(TEMPLATE_KEY, "alpaca", given, reason=reason)
     elif templates != [""]:
-        _write_template(done, given.name, templates[0], "of the data set")
+        _write_template(done, given.name, templates[0], "set by the data set")
     elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):
         done.leave(Why.REFUSED, "the format of sharegpt depends on the axolotl version; set a chat_template", given)
     if templates != [""]:
@@ -253,12 +253,12 @@ def _pattern_of_names(value: Any) -> str:
     unless a plus follows. Raises ValueError for invalid patterns."""
     patterns = [str(name_pattern) for name_pattern in rules.listed(value)]
     if any(map(_RANGE.search, patterns)):
-        raise ValueError("single rows of a matrix cannot be trained; use a pattern without [ ] at its end")
+        raise ValueError("single rows of a matrix cannot be trained; use a pattern that does not end in [ ]")
     pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, name_pattern)})" for name_pattern in patterns)
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"it is not a regular expression: {error}") from None
+        raise ValueError(f"not a valid regular expression: {error}") from None
     return pattern
 
 
@@ -313,22 +313,22 @@ IMPORTER = Importer(
             "bnb_config_kwargs.bnb_4bit_compute_dtype": hf.FOUR_BITS["bnb_4bit_compute_dtype"],
             "bnb_config_kwargs.bnb_4bit_quant_storage": Automatic("4-bit weights are stored as bytes"),
             "merge_lora merge_method": NotNeeded("adapters are merged when they are exported"),
-            "qlora_sharded_model_loading": NotNeeded("it only changes how weights are loaded"),
+            "qlora_sharded_model_loading": NotNeeded("this key only changes how weights are loaded"),
             # schemas/training.py
             "batch_size": "training.effective_batch_size",
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
             "optimizer": hf.OPTIMIZER,
-            "optim_args": Refused("the only supported optimizer arguments are those in [training]"),
+            "optim_args": Refused("the only supported optimizer arguments are the settings in [training]"),
             "lr_scheduler": hf.SCHEDULER,
             "cosine_constant_lr_ratio lr_div_factor lr_quadratic_warmup": Refused(
                 "the only supported argument of a schedule is cosine_min_lr_ratio"
             ),
             "embedding_lr embedding_lr_scale lr_groups": Refused("all weights have one learning rate"),
             # Rows: schemas/config.py, and schemas/datasets.py above.
-            "excess_length_strategy": Automatic("see data.max_length for what happens to longer rows"),
+            "excess_length_strategy": Automatic("the note on data.max_length explains what happens to longer rows"),
             "eval_sequence_len": Off("held-out rows have the same maximum length as training rows"),
-            "min_sample_len": Refused("short rows are trained on as well"),
+            "min_sample_len": Refused("short rows cannot be left out"),
             "sample_packing": hf.PACKING,
             """sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_eff_est
             sample_packing_mp_start_method multipack_real_batches batch_flattening streaming_multipack_buffer_size
@@ -336,9 +336,9 @@ IMPORTER = Importer(
             "eval_sample_packing": Automatic("held-out rows are packed like training rows"),
             "pretrain_multipack_attn": Same((True,), "packed documents do not attend to each other here"),
             "pretraining_sample_concatenation": hf.PACKING,
-            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest in a batch, or packed"),
+            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest of a batch, or packed"),
             "curriculum_sampling": Refused("rows are shuffled in each epoch"),
-            "shuffle_merged_datasets": Only((True,), "streamed rows are shuffled here"),
+            "shuffle_merged_datasets": Only((True,), "streamed rows are always shuffled here"),
             "shuffle_before_merging_datasets": Always("rows are shuffled in each epoch"),
             "dataset_shard_num dataset_shard_idx": Refused("choose rows with data.split or data.max_rows"),
             "val_set_size": "data.eval_fraction",
@@ -350,7 +350,7 @@ IMPORTER = Importer(
             "streaming": "data.streaming",
             "datasets": NotSupported("set data.path to files or folders"),
             "hf_use_auth_token": NotNeeded("HF_TOKEN is read from the environment"),
-            "chat_template chat_template_jinja": Off("must be a name", Why.DOES_NOT_FIT),
+            "chat_template chat_template_jinja": Off("must be the name of a template", Why.DOES_NOT_FIT),
             "chat_template_kwargs": Refused("arguments of a chat template are not supported"),
             "eot_tokens": Automatic("the loss includes the stop token of a turn"),
             "default_system_message": Refused("only the system messages of the data are used"),
@@ -368,7 +368,7 @@ IMPORTER = Importer(
             "float16": To("model.dtype", values={True: "float16", False: _OFF}),
             "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "float32": To("model.dtype", values={True: "float32", False: _OFF}),
-            "tf32": To("training.tf32", values={"auto": Automatic("on if the GPU supports it")}),
+            "tf32": To("training.tf32", values={"auto": Automatic("used if the GPU supports TF32")}),
             "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("all weights of a model have one dtype"),
             "resize_token_embeddings_to_32x": Automatic("embeddings grow to a multiple of 64 rows"),
             "mean_resizing_embeddings": Automatic(MEAN_ROWS),
@@ -388,7 +388,7 @@ IMPORTER = Importer(
             "quantization": NotNeeded("only used after training"),
             "gc_steps": To("training.empty_cache_steps", values={-1: rules.OFF}),
             "gc_collect_steps": Automatic("garbage is collected when memory is low"),
-            "max_memory gpu_memory_limit": Automatic("the plan determines what fits"),
+            "max_memory gpu_memory_limit": Automatic("the plan determines what fits into memory"),
             # Several devices.
             "dp_shard_size dp_replicate_size deepcompile ddp device": Off(hf.SEVERAL_PROCESSES),
             """tensor_parallel_size context_parallel_size sequence_parallel_degree
@@ -398,14 +398,14 @@ IMPORTER = Importer(
             # What is watched and saved.
             "strict": Always("unknown settings are always an error"),
             "auto_resume_from_checkpoints": hf.RESUMED,
-            "save_first_step dynamic_checkpoint": Off("save at any time with `tui-trainer ask RUN save`"),
+            "save_first_step dynamic_checkpoint": Off("`tui-trainer ask RUN save` saves at any time"),
             "loss_watchdog_threshold": Off("a NaN or infinite loss is reported, but does not stop the run"),
             "loss_watchdog_patience": NotNeeded("only used with loss_watchdog_threshold"),
             """do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split eval_table_size
             eval_max_new_tokens lm_eval_*""": _MEASURED,
             """generate_samples num_generation_samples generation_max_new_tokens generation_temperature generation_top_p
             generation_top_k generation_prompt_ratio generation_do_sample""": Off("set logging.sample_steps instead"),
-            "use_tensorboard": Off("the run's journal is always written"),
+            "use_tensorboard": Off("metrics are always written to the run's journal"),
             "profiler_steps profiler_steps_start": Off("the journal records the time of each step"),
             """use_wandb wandb_* use_mlflow mlflow_* hf_mlflow_log_artifacts use_comet comet_* use_swanlab swanlab_*
             use_trackio trackio_* use_otel_metrics otel_*""": hf.NOT_SENT,

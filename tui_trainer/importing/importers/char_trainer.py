@@ -16,7 +16,7 @@ _DATA: Table = {
 
 
 def _start_from_recipe(done: Conversion) -> None:
-    done.write("profile", "char-lm", reason="the recipe for this trainer, which provides what the file does not set")
+    done.write("profile", "char-lm", reason="this recipe sets what the file does not set")
 
 
 IMPORTER = Importer(

@@ -79,11 +79,11 @@ def _some_layers(
     if layer_count := count.whole if count else 2:
         done.write("tuning.trainable_layers", f"{'last' if layer_count > 0 else 'first'} {abs(layer_count)}", count)
     else:
-        done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count)
+        done.leave(Why.DOES_NOT_FIT, "must be a whole number of layers, not 0", count)
     regex_hint = "to train other weights, set tuning.trainable_layers to a regular expression"
     why = Why.ALWAYS if modules and modules.value in ("all", ["all"]) else Why.REFUSED
-    done.leave(why, f"all modules of a layer are trained; {regex_hint}", modules)
-    done.leave(Why.REFUSED, f"only layers are trained; {regex_hint}", extra)
+    done.leave(why, f"a layer is always trained with all its modules; {regex_hint}", modules)
+    done.leave(Why.REFUSED, f"only the weights of layers are trained; {regex_hint}", extra)
 
 
 def _packing_of_texts(done: Conversion) -> None:
@@ -96,11 +96,11 @@ def _length(done: Conversion, length: Given) -> None:
     """Convert the row length, with a note on how LLaMA-Factory treats longer rows.
 
     Source: data/processor/pretrain.py, processor_utils.py."""
-    reason = "longer rows are truncated; LLaMA-Factory shortens each turn"
+    reason = "longer rows are truncated, but LLaMA-Factory shortens each turn"
     if done.given.get("stage") == "pt":
         packs = done.values.get("data.packing") is True
         effect = "cuts all texts into blocks" if packs else "truncates it"
-        reason = f"a longer text is split into several rows; LLaMA-Factory {effect}"
+        reason = f"a longer text is split into several rows, but LLaMA-Factory {effect}"
     done.write("data.max_length", length.value, length, reason=reason)
 
 
@@ -128,13 +128,13 @@ def write_listed(done: Conversion, given: Given, key: str, path: Path, names: li
         settings = dict(data_sets[0].settings)
         if any(data_set.settings != settings for data_set in data_sets):
             raise ValueError(
-                "the data sets differ in columns, splits or number of rows, but a run uses the same ones for all"
+                "the data sets differ in columns, splits or number of rows, so one run cannot use all of them"
             )
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), given)
         return
     if not is_training and set(settings) - {"data.split"}:
-        reason = f"evaluations use the {', '.join(settings)} of the training data; set {key} to the file itself"
+        reason = f"{', '.join(settings)} cannot differ for held-out data; set {key} to the file itself"
         done.leave(Why.NOT_SUPPORTED, reason, given)
         return
     paths = [data_set.place for data_set in data_sets]
@@ -198,8 +198,8 @@ IMPORTER = Importer(
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "{} here"),
             "split_special_tokens": Refused(
-                "for plain texts, set it in tokenizer_config.json; in chats, special tokens in a message are "
-                "always split, and those of the template never"
+                "for plain texts, set this key in tokenizer_config.json; in chats, special tokens are always split in "
+                "messages and never in the template"
             ),
             "init_special_tokens": Only(
                 ("noise_init",), f"{MEAN_ROWS}, without noise", f"{MEAN_ROWS}, not from descriptions"
@@ -247,7 +247,7 @@ IMPORTER = Importer(
             "ignore_pad_token_for_loss": Only((True,), "padding is excluded from the loss"),
             "packing": hf.PACKING,
             "neat_packing": To("data.packing", values={False: NotNeeded("set by packing")}),
-            "max_samples": To("data.max_rows", "of each source"),
+            "max_samples": To("data.max_rows", "for each data set"),
             "val_size": "data.eval_fraction",
             "eval_on_each_dataset": Off("one loss is measured over all held-out rows"),
             "streaming": "data.streaming",

@@ -29,7 +29,7 @@ def _data(done: Conversion, given: Given) -> None:
 def _answers(done: Conversion) -> None:
     """Write the task of the command sft, because the file does not name a task."""
     if done.has("model"):
-        reason = "read for the sft command; a conversation is one row here, but LLaMA-Factory makes one row per answer"
+        reason = "read as an sft config; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         done.write("task.type", "chat", reason=reason)
 
 
@@ -94,7 +94,7 @@ IMPORTER = Importer(
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
             "optim_config": Refused("optimizers with extra arguments are not supported; nearest: adamw_torch, muon"),
-            "lr_scheduler_config": Refused("LLaMA-Factory v1 has this key but no schedules; remove it"),
+            "lr_scheduler_config": Refused("LLaMA-Factory v1 has no schedules; remove this key"),
             "save_steps save_total_limit": "checkpoint.*",
             "save_ckpt_as_hf": Always("weights are saved as safetensors"),
             "resume_from_checkpoint": hf.RESUMED,

@@ -32,7 +32,7 @@ IMPORTER = Importer(
             "eval_split": "data.eval_fraction",
             "device": hf.DEVICE,
             "packing": hf.PACKING,
-            "compute_specs": Automatic("the plan adapts the settings to the GPU itself"),
+            "compute_specs": Automatic("the plan chooses the settings for the GPU"),
         },
     ),
     groups=(

@@ -10,7 +10,7 @@ _ACCUMULATION = "gradient_accumulation_steps grad_accum_steps gradient_accumulat
 
 IMPORTER = Importer(
     name="training_script",
-    title="a training script's own flat file",
+    title="the flat config of a training script",
     rank=4,
     telltale="""model_name batch_size grad_accum_steps grad_accum num_workers prefetch_factor pin_memory
     persistent_workers early_stopping lr epochs""",

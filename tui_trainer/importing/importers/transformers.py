@@ -12,7 +12,7 @@ from tui_trainer.importing.tokens_and_positions import rope_table
 
 SEVERAL_PROCESSES = "[distributed] sets how several processes train together"
 NOT_SENT = NotNeeded("nothing is uploaded unless you ask for it")
-OTHER_TOOL = NotNeeded("it only concerns the other tool")
+OTHER_TOOL = NotNeeded("this key only affects the other tool")
 RESUMED = NotNeeded("resume a run with `tui-trainer resume RUN`")
 NO_STEP_LIMIT = NotNeeded("the number of epochs sets the length of the run")
 LIGER = To("model.kernels", "used if liger-kernel is installed", values={True: "auto", False: "none"})
@@ -39,7 +39,7 @@ _STRATEGIES = {
     "fsdp": {"full_shard", "shard_grad_op", "auto_wrap", "true"},
     "ddp": {"no_shard", "false"},
 }
-LAYER_BY_LAYER = "split layer by layer"
+LAYER_BY_LAYER = "the model is split layer by layer"
 _ON_THE_HOST = "weights, gradients and optimizer state stay in host memory"
 # Names in files of transformers, accelerate and axolotl.
 OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
@@ -59,7 +59,7 @@ def _blocks(done: Conversion, length: Given) -> None:
     """Convert `block_size`, the length of the rows into which the script `run_clm` packs texts."""
     done.write("data.max_length", length.value, length)
     if not done.has("packing"):
-        done.write("data.packing", True, reason="texts are packed one after another into rows of block_size")
+        done.write("data.packing", True, reason="texts are packed one after another into rows of block_size tokens")
 
 
 def splits(given: Any) -> tuple[str, bool]:
@@ -79,7 +79,7 @@ def _strategy(given: Any) -> str:
 def _offload_of_accumulation(given: Any) -> bool:
     if isinstance(given, dict) and set(given) == {"use_cpu_offload"} and isinstance(given["use_cpu_offload"], bool):
         return given["use_cpu_offload"]
-    raise ValueError("the only supported argument of accumulation is use_cpu_offload")
+    raise ValueError("the only supported key of gradient_accumulation_kwargs is use_cpu_offload")
 
 
 def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
@@ -104,7 +104,7 @@ MODEL: rules.Table = {
     "use_cache": Same((False,), "the key-value cache is off in training", "the key-value cache has no use in training"),
     "device_map": DEVICE,
     "use_fast_tokenizer": Always("fast tokenizers are used if available"),
-    "ignore_mismatched_sizes": Automatic("a new head is created for other labels"),
+    "ignore_mismatched_sizes": Automatic("a new head is created if the labels differ"),
     "cache_dir": NotNeeded("set the cache folder with HF_HOME"),
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
@@ -151,7 +151,7 @@ SCRIPT_DATA: rules.Table = {
     "keep_linebreaks": Only((True,), "line breaks are kept", "{} here"),
     "test_file max_predict_samples": NotNeeded("evaluate on other data with `tui-trainer evaluate RUN`"),
     "task_name": Refused("for GLUE, set data.path = hub:nyu-mll/glue and data.name to the name of the task"),
-    "val_max_target_length num_beams": NotSupported("evaluations generate answers without this setting"),
+    "val_max_target_length num_beams": NotSupported("answers in evaluations are generated without this setting"),
     "ignore_pad_token_for_loss": Only((True,), "padding is excluded from the loss"),
     "label_all_tokens": Only((False,), "only the first token of a word is labelled"),
     "resize_position_embeddings lang": Refused("the architecture of the model cannot be changed"),
@@ -180,9 +180,9 @@ ARGUMENTS: rules.Table = {
     "unfreeze_last_n_layers": To("tuning.trainable_layers", values={0: rules.OFF}, convert=_last_layers),
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
-    "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),
+    "lr_scheduler_kwargs": Refused("only the schedules cosine_with_min_lr and warmup_stable_decay take arguments"),
     "optim": OPTIMIZER,
-    "optim_args": Refused("the only supported optimizer arguments are those in [training]"),
+    "optim_args": Refused("the only supported optimizer arguments are the settings in [training]"),
     "optim_target_modules": Refused("one optimizer updates all trainable weights"),
     "data_seed": Automatic("training.seed also sets the order of the rows"),
     "full_determinism": "training.deterministic",
@@ -228,13 +228,13 @@ ARGUMENTS: rules.Table = {
         "if the task generates text, each evaluation generates evaluation.generate_rows answers"
     ),
     "generation_max_length generation_num_beams generation_config": NotSupported(
-        "evaluations generate answers without this setting"
+        "answers in evaluations are generated without this setting"
     ),
     "do_train": NotNeeded("the command decides whether to train"),
     "do_eval": NotNeeded("held-out rows are always evaluated"),
     "do_predict": Off("try a model with `tui-trainer generate RUN`"),
     # Saving and logging.
-    "output_dir": To("output.runs_dir", "each run has its own folder inside"),
+    "output_dir": To("output.runs_dir", "each run has its own folder in this folder"),
     "run_name": "output.name",
     "overwrite_output_dir": NotNeeded("each run has its own folder"),
     "resume_from_checkpoint": RESUMED,

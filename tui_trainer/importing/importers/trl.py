@@ -115,8 +115,8 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
         done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread_keys), 60)}", *source_keys)
         return
     if len(configurations) != 1 or has_several_shares or any(part != first_parts for part in parts_by_name.values()):
-        why = "a run has one configuration and the same splits for all data sets, but this list has several"
-        done.leave(Why.REFUSED, f"{why}; nearest: one file with all rows as data.path", *source_keys)
+        why = "a run has one configuration and the same splits for all data sets, but the listed data sets differ"
+        done.leave(Why.REFUSED, f"{why}; set data.path to one file with all rows", *source_keys)
         return
     done.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts_by_name], *source_keys)
     weights = [share for weights in shares_by_name.values() for share in weights]
@@ -221,12 +221,12 @@ IMPORTER = Importer(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
             "max_length max_seq_length": To(
-                "data.max_length", "TRL truncates longer rows; a longer text is split into several rows here"
+                "data.max_length", "TRL truncates longer rows, but here a longer text is split into several rows"
             ),
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed like training rows"),
             "packing_strategy": Only(
-                ("bfd", "ffd"), _BEST_FIT, "{} here, and a longer conversation is truncated"
+                ("bfd", "ffd"), _BEST_FIT, "{} here, and conversations longer than a row are truncated"
             ),
             "num_of_sequences": Automatic(_BEST_FIT),
             "padding_free": Automatic("packed rows have no padding"),
@@ -250,7 +250,7 @@ IMPORTER = Importer(
             "test_split_size": "data.eval_fraction",
             "chat_template_path": To("task.chat_template", convert=_template_file),
             "eos_token": Only(("<EOS_TOKEN>",), "texts end with the tokenizer's own end token", "{} here"),
-            "pad_token": Off("padding is excluded from the loss, so its token does not matter"),
+            "pad_token": Off("padding is excluded from the loss, so the pad token does not matter"),
             "model_init_kwargs.revision": "model.revision",
             "chars_per_token": Automatic("tokens are counted, not estimated from characters"),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves memory"),

@@ -66,7 +66,7 @@ def _tower_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Ite
     for tower, count in shape.towers.items():
         tower_headers = {name: facts for name, facts in headers.items() if is_of_tower(name, {tower: 0})}
         if (stored_count := stored_parameters(tower_headers, tied=False)) < count:
-            yield f"the weights have {stored_count:,} parameters of {tower}, but config.json specifies {count:,}"
+            yield f"the weights have {stored_count:,} parameters in module {tower}, but config.json specifies {count:,}"
 
 
 def embedding_rows(shape: ModelShape, headers: Mapping[str, TensorFacts] | None) -> int:

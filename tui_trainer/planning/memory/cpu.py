@@ -73,7 +73,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.before_training(step_bytes),
         *model.first_adapters(),
         *_kernels(model, batch),
-        MemoryPart("libraries", LIBRARY_BYTES, "code of libraries, loaded at first use, whatever the model"),
+        MemoryPart("libraries", LIBRARY_BYTES, "code of libraries, loaded at first use for any model"),
     )
 
 
@@ -85,14 +85,14 @@ def _gradients(model: ModelMemory, accumulation: int, activation_bytes: int) -> 
     """
     if model.has_masters:
         copy_bytes = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activation_bytes)
-        formula = "2 bytes x trained parameters, and fp32 copies of them where activations leave no room"
+        formula = "2 bytes x trained parameters, and fp32 copies that exceed the memory of activations"
         if accumulation > 1:
-            formula = "6 bytes x trained parameters: 4 for the sum in fp32, 2 for the next gradients"
+            formula = "6 bytes x trained parameters: 4 for gradients summed in fp32, 2 for new gradients"
         return MemoryPart("gradients", model.gradient_bytes + copy_bytes, formula)
     sets = 2 if accumulation > 1 else 1
     is_tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
     tied_copy = FLOAT * model.shape.vocabulary * model.shape.hidden_size if is_tied else 0
-    formula = f"{FLOAT * sets} bytes x trained parameters" + (" (the sum, and the next gradients)" if sets > 1 else "")
+    formula = f"{FLOAT * sets} bytes x trained parameters" + (" (summed and new gradients)" if sets > 1 else "")
     if tied_copy:
         formula += ", counting a tied embedding twice: as head and as embedding"
     return MemoryPart("gradients", sets * model.gradient_bytes + tied_copy, formula)
@@ -114,7 +114,7 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
         return _plain_temporaries(model, batch)
     is_encoder = model.shape.head != CAUSAL
     results_factor = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
-    formula = f"{results_factor} x the results of one layer, which is computed twice"
+    formula = f"{results_factor} x the results of one layer, which are computed twice"
     size = int(results_factor * batch.tokens * model.counted.largest_made)
     # In a model with few layers that would exceed the memory of all layers without checkpointing.
     input_bytes = model.shape.layers * batch.tokens * model.layer_input

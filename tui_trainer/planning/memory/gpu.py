@@ -93,7 +93,7 @@ def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ..
 
 
 def _casts(model: ModelMemory) -> MemoryPart:
-    formula = "2 bytes x trained weights: their 16-bit copies, from the forward to the backward pass"
+    formula = "2 bytes x trained weights, for copies that exist from the forward to the backward pass"
     return MemoryPart("16-bit copies", model.cast_bytes, formula)
 
 
@@ -131,10 +131,10 @@ def _gradients(model: ModelMemory, *, with_sum: bool, with_new: bool) -> MemoryP
     size_bytes = with_sum * model.sum_bytes + with_new * model.gradient_bytes
     formula = f"{size_bytes // max(model.trained, 1)} bytes x trained parameters"
     if with_sum and with_new and model.has_masters:
-        formula += " (the sum in fp32, and the next gradients)"
+        formula += " (gradients summed in fp32, and new gradients)"
     elif with_sum and with_new:
         size_bytes = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
-        formula = "4 bytes x trained parameters (the sum), and the largest of the next gradients"
+        formula = "4 bytes x trained parameters (summed gradients), and the largest new gradient"
     return MemoryPart("gradients", size_bytes, formula)
 
 

@@ -58,7 +58,7 @@ def host_memory_problems(needed_bytes: Planned[int] | None, hardware: Hardware) 
         return []
     message = f"the run needs about {format_bytes(needed_bytes.value)} of host memory in addition to GPU memory, "
     message += f"but the machine has {format_bytes(total_bytes)}"
-    return [Problem(message=message, hint="raise the limit of the container or job, or use a machine with more memory")]
+    return [Problem(message=message, hint="raise the memory limit of the container or job, or use a larger machine")]
 
 
 def _parts(
@@ -99,7 +99,7 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     reading_bytes = _READERS * FLOAT * largest_parameter(shape)
     if (adapter_bytes := FLOAT * setup.merged_parameters) > reading_bytes:
         return MemoryPart("loading", adapter_bytes, "the update by the merged adapter, before it is copied to the GPU")
-    return MemoryPart("loading", reading_bytes, f"{_READERS} tensors at a time, each as large as the largest in fp32")
+    return MemoryPart("loading", reading_bytes, f"{_READERS} x the largest tensor in fp32, read in parallel")
 
 
 def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:

@@ -123,7 +123,7 @@ class AdapterMemory:
         if not self.setup.use_dora:
             return ()
         numbers = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
-        formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
+        formula = "4 bytes x (3 x the largest adapted matrix + an identity matrix), for DoRA's norms"
         return (MemoryPart("DoRA norms", FLOAT * numbers, formula),)
 
     def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
@@ -141,7 +141,7 @@ class AdapterMemory:
 
     def first_adapters(self) -> Iterator[MemoryPart]:
         if size_bytes := begun_bytes(self.setup):
-            yield MemoryPart("first adapters", size_bytes, "4 bytes x adapters: their initial values")
+            yield MemoryPart("first adapters", size_bytes, "4 bytes x initial values of adapters")
 
     def _decomposition_bytes(self, linear: Linear) -> int:
         """Return the bytes of one matrix's singular value decomposition: a copy of the weight, and in fp32 the matrix,
@@ -203,7 +203,7 @@ class Static(AdapterMemory):
             return MemoryPart("weights", own_bytes, f"{self.weight_size} bytes x parameters")
         # Modules that train in full beside adapters have a 16-bit copy as well, which matmuls use.
         saved_bytes = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
-        formula = f"{self.weight_size} bytes x frozen parameters, 4 bytes x trained ones"
+        formula = f"{self.weight_size} bytes x frozen parameters, 4 bytes x trained parameters"
         if four_bits := self.setup.four_bits:
             packed_weights = sum(linear.matrix_parameters for linear in quantised_linears(self.shape, four_bits))
             own_bytes += int(packed_weights * (four_bits.bits_per_weight / 8 - self.weight_size))

@@ -40,7 +40,7 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
     first_bytes = size * (2 * end_numbers + layer_numbers)
     if static.setup.cpu_offload:
         first_bytes += static.weight_size * end_numbers // static.setup.shards
-    result.append((*gradient_parts, _gathered(first_bytes, "two unsharded copies of embedding and head, and a layer")))
+    result.append((*gradient_parts, _gathered(first_bytes, "two copies of embedding and head, and one of a layer")))
     if trains_all:
         result.append(
             (*gradient_parts, _gathered((size + FLOAT) * end_numbers, "gradients of embedding and head, and their sum"))

@@ -21,7 +21,7 @@ def zero_lasting(static: Static) -> Moment:
     own = static.shape.parameters * static.weight_size + (FLOAT * trained_count if setup.has_adapter else 0)
     copy_bytes = 0 if setup.cpu_offload else -(-FLOAT * trained_count // setup.shards)
     shard_clause = " of the process's shard" if setup.zero_stage == 2 else ""
-    formula = f"{static.weight_size} bytes x parameters, and a 4-byte copy{shard_clause}"
+    formula = f"{static.weight_size} bytes x parameters, and an fp32 copy{shard_clause}"
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
         head_bytes = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
@@ -38,13 +38,13 @@ def zero_moment(static: Static, moment: Moment) -> Moment:
     # A gradient larger than the bucket is summed by itself.
     largest_numbers = min(static.trained, largest_parameter(static.shape))
     new_bytes = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest_numbers)
-    formula = f"2 x the sum of gradients / {setup.shards}, a bucket, and the largest gradient"
+    formula = f"2 x the summed gradients / {setup.shards}, a bucket, and the largest gradient"
     parts = (*other_parts, MemoryPart("gradients", sum_bytes + new_bytes, formula))
     if setup.zero_stage == 2:
         return parts
     embedding_numbers, layer_numbers = static.shape.vocabulary * static.shape.hidden_size, static.layer_numbers
     gathered_bytes = static.weight_size * (layer_numbers + max(layer_numbers, embedding_numbers))
-    return (*parts, MemoryPart("gathered", gathered_bytes, "two layers, or the embedding and a layer"))
+    return (*parts, MemoryPart("gathered", gathered_bytes, "copies of two layers, or of the embedding and a layer"))
 
 
 def zero_on_host(static: Static) -> MemoryPart:

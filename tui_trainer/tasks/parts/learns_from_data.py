@@ -35,14 +35,14 @@ from tui_trainer.tasks.parts.starts_from_model import (
     tokenizer_identity,
 )
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB
+from tui_trainer.units import MIB, quantity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
 _LARGE_BYTES = 64 * MIB  # larger data is not prepared just to report what is wrong with it
 _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in seconds; of larger data only the first rows are counted
-_UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparing the data counts all of them"
+_UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparing the data counts these characters"
 # Settings in every key of prepared data, and the defaults of two that were removed. A key contains a newer setting only
 # if it is not at its default, so that earlier runs still find their prepared rows.
 _TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
@@ -258,7 +258,7 @@ class LearnsFromData:
         if config.data.max_chars and self.rows == "examples":
             message, hint = (
                 "does not apply to tables, which are read row by row",
-                "set it to 0; data.max_rows limits the rows",
+                "set it to 0, and limit the rows with data.max_rows",
             )
             problems.append(Problem(message=message, key="data.max_chars", hint=hint))
         return problems
@@ -307,7 +307,7 @@ class TableReader(Reader):
         count_special_tokens = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
         frame_tokens = count_special_tokens(pair=pair)
         if self.max_length <= frame_tokens:
-            message = f"is {self.max_length}, but {frame_tokens} special tokens are added around {content}"
+            message = f"is {self.max_length}, but {quantity(frame_tokens, 'special token')} must fit around {content}"
             hint = f"set it to {max(frame_tokens + 1, 128)}"
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
@@ -316,7 +316,7 @@ class TableReader(Reader):
         if unknown_name := next((name for name in names if name not in trained), None):
             near_names = get_close_matches(unknown_name, trained, n=1)
             suggestion = f"did you mean '{one_line(near_names[0], 40)}'? " if near_names else ""
-            message = f"the {kind} '{one_line(unknown_name, 40)}' is unknown: no training row has it"
+            message = f"no training row has the {kind} '{one_line(unknown_name, 40)}'"
             raise DataError(message, where=where, hint=f"{suggestion}{hint}")
 
     def learn(self, texts: Iterator[str], path: Path) -> None:

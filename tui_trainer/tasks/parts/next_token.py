@@ -12,6 +12,7 @@ from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.models.token_ids import strip_spelled_marks, token_ids
 from tui_trainer.models.writing import Sampling, generate_texts, most_tokens, pad_token_id, sample_continuation
 from tui_trainer.tasks.contract import InputRow, Objective
+from tui_trainer.tasks.parts.free_answers import Prompt, answer_prompts, free_answer_scores
 from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:
@@ -57,6 +58,19 @@ class LearnsNextToken(Task):
         prompt_ids = row.tokens[: min(_PROMPT_TOKENS, max_length)].tolist()
         new_tokens = max(1, min(new_tokens, max_length - len(prompt_ids)))
         return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+
+    def answer_scores(
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
+    ) -> Mapping[str, float]:
+        prompts = [prompt for row in rows if (prompt := self.prompt_of(config, model, tokenizer, row))]
+        answers = answer_prompts(model, tokenizer, prompts, new_tokens=self.answer_tokens(config))
+        return free_answer_scores(answers, prompts)
+
+    def prompt_of(self, config: Config, model: Any, tokenizer: Tokenizer, row: TokenRow) -> Prompt | None:
+        """Return the beginning of a document as a prompt, or None if it is too short to be continued."""
+        ids = row.tokens.tolist()
+        count = min(_PROMPT_TOKENS, len(ids) // 2)
+        return Prompt.of(model, ids[:count], ids[count:]) if count else None
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling

@@ -194,7 +194,7 @@ class StartsFromModel:
         model, scratch = config.model, config.is_from_scratch
         if scratch and config.tuning.method != "full":
             hint = 'set it to "full", or model.init to "pretrained"'
-            message = "random weights cannot be frozen: all of them must be trainable"
+            message = "a model with random weights must be trained in full"
             return [Problem(message=message, key="tuning.method", hint=hint)]
         if scratch and (problems := scratch_change_problems(config)):
             return problems
@@ -324,7 +324,7 @@ class StartsFromModel:
             clauses.append(f"{rope.rope_type} positions for {scaled_limit:,} tokens instead of {stored_limit:,}")
         if ignored_settings := self.shaping_settings(config):
             settings_text = f"the model's own generation settings {settings_words(ignored_settings)}"
-            clauses.append(f"{settings_text} are ignored: they were made for other data")
+            clauses.append(f"{settings_text} are ignored, because they were chosen for other data")
         return "".join(f"; {clause}" for clause in clauses if clause)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
@@ -383,7 +383,7 @@ def scratch_change_problems(config: Config) -> list[Problem]:
     problems = rope_problems({}, config, CAUSAL)
     if config.model.add_tokens.strip():
         unit = "characters" if config.task.type == "char_lm" else "tokens"
-        message = f"the {unit} of a model from scratch come from its data: no others can be added"
+        message = f"the {unit} of a model from scratch come from its data, so no others can be added"
         problems.append(Problem(message=message, key=TOKENS, hint="remove it"))
     return problems
 
@@ -404,7 +404,7 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
         language_ids += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in language_ids:
             message = "the tokenizer has no token for the src_lang or tgt_lang of tokenizer_config.json"
-            raise bad_model(message, "set both to special tokens of the tokenizer", str(folder))
+            raise bad_model(message, "set src_lang and tgt_lang to special tokens of the tokenizer", str(folder))
     return tokenizer
 
 

@@ -21,6 +21,7 @@ from tui_trainer.data.batching.collate import (
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
+from tui_trainer.tasks.parts.free_answers import ANSWER_TOKENS
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, find_model_facts
 
@@ -57,8 +58,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Unit of the loss, for example "nats/token"; empty if a row has one label or a number."""
     labels_rows: bool = False
     """Whether models of the task predict labels or numbers rather than texts."""
-    answers_in_evaluations: bool = False
-    """Whether an evaluation lets the model answer some rows, for `answer_scores`."""
+    usual_answer_rows: int = 0
+    """Usual number of held-out rows that the model answers in an evaluation, for `answer_scores`; 0: it never does."""
     holds_conversations: bool = False
     """Whether a user tries a trained model in a conversation, with its chat template."""
     unsloth: bool = False
@@ -136,6 +137,15 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return logits of labelled positions or whole rows, float32 [N, C], to compare with an exported model."""
         logits: Tensor = model(**batch.inputs).logits.float()
         return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
+
+    def answer_rows(self, config: Config) -> int:
+        """Return the number of held-out rows that the model answers in an evaluation."""
+        rows = config.evaluation.generate_rows
+        return self.usual_answer_rows if rows == "auto" else rows if self.usual_answer_rows else 0
+
+    def answer_tokens(self, config: Config) -> int:
+        """Return the maximum number of new tokens of such an answer."""
+        return min(ANSWER_TOKENS, config.data.max_length)
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]

@@ -118,7 +118,7 @@ class ChecklistPage(ListPage):
             if status != "error" or status_counts[status]:
                 role: Role = _ROLES[status] if status_counts[status] else "dim"
                 line += [(f" {status_counts[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
-        note = "open only  " if self._open_only else ""
+        note = "only open checks  " if self._open_only else ""
         if not self._findings:
             note = "checking ... "
             if bench.document is not None and bench.document.loaded is None:
@@ -217,7 +217,7 @@ class ChecklistPage(ListPage):
         if all(reasons):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
-            return f"already measuring: {self.bench.app.key_of('checklist.cancel')} stops it"
+            return f"already measuring: {self.bench.app.key_of('checklist.cancel')} stops the measurement"
         if other_process := self.bench.measurement_beside(self.bench.measuring):
             return f"{other_process.what} is still running: only one measurement at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
@@ -245,7 +245,7 @@ class ChecklistPage(ListPage):
         if (document := self.bench.document) is None or document.loaded is None:
             return
         loaded_config, revision = document.loaded, document.revision
-        self.bench.tell("finding the fixes that go together ...", "dim")
+        self.bench.tell("finding fixes that can be combined ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
             from tui_trainer.advice.checklist import apply_fixes
@@ -260,7 +260,7 @@ class ChecklistPage(ListPage):
         bench, document = self.bench, self.bench.document
         bench.notice = None
         if document is None or document.revision != revision:
-            bench.tell("nothing applied: the settings have changed in the meantime", "warn")
+            bench.tell("no fix was applied, because the settings changed meanwhile: try again", "warn")
         elif not patch:
             bench.tell("there are no fixes to apply", "warn")
         elif not bench.app.takes_text:

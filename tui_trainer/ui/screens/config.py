@@ -314,12 +314,12 @@ class ConfigPage(ListPage):
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
         subject = "only settings that" if self.model.only_changed else "also settings that do not"
-        self.bench.tell(f"{subject} differ from the recipe")
+        self.bench.tell(f"showing {subject} differ from the recipe")
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
-        message = "the usual settings for this task and method, and all changed settings"
-        self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else message)
+        message = "showing the usual settings for this task and method, and all changed settings"
+        self.bench.tell("showing all settings, also settings that are not used" if self.model.show_all else message)
 
     def action_next_problem(self) -> None:
         key, message = self.model.next_problem(self.key)

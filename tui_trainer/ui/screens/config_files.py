@@ -68,7 +68,7 @@ def _write(
 
     def reload() -> None:
         document.reload()
-        bench.note_change("reloaded; your unsaved edits are kept")
+        bench.note_change("reloaded the config file; your unsaved edits are kept")
 
     def finish_write(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
         failure = "" if isinstance(result, tuple | OverwriteError) else str(result.problems[0])
@@ -116,7 +116,7 @@ class OwnEditor:
             self._refuse(text, error.problems)
         else:
             self._unfinished = ""
-            bench.note_change(f"applied from the editor; {bench.app.key_of('config.undo')} to undo")
+            bench.note_change(f"applied the edited settings; {bench.app.key_of('config.undo')} to undo")
 
     def _refuse(self, text: str, problems: Sequence[Problem]) -> None:
         self._unfinished = marked_text(text, problems)
@@ -130,7 +130,7 @@ class OwnEditor:
 
     def _discard(self) -> None:
         self._unfinished = ""
-        self._bench.tell("discarded; the settings are unchanged")
+        self._bench.tell("discarded the edited text; the settings are unchanged")
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
@@ -182,12 +182,12 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
     def discard() -> None:
         bench.old_edits = {}
         bench.config_changed()
-        bench.tell("discarded")
+        bench.tell("discarded the unsaved edits")
 
     edit_count, saved_at = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
     subject = f"{edit_count} edits from {saved_at} UTC were" if edit_count > 1 else f"An edit from {saved_at} UTC was"
     rows: list[Row] = [f"{subject} not saved.", ("Recovered from your last session.", "dim")]
     rows += paragraph(f"Changes to {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
-        rows.append(("The config file has changed since: review the edits before you save.", "warn"))
+        rows.append(("The config file has changed since these edits: review them before you save.", "warn"))
     bench.app.ask("Unsaved edits", rows, [("r", "restore", restore), ("d", "discard", discard)])

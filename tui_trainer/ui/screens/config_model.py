@@ -21,7 +21,7 @@ from tui_trainer.ui.search import IN_TEXT, match
 from tui_trainer.ui.widgets.settings_table import ListRow
 from tui_trainer.units import quantity
 
-_EDIT_IT = "press Enter to edit it"
+_EDIT_IT = "press Enter to edit this setting"
 
 
 @cache
@@ -234,7 +234,7 @@ class ConfigModel:
         new_value = editing.bump(setting, old_value, direction)
         if new_value == old_value:
             is_number = {int, float} & set(setting.kinds)
-            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if is_number else _EDIT_IT
+            return f"{setting.name} cannot be {'higher' if direction > 0 else 'lower'}" if is_number else _EDIT_IT
         problem = self.document.set(key, new_value)
         return str(problem) if problem else ""
 

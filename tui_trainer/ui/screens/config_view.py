@@ -162,7 +162,7 @@ def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Lin
     free_bytes = total_bytes - sum(size_bytes for _, size_bytes in segments)
     free_line: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(free_bytes)} free", "text")]
     if free_bytes < 0:
-        free_line = [(f"{glyphs.bad} {format_bytes(-free_bytes)} over the limit", "bad")]
+        free_line = [(f"{glyphs.bad} {format_bytes(-free_bytes)} more than there is", "bad")]
     line: Line = [(" " * LABEL_CELLS, "dim")]
     room_cells = width - LABEL_CELLS - width_of(free_line)
     for kind, size_bytes in segments:

@@ -43,7 +43,7 @@ _PROCESSES_EVERY_SECONDS, _SHARE_OF_A_CORE = 10.0, 0.002
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
 _EXAMPLE = "trains an example here in about a minute; needs no network and no GPU"
 _WELCOME = {
-    "app.new": "trains on your own data and model: choose them, see the plan, start",
+    "app.new": "trains a model of your choice on your own data; you see the plan first",
     "app.help": "shows the keys and the guides",
 }
 
@@ -138,7 +138,7 @@ class Machine:
             else:
                 gauge = gauges.get(gpu.index, Gpu(index=gpu.index, memory_bytes=gpu.memory_bytes))
                 lines.append([*line, *_columns(gauge, self.glyphs, room_cells)])
-        return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
+        return self.titled(f"{quantity(len(gpus), 'GPU')}: load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
         """Return the facts of the GPU that a run would use, without those that have their own section (if `wide`)."""

@@ -172,7 +172,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         lines = paragraph(one_line(recipe.summary), width)
         source_lines = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
         if reason := self.misfit(recipe.name):
-            lines += paragraph(one_line(f"Does not fit: {reason}."), width, "warn")
+            lines += paragraph(one_line(f"This recipe does not fit: {reason}."), width, "warn")
         if self._preview is None:
             return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {self._error}"), width, "bad")]
         changes, kept_changes = self._preview.changes, self._preview.stays

@@ -40,7 +40,7 @@ from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, quantity
 
 T = TypeVar("T")
 WIDE: Final = 120
@@ -63,7 +63,7 @@ def refusal(action: str, run: RunOverview, stop_key: str) -> str:
     if action in ("resume", "rename", "delete") and run.alive:
         return f"{run.name} is running; {stop_key} stops it"
     if action == "resume" and run.status == "finished" and run.has_model:
-        return f"{run.name} is finished"
+        return f"{run.name} is finished: there is nothing to resume"
     if action == "more" and (not run.is_run or run.alive):
         return f"{run.name} {'is running' if run.alive else f'is {run.status}'}"
     if action == "export" and run.status != "finished":
@@ -430,14 +430,14 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_delete(self) -> None:
         bench, runs = self.bench, self.model.marked_runs or [self._chosen]
-        running_note = f"is running: not deleted; {bench.app.key_of('runs.stop')} stops it"
+        running_note = f"is running, so it is kept; {bench.app.key_of('runs.stop')} stops it"
         refusals = [f"{run.name} {running_note}" for run in runs if run.alive]
-        refusals += [f"{run.name} is being exported: not deleted" for run in runs if bench.exports.is_of(run.path)]
+        refusals += [f"{run.name} is being exported, so it is kept" for run in runs if bench.exports.is_of(run.path)]
         runs = [run for run in runs if not run.alive and not bench.exports.is_of(run.path)]
         if not runs:
             bench.tell("; ".join(refusals), "warn")
             return
-        bench.tell("checking how much space this frees ...", "dim")
+        bench.tell("checking how much space the deletion frees ...", "dim")
         work = partial(_tried_all, delete_and_rename.bytes_to_free, [run.path for run in runs])
         bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refusals))
 
@@ -455,12 +455,12 @@ class RunsPage(FilteredPage, ListPage):
         total_text, are_many = format_bytes(sum(size for size in sizes if not isinstance(size, str))), len(runs) > 1
         rows: list[Row] = [f"Frees {total_text}: journals, checkpoints, models and exports."]
         if all(run.status == "gone" for run in runs):
-            rows = ["Only removed from the list: the folder is gone."]
+            rows = ["Only the list of runs changes, because nothing is left on the disk."]
         rows += [(one_line(str(run.path)), "dim") for run in runs[:_NAMES_SHOWN]]
         rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
         shown_paths = {run.path for run in self.model.shown}
         if hidden_count := sum(run.path not in shown_paths for run in runs):
-            rows.append((f"{hidden_count} of them {'is' if hidden_count == 1 else 'are'} hidden by the filter", "warn"))
+            rows.append((f"{quantity(hidden_count, 'run')} hidden by the filter will be deleted too", "warn"))
         rows += [(one_line(reason), "warn") for reason in refused]
         heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
         answer = f"delete {len(runs)}" if are_many else "delete"

@@ -102,7 +102,7 @@ _FIELDS: Final[dict[str, Callable[[RunOverview], str]]] = {
 _EXPLANATIONS: Final = {
     "half deleted": "The deletion of this run was interrupted: delete the run again to remove the rest.",
     "no run folder": "This folder was not created by a run and is kept.",
-    "unreadable": "The journal of this run cannot be read, or is a link.",
+    "unreadable": "This run cannot be shown, because its journal is unreadable or a symbolic link.",
     "gone": "The folder of this run is gone: delete the run to remove it from the list.",
 }
 # No terminal has more rows beside the list.
@@ -271,7 +271,7 @@ def summary(model: RunsModel) -> str:
         return "reading ..."
     gone_count = sum(run.status == "gone" for run in model.found)
     return ", ".join(filter(None, (
-        f"{len(model.found) - gone_count} here",
+        quantity(len(model.found) - gone_count, "run"),
         f"{len(model.shown)} matching {one_line(model.words, 30)!r}" if model.words else "",
         f"sorted by {model.order}{', reversed' * model.is_reversed}" if model.order else "",
         f"{gone_count} gone" if gone_count else "",

@@ -133,7 +133,7 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     "pause": (lambda run: run.takes_requests or
               (not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))), _ENDED),
     "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
-               "only an active run of this program that is not paused can be detached"),
+               "only an active, unpaused run of this program can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
     "more": (lambda run: not run.alive, "the run is still active"),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
@@ -299,7 +299,7 @@ class TrainPage(FilteredPage):
     def _offer(self) -> list[str]:
         bench = self.bench
         if bench.start_wanted:
-            return ["another key cancels the start; Config keeps the settings"]
+            return ["any other key cancels the start; Config keeps the settings"]
         if bench.plan is None or bench.is_planning:
             key = bench.app.key_of("app.go_config")
             return ["planning ..." if bench.is_planning else f"the config has a problem: press {key} to see it"]

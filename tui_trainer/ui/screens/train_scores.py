@@ -137,7 +137,7 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
             lines[-1].append((f"{cell:>{cell_width}}", role))
     omitted_counts = [(len(titles) - column_count, "column"), (len(names) - row_count, "row")]
     omitted_text = " and ".join(quantity(count, noun) for count, noun in omitted_counts if count)
-    return [*lines, [(f"not shown, too little room: {omitted_text}", "dim")]] if omitted_text else lines
+    return [*lines, [(f"too little room for {omitted_text}", "dim")]] if omitted_text else lines
 
 
 def _cells(done: EvalDone, is_square: bool) -> list[list[str]]:

@@ -70,7 +70,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return _result(scene, width)
     lines: list[Line] = []
     if failure is not None:
-        message = in_keys(failure.message).strip() or "failed without a message"
+        message = in_keys(failure.message).strip() or "the run failed without an error message"
         lines = scene.wrapped(message, width, most=4, role="bad")
         if path := failure.log_path:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
@@ -82,7 +82,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return scene.wrapped(f"{gone_text}. The process was killed, or the machine went down.", width, role="bad")
     else:
         return []
-    resume_point = "from the beginning: no checkpoint was written"
+    resume_point = "from the beginning, because no checkpoint was written"
     if state.checkpoints:
         resume_point = f"from step {state.checkpoints[-1].step:,}, exactly as if it had never stopped"
     lines += scene.labelled("resume", f"press {scene.key_of('train.pause')}", width, _STORY_LABEL, "key")

@@ -289,7 +289,7 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
     if scene.frozen:
         return "events", f"frozen: {scene.key_of('train.freeze')} unfreezes"
     if not state.checkpoints:
-        return "events", "not saved yet"
+        return "events", "no checkpoint yet"
     age_steps = max(state.step - state.checkpoints[-1].step, 0)
     age_note = f", {quantity(age_steps, 'step'):>10} ago" if age_steps else ""
     return "events", f"saved at step {state.checkpoints[-1].step}{age_note}"
