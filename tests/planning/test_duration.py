@@ -77,7 +77,8 @@ def test_a_small_model_on_a_card_takes_as_long_as_starting_its_operations():
 def test_a_short_run_is_planned_to_the_second_only_where_its_steps_were_measured():
     for seconds, is_measured, words in (
         (0.2, False, "under a minute"), (59.0, False, "under a minute"), (75.0, False, "about 1 min 15 s"),
-        (59.0, True, "about 59.0 s"), (None, False, "time unknown"),
+        (75.0, True, "about 1 min 15 s"), (59.0, True, "about 59.0 s after loading"), (9.0, True, "under a minute"),
+        (None, False, "time unknown"),
     ):  # fmt: skip
         assert planned_time_words(seconds, is_measured=is_measured) == words
 

@@ -154,8 +154,9 @@ def test_time_before_the_first_step_is_shown_apart():
 
 def test_a_plan_reports_cores_that_others_use():
     assert busy_words(None, 2, 2) == busy_words(0.4, 2, 2) == ""
-    assert busy_words(2.0, 2, 2).endswith("(load 2.0); expect about 2 times longer while they run")
     assert "enough cores remain for this run" in busy_words(4.0, 16, 8)
+    assert busy_words(4.0, 16, 8, 4.0).endswith("the measured steps include this")
+    assert busy_words(0.0, 16, 8, 4.0) == ""
 
 
 @pytest.mark.full

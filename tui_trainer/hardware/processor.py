@@ -71,15 +71,14 @@ _MINUTE_SECONDS = 60.0
 _LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 
 
-def load_of_others(own_tasks: float | None = None) -> float | None:
+def load_of_others() -> float | None:
     """Return the mean number of runnable tasks of other processes in the last minute; None if not reported.
 
-    The mean still includes a run that has just ended, so it is limited to the present number of tasks. There is no
-    limit if the caller gives `own_tasks`, the part of this process in the mean."""
+    The mean still includes a run that has just ended, so it is limited to the present number of tasks."""
     if not hasattr(os, "getloadavg"):
         return None
-    mean_tasks = max(os.getloadavg()[0] - (own_load() if own_tasks is None else own_tasks), 0.0)
-    return min(mean_tasks, others_running()) if own_tasks is None and mean_tasks > _LITTLE_LOAD else mean_tasks
+    mean_tasks = max(os.getloadavg()[0] - own_load(), 0.0)
+    return min(mean_tasks, others_running()) if mean_tasks > _LITTLE_LOAD else mean_tasks
 
 
 def others_running(proc: Path = Path("/proc")) -> float:
@@ -110,11 +109,6 @@ def _stats(tasks_folder: Path) -> dict[str, str]:
     return stat_lines
 
 
-def load_of_threads(threads: int, seconds: float) -> float:
-    """Return what `threads` that were busy for the last `seconds` have added to the load."""
-    return threads * (1 - math.exp(-seconds / _MINUTE_SECONDS))
-
-
 def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:
     """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
@@ -136,7 +130,7 @@ def _thread_load(stat_line: str, now: float, *, counts_as_running: bool) -> floa
         return 0.0
     is_running = counts_as_running and fields[0] == "R"
     busy_share = 1.0 if is_running else min(cpu_seconds / age_seconds, 1.0)
-    return busy_share * load_of_threads(1, age_seconds)
+    return busy_share * (1 - math.exp(-age_seconds / _MINUTE_SECONDS))
 
 
 # Waiting for cores and for storage. Sources: the kernel's Documentation/scheduler/sched-stats.rst (/proc/PID/schedstat:

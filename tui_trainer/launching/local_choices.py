@@ -70,8 +70,10 @@ class FirstRows:
 
 def data_here() -> list[Choice]:
     """Return choices of data: files and folders here, of earlier runs, downloaded, samples, and files further below."""
-    other_choices = (*_used_before(DATA_KEY), *_data_sets(), *_samples())
-    return each_path_once((*_data_files(Path()), *other_choices, *islice(_files_below(Path()), _MOST)))
+    data_sets = (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
+    shipped = (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
+    below = islice(_files_below(Path()), _MOST)
+    return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *data_sets, *shipped, *below))
 
 
 def models_here() -> list[Choice]:
@@ -190,14 +192,6 @@ def _may_hold_data(path: Path) -> bool:
 
 def _is_data(path: Path) -> bool:
     return form_of(path) not in ("unsupported", "unknown")
-
-
-def _data_sets() -> Iterator[Choice]:
-    return (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
-
-
-def _samples() -> Iterator[Choice]:
-    return (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
 
 
 def _model_folders(folder: Path) -> Iterator[Choice]:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import Thread
-from time import monotonic
 
 from tui_trainer.advice.remedies import less_memory
 from tui_trainer.config.fields import names_in
@@ -30,7 +29,7 @@ from tui_trainer.errors import (
     system_reason,
 )
 from tui_trainer.hardware.environment import threads_spinning
-from tui_trainer.hardware.processor import load_of_others, load_of_threads
+from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.merged_base import with_merged_base
@@ -217,7 +216,6 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
     journal.append(PhaseChanged(phase="loading", step=step))
     versions = prepare.versions()
     job = Job(plan=plan, data=data, folder=run.folder, checkpoint=checkpoint, baselines=baselines, versions=versions)
-    started_at = monotonic()
     # On a CPU a later run reuses heap memory that an earlier run of this process took, so its peak says little.
     is_first = next(_EARLIER_RUNS) == 0
     is_alone = plan.device == "cpu" and not is_busy(load_of_others(), plan.threads.value * plan.processes_per_node)
@@ -232,7 +230,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
 
             result = train(job, journal, run.controls)
     if result.step_seconds is not None:
-        keep_step_seconds(plan, result.step_seconds, monotonic() - started_at)
+        keep_step_seconds(plan, result.step_seconds)
     if result.peak_memory_bytes and (is_first or plan.device == "cuda" or uses_other_processes(plan)):
         keep_peak(plan, result.peak_memory_bytes)
     return result.reason
@@ -320,14 +318,15 @@ def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
     )
 
 
-def keep_step_seconds(plan: Plan, step_seconds: float, busy_seconds: float) -> None:
-    """Store the measured seconds of a step for later plans. `busy_seconds` is how long this process has trained."""
+def keep_step_seconds(plan: Plan, step_seconds: float) -> None:
+    """Store the measured seconds of a step for later plans, with the load of other programs if they slow it down."""
     is_on_gpu, threads = plan.device == "cuda", plan.threads.value
-    load = None if is_on_gpu else load_of_others(load_of_threads(threads * plan.processes_per_node, busy_seconds))
+    load = None if is_on_gpu else load_of_others()
+    load = load if is_busy(load, threads * plan.processes_per_node) else None
     device = device_key(plan.cpu_name, threads, plan.device_name if is_on_gpu else "")
     # A plan of an earlier version may have a key in another format.
     if key := StepKey.read(plan.shape_key):
-        keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, busy=is_busy(load, threads))
+        keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, load=load or 0.0)
 
 
 def keep_peak(plan: Plan, peak_bytes: int) -> None:

@@ -167,7 +167,9 @@ BUSY: Columns = {
 _COLUMNS: Columns = {
     "": lambda row: row["name"],
     "ms/step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
-    "speed-up": lambda row: _speed_up_words(row),
+    "speed-up": lambda row: (
+        "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}{'?' if row['is_clear'] is False else ''}"
+    ),
     "whole run": lambda row: format_seconds(row["whole_seconds"]),
     "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
@@ -175,10 +177,6 @@ _COLUMNS: Columns = {
     "memory": lambda row: format_bytes(int(row["peak_memory_bytes"])),
     "loss": lambda row: f"{row['loss']:.4f}",
 }
-
-
-def _speed_up_words(row: Mapping[str, Any]) -> str:
-    return "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}{'?' if row['is_clear'] is False else ''}"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -28,7 +28,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import ComputeRates
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_seconds, percent, quantity
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -296,19 +296,30 @@ def step_time(
 
 
 def _runs(calibration: Calibration, steps: str) -> str:
-    count_text = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
-    return f"from {count_text} of {steps}" + (" while other programs kept the machine busy" if calibration.busy else "")
+    busy_text = " while other programs kept the machine busy" if calibration.load else ""
+    return f"from {quantity(calibration.runs, 'measured run')} of {steps}{busy_text}"
 
 
-def busy_words(load: float | None, cores: int, threads: int) -> str:
-    """Return a clause about other programs that keep this machine busy, and how much longer training takes; empty if
-    there are none, or if the load is unknown. `load` counts runnable tasks of other programs."""
-    if load is None or not is_busy(load, threads):
+def busy_words(load: float | None, cores: int, threads: int, measured_load: float = 0.0) -> str:
+    """Return a clause about how other programs change the planned time; empty without an effect or a known load.
+
+    `load` counts runnable tasks of other programs now. The planned time already includes `measured_load`, the load
+    while its steps were measured."""
+    if load is None:
         return ""
-    slowdown = max(1.0, (threads + load) / cores)
-    rounded_text = f"{round(slowdown, int(slowdown < 3)):g}"
-    consequence = f"expect about {rounded_text} times longer while they run"
-    consequence = consequence if slowdown > 1.05 else "enough cores remain for this run"
+    slowdown = max(1.0, (threads + load) / cores) / max(1.0, (threads + measured_load) / cores)
+    # Two readings of a steady load may differ by a half.
+    least_slowdown = 1.5 if measured_load else 1.05
+    if slowdown * least_slowdown < 1:
+        return (
+            f"the steps were measured while other programs kept the cores busy (load {measured_load:.1f}); "
+            f"with their present load of {load:.1f}, expect about {percent(slowdown)} of this time"
+        )
+    if not is_busy(load, threads):
+        return ""
+    consequence = f"expect about {round(slowdown, int(slowdown < 3)):g} times longer while they run"
+    if slowdown <= least_slowdown:
+        consequence = "the measured steps include this" if measured_load else "enough cores remain for this run"
     return f"other programs keep the cores busy (load {load:.1f}); {consequence}"
 
 

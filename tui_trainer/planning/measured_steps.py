@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from statistics import median
+from typing import Self
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from tui_trainer.config.load import ResolvedLoaded, all_settings, value_of
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config, step_rows
@@ -109,7 +110,7 @@ def step_key(
 # Speeds that earlier runs on this machine reached.
 #
 # Each of the last runs has a record (`records.py`) under the key of its steps: their floating-point operations, the
-# seconds of a step and whether other programs kept the machine busy. Rates of another model or setup are not used.
+# seconds of a step and the load of programs that slowed it down. Rates of another model or setup are not used.
 # Other programs only slow a run down. So only the fastest quarter of the runs on a calm machine counts, or of the busy
 # runs if none was calm.
 
@@ -124,13 +125,13 @@ class Calibration:
     """Measured speed: `step_seconds` of the same step, `flops_per_second` of the most similar step of the model.
 
     Both are None if not measured. `runs` is the count of runs behind `step_seconds` or, if that is None, behind the
-    rate. `busy` is true if other programs kept the machine busy in all of these runs.
+    rate. `load` is that of other programs, if they slowed down all of these runs, and otherwise 0.
     """
 
     step_seconds: float | None = None
     flops_per_second: float | None = None
     runs: int = 0
-    busy: bool = False
+    load: float = 0.0
 
     @property
     def grade(self) -> StepGrade:
@@ -143,31 +144,26 @@ class Calibration:
 class _Run:
     flops: PositiveFloat
     step_seconds: PositiveFloat
-    busy: bool = False
+    load: NonNegativeFloat = 0.0
+    """Load of other programs (`load_of_others`); 0 if it was too low to slow the run down (`is_busy`)."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Shape:
-    """Measured runs with the same cut of rows."""
+    """Measured runs with the same cut of rows: those on a calm machine, or all if there is none."""
 
-    runs: list[_Run]
+    flops: float
+    step_seconds: float
+    load: float
+    runs: int
 
-    @property
-    def flops(self) -> float:
-        return self.runs[-1].flops
-
-    @property
-    def busy(self) -> bool:
-        return all(run.busy for run in self.runs)
-
-    @property
-    def seconds(self) -> list[float]:
-        """Seconds of a step, the shortest first: of the runs on a calm machine, or of all runs if there is none."""
-        return sorted(run.step_seconds for run in self.runs if run.busy == self.busy)
-
-    @property
-    def step_seconds(self) -> float:
-        return median(self.seconds[: -(-len(self.seconds) // 4)])
+    @classmethod
+    def of(cls, runs: Sequence[_Run]) -> Self:
+        calm_runs = [run for run in runs if not run.load]
+        counted_runs = sorted(calm_runs or runs, key=lambda run: run.step_seconds)
+        fastest_runs = counted_runs[: -(-len(counted_runs) // 4)]
+        seconds, load = (median(getattr(run, name) for run in fastest_runs) for name in ("step_seconds", "load"))
+        return cls(runs[-1].flops, seconds, load, len(counted_runs))
 
     def distance(self, flops: float) -> float:
         return abs(math.log(self.flops / flops))
@@ -175,11 +171,12 @@ class _Shape:
 
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
-    shapes_by_cut: dict[str, _Shape] = {}
+    runs_by_cut: dict[str, list[_Run]] = {}
     for record in find_records(STEP_SECONDS, key.on(device)):
-        if run := figures_as(_Run, record.figures):
-            shapes_by_cut.setdefault(record.part, _Shape([])).runs.append(run)
-    return shapes_by_cut
+        # Earlier versions stored that other programs kept the machine busy, but not their load.
+        if (run := figures_as(_Run, record.figures)) and not record.figures.get("busy"):
+            runs_by_cut.setdefault(record.part, []).append(run)
+    return {cut: _Shape.of(runs) for cut, runs in runs_by_cut.items()}
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
@@ -187,15 +184,15 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
     shapes_by_cut = _measured_shapes(device, key)
     same_cut = shapes_by_cut.get(key.cut)
     similar_shapes = [shape for shape in shapes_by_cut.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
-    nearest_shape = min(similar_shapes, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
-    if same_cut and same_cut.busy and nearest_shape and not nearest_shape.busy:
+    nearest_shape = min(similar_shapes, key=lambda shape: (shape.load > 0, shape.distance(flops)), default=None)
+    if same_cut and same_cut.load and nearest_shape and not nearest_shape.load:
         same_cut = None  # a calm run with other rows is the better measurement
     source_shape = same_cut or nearest_shape
     return Calibration(
         step_seconds=same_cut.step_seconds if same_cut else None,
         flops_per_second=nearest_shape.flops / nearest_shape.step_seconds if nearest_shape else None,
-        runs=len(source_shape.seconds) if source_shape else 0,
-        busy=source_shape.busy if source_shape else False,
+        runs=source_shape.runs if source_shape else 0,
+        load=source_shape.load if source_shape else 0.0,
     )
 
 
@@ -207,14 +204,14 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
     row_length = key.cut.rpartition("x")[2]
     for cut, measured_shape in _measured_shapes(device, key).items():
         rows, _, tokens = cut.partition("of")[2].partition("x")
-        if tokens == row_length and rows.isdecimal() and not measured_shape.busy:
+        if tokens == row_length and rows.isdecimal() and not measured_shape.load:
             rates_by_rows[int(rows)] = max(rates_by_rows.get(int(rows), 0.0), int(rows) / measured_shape.step_seconds)
     return rates_by_rows
 
 
-def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, busy: bool = False) -> None:
-    """Store the measured seconds of a step of `flops` operations."""
-    keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, busy)), part=key.cut)
+def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, load: float = 0.0) -> None:
+    """Store the measured seconds of a step of `flops` operations, and the load of programs that slowed it down."""
+    keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, load)), part=key.cut)
 
 
 def is_busy(load: float | None, threads: int) -> bool:

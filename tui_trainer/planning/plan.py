@@ -682,8 +682,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         time_reason += f", and {time_clause}{beginning_figure.reason}"
         total = None if total is None or beginning_figure.value is None else total + beginning_figure.value
     time_reason += "; not counting loading, saving and samples"
-    all_threads = made.threads.value * group.per_node
-    busy_text = busy_words(hardware.load_of_others, hardware.usable_cores, all_threads) if setup.device == "cpu" else ""
+    load = hardware.load_of_others if setup.device == "cpu" else None
+    busy_text = busy_words(load, hardware.usable_cores, made.threads.value * group.per_node, calibration.load)
     sample_figure = exact(0, "set by the task")
     if task.continues:
         sample_figure = sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))

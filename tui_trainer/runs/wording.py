@@ -54,10 +54,13 @@ UNDER_A_MINUTE = "under a minute"
 def planned_time(seconds: float | None, *, is_measured: bool) -> str:
     """Return the planned time of a run: `2 min 05 s`, or `--` if it is not known.
 
-    Returns `UNDER_A_MINUTE` for a short run whose steps were not measured, because it may take several times as long.
+    The planned time does not include loading, which takes much of a short run, so the text says so. Returns
+    `UNDER_A_MINUTE` if the steps were not measured, because the run may take several times as long, and for a few
+    seconds, because saving adds as much.
     """
-    is_guess = seconds is not None and seconds < 60 and not is_measured
-    return UNDER_A_MINUTE if is_guess else format_seconds(seconds)
+    if seconds is None or seconds >= 60:
+        return format_seconds(seconds)
+    return f"{format_seconds(seconds)} after loading" if is_measured and seconds >= 10 else UNDER_A_MINUTE
 
 
 def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:

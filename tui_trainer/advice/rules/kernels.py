@@ -81,7 +81,7 @@ def torch_compile(context: Context) -> Verdict:
         least_text = format_seconds(_WORTH_SECONDS)
         why_not = f"compiling takes a minute, which pays off only in runs of {least_text} or more"
     time_text = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
-    length_text = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time_text} in total"
+    length_text = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time_text}"
     if context.config.training.torch_compile:
         if why_not:
             return warned(f"on for {length_text}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
