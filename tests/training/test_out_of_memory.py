@@ -274,8 +274,8 @@ def test_a_late_step_without_memory_continues_as_a_run_whose_plan_changed_there(
 def test_masters_after_a_late_step_without_memory_are_near_those_of_a_run_with_smaller_passes(
     tiny_run, shortage, bf16_on_the_cpu
 ):
-    """The gradients of a pass are rounded to bf16, each by up to 2^-8 of its size, and AdamW's update is as exact as its
-    gradients. The bound is four such roundings of the path of the weights. (Measured: 2.1.)"""
+    """Each pass rounds its gradients to bf16, by up to 2^-8 of their size, and AdamW's update is as exact as its
+    gradients. The bound is four such roundings of the way that the weights have moved. (Measured: 2.1.)"""
     settings = LATE | MASTERS | {"model.scratch.attention_dropout": 0}
     small, _ = tiny_run("small", settings | {MICRO: 2})
     first, _ = tiny_run("first", settings | {"training.learning_rate": 1e-12, "training.max_steps": 1})
