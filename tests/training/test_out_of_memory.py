@@ -56,7 +56,7 @@ def weights_of(folder, file="model.safetensors"):
 
 def last_state(folder):
     """Return the weights, masters and optimizer state of the last checkpoint."""
-    path = folder.checkpoints / f"step-{steps_saved(folder.checkpoints)[-1]}"
+    path = folder.checkpoints / f"step-{steps_saved(folder.checkpoints)[0]}"
     return load_file(path / "model.safetensors") | load_file(path / "optimizer.safetensors")
 
 
@@ -271,21 +271,22 @@ def test_a_late_step_without_memory_continues_as_a_run_whose_plan_changed_there(
 
 
 @pytest.mark.full
-def test_masters_after_a_late_step_without_memory_are_near_those_of_a_run_with_smaller_passes(
+def test_masters_after_a_step_without_memory_are_near_those_of_a_run_with_smaller_passes(
     tiny_run, shortage, bf16_on_the_cpu
 ):
     """Each pass rounds its gradients to bf16, by up to 2^-8 of their size, and AdamW's update is as exact as its
-    gradients. The bound is four such roundings of the way that the weights have moved. (Measured: 2.1.)"""
-    settings = LATE | MASTERS | {"model.scratch.attention_dropout": 0}
+    gradients. The bound is four such roundings of the way that the weights have moved. (Measured: 1.5.)"""
+    settings = WHOLE | MASTERS | {"model.scratch.attention_dropout": 0, "training.max_steps": 9}
     small, _ = tiny_run("small", settings | {MICRO: 2})
     first, _ = tiny_run("first", settings | {"training.learning_rate": 1e-12, "training.max_steps": 1})
-    shortage.steps, shortage.rows = {18}, 2
+    shortage.steps, shortage.rows = {4}, 2
     folder, outcome = tiny_run("failing", settings)
     assert outcome.exit_code == EXIT_DONE and shortage.failed == 1, outcome
-    start, wanted = last_state(first), last_state(small)
-    for name, tensor in last_state(folder).items():
+    start, wanted, exported = last_state(first), last_state(small), load_file(folder.model / "model.safetensors")
+    for name, master in last_state(folder).items():
         if name.endswith(".master"):
-            assert (tensor - wanted[name]).norm() < 4 * 2**-8 * (wanted[name] - start[name]).norm(), name
+            assert (master - wanted[name]).norm() < 4 * 2**-8 * (wanted[name] - start[name]).norm(), name
+            assert exported[name.removesuffix(".master")].equal(master.bfloat16()), name
     steps, same = of_kind(folder, StepDone), of_kind(small, StepDone)
     assert [(one.lr, one.samples) for one in steps] == [(one.lr, one.samples) for one in same]
 
