@@ -29,7 +29,7 @@ WAITS = (
         (
             "evaluation",
             "models/writing.py ignores_left_padding",
-        ): "once an evaluation, before answers to padded prompts",
+        ): "once an evaluation, before padded prompts",
         (
             "checkpoint",
             "training/checkpoint.py _turn",
