@@ -93,18 +93,23 @@ def logits(model) -> torch.Tensor:
         return model.eval()(input_ids=ids).logits
 
 
-MERGED = {
-    "llama": {"tuning.modules_to_save": "embed_tokens"},
-    "gpt2": {"tuning.use_rslora": "true"},
-    "qwen2": {"tuning.use_dora": "true", "tuning.modules_to_save": "lm_head"},
-}
+# Weights in bf16 with fp32 masters.
+WITH_MASTERS = {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}
+MERGED = [
+    ("llama", {"tuning.modules_to_save": "embed_tokens"}),
+    ("llama", {"tuning.modules_to_save": "embed_tokens"} | WITH_MASTERS),
+    ("gpt2", {"tuning.use_rslora": "true"}),
+    ("qwen2", {"tuning.use_dora": "true", "tuning.modules_to_save": "lm_head"}),
+]
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=[] if family == "llama" else pytest.mark.full) for family in MERGED]
+    ("family", "changes"), [pytest.param(*case, marks=pytest.mark.full if n else []) for n, case in enumerate(MERGED)]
 )
-def test_merged_model_equals_the_adapted_one_and_loads_with_transformers_alone(family, trained, tmp_path):
-    model = trained(family, "lora", MERGED[family])
+def test_merged_model_equals_the_adapted_one_and_loads_with_transformers_alone(
+    family, changes, trained, bf16_on_the_cpu, tmp_path
+):
+    model = trained(family, "lora", changes)
     assert main(["export", model.run.name, "--to", "merged"]) == 0
     folder = model.run.root / "export/merged"
     found = AutoModelForCausalLM.from_pretrained(folder)
@@ -320,8 +325,6 @@ def written_by(model) -> list[int]:
     return new[: new.index(end)] if end in new else new
 
 
-# Full tuning of weights in bf16 with fp32 masters.
-WITH_MASTERS = {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}
 NEW_TOKENS = {"model.add_tokens": '"<|sheep|>,said the"'}
 TEXT_ONLY = {"model.text_only": "true"}
 

@@ -1,11 +1,12 @@
 """Kill a run before every change that a save and a rotation make on the disk, resume it, compare to the bit.
 
-    python tests/faults/kill_sweep.py [--each N] [--background]
+    python tests/faults/kill_sweep.py [--each N] [--background] [--set KEY=VALUE]
 
 One process loads the libraries and forks a child for each kill and each resume. A child runs the real command line
 under an audit hook that counts creates, renames and unlinks below `checkpoints/` and ends the process at the chosen one
 with SIGKILL. Files that Rust code writes raise no audit event: a wrapper counts those, and leaves a torn half. With
-`--each 3` every third change is swept, with `--background` checkpoints are written while training continues.
+`--each 3` every third change is swept, with `--background` checkpoints are written while training continues, and with
+`--set model.dtype=bfloat16` the optimizer has fp32 copies of the weights.
 """
 
 from __future__ import annotations
@@ -264,8 +265,10 @@ if __name__ == "__main__":
     parser.add_argument("--each", type=int, default=1, metavar="N", help="sweep every Nth change")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--background", action="store_true", help="write checkpoints while training continues")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of the runs")
     asked = parser.parse_args()
     SETTINGS["checkpoint.save_in_background"] = str(asked.background).lower()
+    SETTINGS |= (assignment.split("=", 1) for assignment in asked.set)
     with tempfile.TemporaryDirectory() as folder:
         report = sweep(Path(folder), asked.each)
     if asked.json:

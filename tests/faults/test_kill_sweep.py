@@ -25,7 +25,7 @@ def in_a_fork(arguments):
     [
         pytest.param(3, in_its_own_process, (), marks=pytest.mark.slow),
         pytest.param(9, in_a_fork, (), marks=pytest.mark.e2e),
-        pytest.param(9, in_a_fork, ("--background",), marks=pytest.mark.e2e),
+        pytest.param(9, in_a_fork, ("--background", "--set=model.dtype=bfloat16"), marks=pytest.mark.e2e),
     ],
 )
 def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(interval, start, more):

@@ -9,7 +9,9 @@ from itertools import product
 import pytest
 import torch
 
-from tests.simulated_card.liger_stand_in import liger_stand_in
+from tests.simulated_card.card import CUDA
+from tests.simulated_card.liger_stand_in import calls, liger_stand_in
+from tests.simulated_card.machine import simulated_card
 from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.fused_cross_entropy import find_kernel, reason_against
 from tui_trainer.models.modules import LogitTransform
@@ -87,6 +89,16 @@ def test_the_factor_of_a_loss_is_not_rounded_to_16_bits():
     # 1/377 rounded to bf16 is too large by 0.13 %, for each element alike.
     whole, part = gradient(1), gradient(1 / 377)
     assert ((part * whole).sum() / (whole * whole).sum()).item() == pytest.approx(1 / 377, rel=3e-4)
+
+
+@pytest.mark.full
+def test_a_kernel_for_16_bit_logits_takes_fewer_warps_from_blackwell_on(kernel, monkeypatch):
+    with simulated_card():
+        for capability, dtype, warps in ((9, torch.bfloat16, 32), (10, torch.bfloat16, 8), (10, torch.float32, 32)):
+            monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, major=capability: (major, 0))
+            logits, labels = torch.randn(3, 5, dtype=dtype).to(CUDA), torch.tensor([1, 2, 3]).to(CUDA)
+            kernel(logits, labels, label_smoothing=0.0, soft_cap=None, gradient_scale=None)
+            assert calls.warps == warps, (capability, dtype)
 
 
 @pytest.mark.parametrize("form", ["sum", "by label"])

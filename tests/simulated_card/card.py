@@ -314,8 +314,7 @@ class Card(TorchDispatchMode):
             raise RuntimeError(f"expected scalar type {on_card[0].dtype} but found {on_card[-1].dtype} ({func})")
         if func in _MATMULS:
             cublas.workspace = os.environ.get(_WORKSPACE, "") if cublas.workspace is None else cublas.workspace
-            is_fp32 = all(x.dtype == torch.float32 for x in on_card)
-            self.tf32_products += is_fp32 and torch.get_float32_matmul_precision() != "highest"
+            self.tf32_products += torch.get_float32_matmul_precision() != "highest"
         if torch.are_deterministic_algorithms_enabled():
             self._check_determinism(func)
         if func in _WAITS or (func in _INDEXES and _has_mask(args[1])):

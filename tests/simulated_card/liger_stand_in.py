@@ -22,7 +22,7 @@ from tests.simulated_card.module_stand_ins import imported_as, modules_named
 
 VERSION = "0.8.5"
 FAMILIES = ("llama", "qwen2")
-calls = SimpleNamespace(norms_backward=0, losses=0)
+calls = SimpleNamespace(norms_backward=0, losses=0, warps=0)
 
 
 class RMSNormFunction(torch.autograd.Function):
@@ -100,7 +100,7 @@ class CrossEntropyKernel:
         def launch(*, num_warps: int, **given: Any) -> None:
             assert given.keys() == set(self.arg_names) and grid == given["X_ptr"].shape[:1]
             assert given["reduction"] == "mean" and not given["HAS_WEIGHT"] and not given["lse_square_scale"]
-            calls.losses += 1
+            calls.losses, calls.warps = calls.losses + 1, num_warps
             losses, gradient = cross_entropy(given["X_ptr"], given["Y_ptr"], given["label_smoothing"], given["softcap"])
             given["loss_ptr"].copy_(losses / given["n_non_ignore"])
             if given["HAS_GRADIENTS"]:

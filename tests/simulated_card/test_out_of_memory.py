@@ -36,8 +36,16 @@ def too_large(monkeypatch):
 
 
 @pytest.mark.full
-def test_a_batch_that_ran_out_of_memory_is_repeated_in_smaller_passes(run_on_card, too_large):
-    settings = {**DROPOUT, "tuning.method": "qlora", "training.mixed_precision": "fp16"}
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tuning.method": "qlora", "training.mixed_precision": "fp16"},
+        {"tuning.method": "full", "training.mixed_precision": "bf16", "model.dtype": "bfloat16"},
+    ],
+    ids=["qlora", "masters"],
+)
+def test_a_batch_that_ran_out_of_memory_is_repeated_in_smaller_passes(run_on_card, too_large, changes):
+    settings = {**DROPOUT, **changes}
     assert SETTINGS["dataloader.num_workers"], "batches are made ahead and pinned"
     _, small, failure = run_on_card("causal_lm", {**settings, MICRO: 2}, name="small")
     assert not failure and not too_large, failure

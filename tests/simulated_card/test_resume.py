@@ -51,6 +51,7 @@ def expect_the_same_bytes_after_a_resume(train, folder):
             "training.loss_chunk_tokens": 8,
         },
         {"tuning.method": "full", "training.optim": "adamw_torch_4bit", "model.kernels": "liger"},
+        {"tuning.method": "full", "model.dtype": "bfloat16"},
     ],
     ids=lambda settings: " ".join(map(str, settings.values())),
 )  # fmt: skip

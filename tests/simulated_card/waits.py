@@ -25,6 +25,11 @@ WAITS = (
             "models/writing.py generate_ids",
         ): "transformers asks after each token whether all answers have ended",
         ("evaluation", "models/writing.py generate_texts"): "the tokens of all answers, for their texts",
+        ("evaluation", "models/writing.py generate_answers"): "the tokens of a batch of answers, for their scores",
+        (
+            "evaluation",
+            "models/writing.py ignores_left_padding",
+        ): "once an evaluation, before padded prompts",
         (
             "checkpoint",
             "training/checkpoint.py _turn",

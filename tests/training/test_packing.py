@@ -155,19 +155,24 @@ def assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents)
         logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
         prompt = batch.inputs["input_ids"][:1, :8]
-        texts = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        written = logits_of_text(model, prompt)
         # The second prompt is the end of the first, padded at the left.
         ids = torch.cat([prompt, torch.cat([torch.zeros_like(prompt[:, :3]), prompt[:, 3:]], 1)])
         mask = torch.ones_like(ids)
         mask[1, :3] = 0
         with varlen.with_masks(model):
-            two = model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
+            two = logits_of_text(model, ids, attention_mask=mask)
         assert model.config._attn_implementation == varlen.NAME
         varlen.switch_off(model)
-        same = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
-        short = model.generate(prompt[:, 3:], max_new_tokens=4, do_sample=False, pad_token_id=0)
-    assert torch.equal(texts, same), "text samples do not need lengths"
-    assert torch.equal(two[:1], same) and torch.equal(two[1:, 3:], short), "prompts of several rows do not see padding"
+        same, short = logits_of_text(model, prompt), logits_of_text(model, prompt[:, 3:])
+    assert torch.equal(written, same), "text samples do not need lengths"
+    # Prompts of several rows do not see padding.
+    torch.testing.assert_close(two, torch.cat([same, short]), atol=1e-5, rtol=0)
+
+
+def logits_of_text(model, ids, **more):
+    how = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "output_logits": True}
+    return torch.stack(model.generate(ids, return_dict_in_generate=True, **how, **more).logits, 1)
 
 
 def test_attention_by_lengths_keeps_documents_apart(documents, subtests):
