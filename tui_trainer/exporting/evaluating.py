@@ -218,7 +218,7 @@ class MeasuredRows:
 def load_candidate(
     trained: TrainedModel, candidate: Candidate, tokenizer: Any, device: torch.device, progress: Progress
 ) -> Any:
-    """Load a model on a device, for the task of `trained`. On a CPU it is in fp32, unless that takes too much memory."""
+    """Load a model on a device, for the task of `trained`. On a CPU it is in fp32, unless this takes too much."""
     progress(f"loading {candidate.name}", 0, None, "")
     dtype = trained.compared_dtype if device.type == "cpu" else "auto"
     model = load_model(trained, candidate.folder, candidate.base, dtype=dtype, merge=True)

@@ -97,7 +97,9 @@ def _length_fault(value: Any, reply: Reply) -> str:
 
 CHECKS: Mapping[str, Check] = {
     "exact": Check(
-        "a text", _is_text, lambda value, reply: "" if reply.text.strip() == value.strip() else f"is not {_quoted(value)}"
+        "a text",
+        _is_text,
+        lambda value, reply: "" if reply.text.strip() == value.strip() else f"is not {_quoted(value)}",
     ),
     "contains": Check(
         "a text", _is_text, lambda value, reply: "" if value in reply.text else f"does not contain {_quoted(value)}"

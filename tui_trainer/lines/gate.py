@@ -49,8 +49,8 @@ def _model_lines(model: Mapping[str, Any], row_count: int, reference: str, new_t
         lines.append(_sign_test_words(model["better"], model["worse"], model["p_value"]))
     if reference and model["equal_answers"] == row_count:
         lines.append(
-            f"All {row_count:,} answers equal those of {reference}: the training has no effect on these rows. Check that "
-            "the adapter is the trained one, and that the learning rate was not too low"
+            f"All {row_count:,} answers equal those of {reference}: the training has no effect on these rows. Check "
+            "that the adapter is the trained one, and that the learning rate was not too low"
         )
     for symptom, (before, now) in model["symptoms"].items():
         if now > (before or 0):
