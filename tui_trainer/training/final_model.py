@@ -120,7 +120,7 @@ def _first_model(plan: Plan) -> str:
 
 def _published(source: str, config: Config) -> str:
     """Return the description of the data with each path of this machine replaced by its last part."""
-    paths = {*config.data.paths, *config.data.eval_paths}
+    paths = {*config.data.paths, *config.data.replay_paths, *config.data.eval_paths}
     for path in sorted(paths, key=len, reverse=True):
         for path_text in (path, one_line(path, 200)) if path.startswith("/") else ():
             source = source.replace(path_text, published_name(path))
