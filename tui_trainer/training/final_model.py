@@ -74,6 +74,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
     scores = model.score_rows()
     unit = find_task(plan.config.task.type).loss_unit
     data = as_markdown(_published(source, plan.config))
+    replayed_rows = sum(source.rows_per_epoch for source in plan.sources if source.is_replay)
+    replay_words = f" {replayed_rows:,} rows of each epoch are replayed, so that less is forgotten."
     lines = [
         "---",
         yaml.safe_dump(_metadata(plan), sort_keys=False, allow_unicode=True, width=1000).rstrip(),
@@ -87,7 +89,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
         "## Data",
         "",
         f"Trained on {data}: {rows_words(plan.train_rows.value, plan.train_tokens.value)}; "
-        f"{held_out_words(plan.eval_rows.value)}, vocabulary of {plan.vocabulary.value:,}.",
+        f"{held_out_words(plan.eval_rows.value)}, vocabulary of {plan.vocabulary.value:,}."
+        f"{replay_words * bool(replayed_rows)}",
         "",
         *_table(f"Loss ({unit})" if unit else "Loss", model.loss_rows()),
         *(_table("Scores on held-out rows", scores) if scores else []),
