@@ -23,8 +23,12 @@ def data_of(config: Config) -> ResolvedData:
     """Return the data that the settings of a config describe, without looking for the files."""
     field_names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
-    paths = {"paths": data.paths, "replay_paths": data.replay_paths, "eval_paths": data.eval_paths}
-    return ResolvedData(**paths, **data.model_dump(include=field_names))
+    return ResolvedData(
+        paths=data.paths,
+        replay_paths=data.replay_paths,
+        eval_paths=data.eval_paths,
+        **data.model_dump(include=field_names),
+    )
 
 
 def with_absolute_paths(config: Config) -> Config:

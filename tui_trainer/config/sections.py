@@ -336,7 +336,7 @@ class DataSection(SettingsSection):
     replay: Paths = option("", completes="files")
     """Sources of rows like those that the model learnt before, so that it forgets less: replay_share of what an epoch
     trains on, drawn by data.seed. They are never held out; empty: none."""
-    replay_share: float = option(0.03, low=0.001, high=0.5, step="+0.01")
+    replay_share: float = option(0.03, low=0.001, high=0.5)
     """Share of the training rows (of texts: of their characters) that come from data.replay."""
     eval_path: Paths = option("", completes="files")
     """Other sources to evaluate on, separated by commas; empty: the validation split of data.path if it has one, else

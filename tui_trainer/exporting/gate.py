@@ -111,18 +111,24 @@ class Gate:
         refuse_unsuitable(
             rows, self.trained.task.name, labels, holds_conversations=self.trained.task.holds_conversations
         )
-        candidates = [self._owned(name) for name in models]
+        candidates = [self._with_owner(name) for name in models]
         reference = reference_of(against, self.trained, self.notes)
         if reference is None:
             self.notes.append("there are no answers from before: each wrong answer to a `keep` row counts")
         limit = max([max_new_tokens, *(row.checks.get("max_tokens", 0) + 1 for row in rows)])
         sampling = Sampling(max_new_tokens=limit, temperature=0, seed=0)
-        owned_reference = reference and (self._owned(against) if against != BASE else (self.trained, reference))
-        contents = [self._contents(*pair, rows) for pair in [*candidates, *filter(None, [owned_reference])]]
-        before = self._replies(*owned_reference, contents[-1], sampling) if owned_reference else None
-        limits = {"allow_broken": allow_broken, "allow_missing": allow_missing}
+        judged = [*candidates, *([self._with_owner(against, reference)] if reference else [])]
+        contents = [self._contents(owner, candidate, rows) for owner, candidate in judged]
+        before = self._replies(*judged[-1], contents[-1], sampling) if reference else None
         verdicts = [
-            judge(candidate.name, rows, before, self._replies(owner, candidate, row_contents, sampling), **limits)
+            judge(
+                candidate.name,
+                rows,
+                before,
+                self._replies(owner, candidate, row_contents, sampling),
+                allow_broken=allow_broken,
+                allow_missing=allow_missing,
+            )
             for (owner, candidate), row_contents in zip(candidates, contents, strict=False)
         ]
         return GateResult(
@@ -147,11 +153,11 @@ class Gate:
             )
         return labels_of(trained, trained.folder)
 
-    def _owned(self, name: str) -> tuple[TrainedModel, Candidate]:
-        """Return a model, and the run whose settings and tokens it has. A folder has those of the first run."""
-        candidate = candidate_of(name, self.trained)
-        is_folder = is_model_folder(at_home(name))
-        return self.trained if is_folder else TrainedModel.of(find_run(name)), candidate
+    def _with_owner(self, name: str, candidate: Candidate | None = None) -> tuple[TrainedModel, Candidate]:
+        """Return the run whose settings and tokens a model has, and the model. A folder has those of the first run."""
+        candidate = candidate or candidate_of(name, self.trained)
+        is_own = candidate.name == BASE or is_model_folder(at_home(name))
+        return self.trained if is_own else TrainedModel.of(find_run(name)), candidate
 
     def _tokenizer(self, owner: TrainedModel, candidate: Candidate) -> Any:
         """Return the tokenizer of an export or, for runs and base models, that of the run."""

@@ -148,7 +148,7 @@ def copies_prompt(prompt: str, text: str) -> bool:
 _SYMPTOMS: Mapping[str, Callable[[SuiteRow, Reply], bool]] = {
     "looping": lambda row, reply: reply.is_looping,
     "unstopped": lambda row, reply: not reply.has_stopped,
-    "copying": lambda row, reply: "exact" not in row.checks and copies_prompt(row.prompt, reply.text),
+    "copying": lambda row, reply: not {"exact", "label"} & {*row.checks} and copies_prompt(row.prompt, reply.text),
 }
 _SYMPTOM_WORDS = {"looping": "repeats itself", "unstopped": "does not stop", "copying": "only copies the prompt"}
 
@@ -174,7 +174,8 @@ def read_suite(path: str) -> list[SuiteRow]:
 
 def _suite_row(row: Row) -> SuiteRow:
     """Return a row of a suite. Raises DataError if any part of it cannot be understood."""
-    values, where = row.values, row.where
+    values: Mapping[str, Any] = row.values
+    where = row.where
 
     def refuse(message: str, hint: str = "") -> DataError:
         return DataError(message, where=where, hint=hint)
@@ -275,7 +276,7 @@ def sign_test(better: int, worse: int) -> float:
     """Return the p-value of a two-sided exact sign test: how often chance alone gives a split as uneven as this."""
     changed = better + worse
     tail = sum(comb(changed, count) for count in range(min(better, worse) + 1))
-    return min(1.0, 2 * tail / 2**changed)
+    return min(1.0, float(2 * tail / 2**changed))
 
 
 def judge(

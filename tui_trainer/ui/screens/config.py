@@ -90,8 +90,8 @@ class ConfigPage(ListPage):
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
         data_set_names = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
-        completions = dict.fromkeys(("data.path", "data.replay", "data.eval_path"), data_set_names)
-        completions["task.type"] = task_names()
+        data_keys = ("data.path", "data.replay", "data.eval_path")
+        completions = {**dict.fromkeys(data_keys, data_set_names), "task.type": task_names()}
         completions["task.chat_template"] = template_names()
         # The cache may be large, and may be on a network disk, so it is listed in the background.
         self.bench.background.do("cached data sets", cached_data_sets, data_set_names.extend, "cached data sets")
