@@ -111,10 +111,8 @@ def source_rows(
         return ()
     sources, first_row = list[SourceRows](), 0
     for part, count, weight in zip(source.parts, counts, choice.weights or [1.0] * len(counts), strict=True):
-        epoch_rows, is_replay = (
-            int(choice.trained[first_row : first_row + count].sum()),
-            len(sources) >= len(counts) - replay_sources,
-        )
+        epoch_rows = int(choice.trained[first_row : first_row + count].sum())
+        is_replay = len(sources) >= len(counts) - replay_sources
         if not epoch_rows and weight < 1:
             message = f"a weight of {weight:g} leaves none of its {count:,} rows to train on"
             text_note = "; a text file is one row, which is used as a whole or not at all" if count == 1 else ""
