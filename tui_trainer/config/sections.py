@@ -334,8 +334,8 @@ class DataSection(SettingsSection):
     """How often each source is used per epoch, a number per path, separated by commas: 2 = each row twice, 0.5 = half
     of the rows, chosen by data.seed; empty: once."""
     replay: Paths = option("", completes="files")
-    """Sources of rows like those that the model learnt before, so that it forgets less: replay_share of what an epoch
-    trains on, drawn by data.seed. They are never held out; empty: none."""
+    """Other sources, with rows like those that the model learnt before, so that it forgets less; replay_share of an
+    epoch, never held out; empty: none."""
     replay_share: float = option(0.03, low=0.001, high=0.5)
     """Share of the training rows (of texts: of their characters) that come from data.replay."""
     eval_path: Paths = option("", completes="files")
