@@ -12,7 +12,7 @@ _NAME_WIDTH, _TEXT_WIDTH = 40, 120
 _SHOWN_ROWS = 20
 _MEANINGS = {
     "kept": "right before and now",
-    "learnt": "right now, and wrong before if there is a before",
+    "learnt": "right now, and wrong before (if known)",
     "broken": "right before, and wrong now",
     "wrong": "wrong now",
     "not learnt": "should be learnt, and wrong now",
