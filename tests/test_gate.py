@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trained_runs import ANIMALS, training_row, write_rows
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import ANIMALS, train, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.errors import DataError
 from tui_trainer.exporting.suite import Reply, judge, read_suite, sign_test
@@ -171,6 +172,17 @@ def test_run_and_its_export_are_judged_beside_the_base_model(adapted_run, tmp_pa
     found = gated(capsys, "causal_lm", "--suite", suite, "--max-new-tokens", "12", "--allow-missing", "1")
     assert found["models"][0]["better"] == found["models"][0]["outcomes"]["learnt"] > 0
     assert gated(capsys, adapted_run.name, "--max-new-tokens", "2")["rows"] == 40
+
+
+@pytest.mark.full
+def test_adapter_that_learnt_nothing_is_named(tmp_path, capsys):
+    model = save_tiny_model(tmp_path / "llama", "llama")
+    changes = {"model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": "lora"}
+    run = train(tmp_path, "causal_lm", {**changes, "training.learning_rate": 1e-9, "training.max_steps": 2})
+    suite = suite_of(tmp_path, row("The sheep", "learn", contains="home"), row("The hen", no_loop=True))
+    assert main(["gate", run.name, "--suite", str(suite), "--max-new-tokens", "8"]) == 1
+    shown = capsys.readouterr().out
+    assert "All 2 answers equal those of base" in shown and "does not pass: 1 not learnt, 0 allowed" in shown
 
 
 @pytest.mark.full
