@@ -70,7 +70,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _quoted(text: str) -> str:
-    return repr(one_line(text, _QUOTED))
+    return f"'{one_line(text, _QUOTED)}'"
 
 
 def _json_fault(value: Any, reply: Reply) -> str:
