@@ -42,11 +42,13 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`."""
+    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`. `owner` is the model
+    of a run that is named by itself, with the run's own settings."""
 
     name: str
     folder: Path
     base: Path | None
+    owner: TrainedModel | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +238,7 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
     other_model = TrainedModel.of(find_run(name))
     if other_model.task.name != trained.task.name:
         raise InputError(f"{other_model.run.name} was trained for {other_model.task.name}, not for {trained.task.name}")
-    return Candidate(other_model.run.name, other_model.folder, other_model.base)
+    return Candidate(other_model.run.name, other_model.folder, other_model.base, other_model)
 
 
 def reference_of(against: str, trained: TrainedModel, notes: list[str]) -> Candidate | None:

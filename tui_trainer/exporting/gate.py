@@ -12,31 +12,14 @@ from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import saved_tokenizer
-from tui_trainer.exporting.evaluating import (
-    BASE,
-    Candidate,
-    candidate_of,
-    is_model_folder,
-    load_candidate,
-    reference_of,
-)
+from tui_trainer.exporting.evaluating import BASE, Candidate, candidate_of, load_candidate, reference_of
 from tui_trainer.exporting.predicting import Predictor
-from tui_trainer.exporting.suite import (
-    MESSAGES,
-    ModelVerdict,
-    Reply,
-    SuiteRow,
-    judge,
-    read_suite,
-    refuse_unsuitable,
-)
+from tui_trainer.exporting.suite import MESSAGES, ModelVerdict, Reply, SuiteRow, judge, read_suite, refuse_unsuitable
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, labels_of, load_tokenizer
-from tui_trainer.files.local_paths import at_home
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.models.writing import Sampling
-from tui_trainer.runs.registry import find_run
 from tui_trainer.tasks.contract import InputRow
-from tui_trainer.tasks.parts.free_answers import ANSWER_TOKENS, is_looping
+from tui_trainer.tasks.parts.free_answers import is_looping
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 
 _GENERAL = "the general suite"
@@ -91,16 +74,10 @@ class Gate:
     notes: list[str] = field(default_factory=list)
 
     def judge(
-        self,
-        models: Sequence[str],
-        *,
-        suite: str = "",
-        against: str = BASE,
-        max_new_tokens: int = ANSWER_TOKENS,
-        allow_broken: int = 0,
-        allow_missing: int = 0,
+        self, models: Sequence[str], *, suite: str = "", against: str = BASE, max_new_tokens: int, **allowed: int
     ) -> GateResult:
-        """Judge models, each named by run or folder, on a suite, or on the general one if `suite` is empty.
+        """Judge models, each named by run or folder, on a suite, or on the general one if `suite` is empty. `allowed`
+        are the limits of `suite.judge`.
 
         Raises InputError if the suite or a model cannot be used, before any model is loaded."""
         labels = self._labels()
@@ -108,28 +85,19 @@ class Gate:
             message = "the general suite has no labels, so it cannot judge a classifier"
             raise InputError(message, hint='name a file with --suite: {"prompt": "...", "must": "keep", "label": "x"}')
         rows = read_suite(suite)
-        refuse_unsuitable(
-            rows, self.trained.task.name, labels, holds_conversations=self.trained.task.holds_conversations
-        )
-        candidates = [self._with_owner(name) for name in models]
+        task = self.trained.task
+        refuse_unsuitable(rows, task.name, labels, holds_conversations=task.holds_conversations)
+        candidates = [candidate_of(name, self.trained) for name in models]
         reference = reference_of(against, self.trained, self.notes)
         if reference is None:
             self.notes.append("there are no answers from before: each wrong answer to a `keep` row counts")
         limit = max([max_new_tokens, *(row.checks.get("max_tokens", 0) + 1 for row in rows)])
         sampling = Sampling(max_new_tokens=limit, temperature=0, seed=0)
-        judged = [*candidates, *([self._with_owner(against, reference)] if reference else [])]
-        contents = [self._contents(owner, candidate, rows) for owner, candidate in judged]
-        before = self._replies(*judged[-1], contents[-1], sampling) if reference else None
+        contents = [self._contents(candidate, rows) for candidate in [*candidates, *filter(None, [reference])]]
+        before = self._replies(reference, contents[-1], sampling) if reference else None
         verdicts = [
-            judge(
-                candidate.name,
-                rows,
-                before,
-                self._replies(owner, candidate, row_contents, sampling),
-                allow_broken=allow_broken,
-                allow_missing=allow_missing,
-            )
-            for (owner, candidate), row_contents in zip(candidates, contents, strict=False)
+            judge(candidate.name, rows, before, self._replies(candidate, row_contents, sampling), **allowed)
+            for candidate, row_contents in zip(candidates, contents, strict=False)
         ]
         return GateResult(
             suite=suite or _GENERAL,
@@ -153,37 +121,31 @@ class Gate:
             )
         return labels_of(trained, trained.folder)
 
-    def _with_owner(self, name: str, candidate: Candidate | None = None) -> tuple[TrainedModel, Candidate]:
-        """Return the run whose settings and tokens a model has, and the model. A folder has those of the first run."""
-        candidate = candidate or candidate_of(name, self.trained)
-        is_own = candidate.name == BASE or is_model_folder(at_home(name))
-        return self.trained if is_own else TrainedModel.of(find_run(name)), candidate
-
-    def _tokenizer(self, owner: TrainedModel, candidate: Candidate) -> Any:
-        """Return the tokenizer of an export or, for runs and base models, that of the run."""
+    def _tokenizer(self, candidate: Candidate) -> Any:
+        """Return the tokenizer of a run or an export or, for the base model, that of the first run."""
+        owner = candidate.owner or self.trained
         own_tokenizer = None if candidate.name == BASE else saved_tokenizer(owner, candidate.folder)
         tokenizer = own_tokenizer or load_tokenizer(owner)
         owner.task.set_length(owner.config, tokenizer)
         return tokenizer
 
-    def _contents(self, owner: TrainedModel, candidate: Candidate, rows: Sequence[SuiteRow]) -> list[Any]:
+    def _contents(self, candidate: Candidate, rows: Sequence[SuiteRow]) -> list[Any]:
         """Return the input of each row as the task reads it. Raises DataError for conversations that cannot be read."""
-        reader = owner.task.input_reader(owner.config, self._tokenizer(owner, candidate))
+        owner = candidate.owner or self.trained
+        reader = owner.task.input_reader(owner.config, self._tokenizer(candidate))
         column = owner.config.data.text_column
         contents = []
         for row in rows:
-            if row.messages:
-                table_row = Row(row.where, {MESSAGES if column == AUTO else column: list(row.messages)})
-                reader.begin([table_row])
-                contents.append(reader.read(table_row))
-            else:
+            if not row.messages:
                 contents.append(reader.of_text(row.prompt))
+                continue
+            table_row = Row(row.where, {MESSAGES if column == AUTO else column: list(row.messages)})
+            reader.begin([table_row])
+            contents.append(reader.read(table_row))
         return contents
 
-    def _replies(
-        self, owner: TrainedModel, candidate: Candidate, contents: Sequence[Any], sampling: Sampling
-    ) -> list[Reply]:
-        tokenizer, done = self._tokenizer(owner, candidate), 0
+    def _replies(self, candidate: Candidate, contents: Sequence[Any], sampling: Sampling) -> list[Reply]:
+        owner, tokenizer, done = candidate.owner or self.trained, self._tokenizer(candidate), 0
         model = load_candidate(owner, candidate, tokenizer, self.device, self.progress)
 
         def add(rows: int) -> None:

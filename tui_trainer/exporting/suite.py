@@ -41,13 +41,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Kind of check. `fault(value, reply)` returns why a reply is wrong, or "". `is_known_from_text`: only the text
-    decides."""
+    """Kind of check. `fault(value, reply)` returns why a reply is wrong, or "". `reads_text`: only the text decides."""
 
     expected: str
     is_valid: Callable[[Any], bool]
     fault: Callable[[Any, Reply], str]
-    is_known_from_text: bool = True
+    reads_text: bool = True
 
 
 def _is_text(value: Any) -> bool:
@@ -65,21 +64,20 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
-def _is_true(value: Any) -> bool:
-    return value is True
-
-
 def _quoted(text: str) -> str:
     return f"'{one_line(text, _QUOTED)}'"
+
+
+def _unless(is_right: bool, words: str) -> str:
+    return "" if is_right else words
 
 
 def _json_fault(value: Any, reply: Reply) -> str:
     if not is_json(reply.text):
         return "is not JSON"
-    keys = value if isinstance(value, list) else []
     content = json.loads(reply.text)
-    missing_keys = [key for key in keys if not isinstance(content, dict) or key not in content]
-    return f"lacks the JSON key {_quoted(missing_keys[0])}" if missing_keys else ""
+    keys, found_keys = value if isinstance(value, list) else [], content if isinstance(content, dict) else ()
+    return next((f"lacks the JSON key {_quoted(key)}" for key in keys if key not in found_keys), "")
 
 
 def labels_in(value: Any) -> list[str]:
@@ -87,37 +85,24 @@ def labels_in(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value]
 
 
-def _label_fault(value: Any, reply: Reply) -> str:
-    return "" if {*labels_in(value)} == {*reply.labels} else f"is not {listed(labels_in(value), 'and')}"
-
-
-def _length_fault(value: Any, reply: Reply) -> str:
-    return "" if reply.has_stopped and reply.tokens <= value else f"is longer than {value:,} tokens"
-
-
 CHECKS: Mapping[str, Check] = {
-    "exact": Check(
-        "a text",
-        _is_text,
-        lambda value, reply: "" if reply.text.strip() == value.strip() else f"is not {_quoted(value)}",
-    ),
-    "contains": Check(
-        "a text", _is_text, lambda value, reply: "" if value in reply.text else f"does not contain {_quoted(value)}"
-    ),
-    "regex": Check(
-        "a valid regular expression",
-        _is_pattern,
-        lambda value, reply: "" if re.search(value, reply.text.strip()) else f"does not match {_quoted(value)}",
-    ),
-    "json": Check("true, or a list of keys", lambda value: _is_true(value) or _is_texts(value), _json_fault),
-    "label": Check(
-        "a label, or a list of labels", lambda value: _is_text(value) or _is_texts(value), _label_fault, False
-    ),
-    "stops": Check("true", _is_true, lambda _, reply: "" if reply.has_stopped else "does not stop", False),
-    "no_loop": Check("true", _is_true, lambda _, reply: "repeats itself" if reply.is_looping else "", False),
-    "max_tokens": Check(
-        "a whole number above 0", lambda value: type(value) is int and value > 0, _length_fault, False
-    ),
+    "exact": Check("a text", _is_text,
+                   lambda value, reply: _unless(reply.text.strip() == value.strip(), f"is not {_quoted(value)}")),
+    "contains": Check("a text", _is_text,
+                      lambda value, reply: _unless(value in reply.text, f"does not contain {_quoted(value)}")),
+    "regex": Check("a valid regular expression", _is_pattern, lambda value, reply: _unless(
+        bool(re.search(value, reply.text.strip())), f"does not match {_quoted(value)}")),
+    "json": Check("true, or a list of keys", lambda value: value is True or _is_texts(value), _json_fault),
+    "label": Check("a label, or a list of labels", lambda value: _is_text(value) or _is_texts(value),
+                   lambda value, reply: _unless({*labels_in(value)} == {*reply.labels},
+                                                f"is not {listed(labels_in(value), 'and')}"), reads_text=False),
+    "stops": Check("true", lambda value: value is True,
+                   lambda _, reply: _unless(reply.has_stopped, "does not stop"), reads_text=False),
+    "no_loop": Check("true", lambda value: value is True,
+                     lambda _, reply: _unless(not reply.is_looping, "repeats itself"), reads_text=False),
+    "max_tokens": Check("a whole number above 0", lambda value: type(value) is int and value > 0,
+                        lambda value, reply: _unless(reply.has_stopped and reply.tokens <= value,
+                                                     f"is longer than {value:,} tokens"), reads_text=False),
 }  # fmt: skip
 
 
@@ -174,8 +159,7 @@ def read_suite(path: str) -> list[SuiteRow]:
 
 def _suite_row(row: Row) -> SuiteRow:
     """Return a row of a suite. Raises DataError if any part of it cannot be understood."""
-    values: Mapping[str, Any] = row.values
-    where = row.where
+    where, values = row.where, dict[str, Any](row.values)
 
     def refuse(message: str, hint: str = "") -> DataError:
         return DataError(message, where=where, hint=hint)
@@ -198,17 +182,16 @@ def _suite_row(row: Row) -> SuiteRow:
     if "exact" in checks:
         exact_reply = Reply(text=checks["exact"])
         for name, value in checks.items():
-            if CHECKS[name].is_known_from_text and (fault := CHECKS[name].fault(value, exact_reply)):
+            if CHECKS[name].reads_text and (fault := CHECKS[name].fault(value, exact_reply)):
                 raise refuse(f"exact and {name} contradict each other: the exact text {fault}", "keep one of them")
-    if PROMPT in values:
-        if not _is_text(values[PROMPT]):
-            raise refuse("prompt is not a text")
-        return SuiteRow(where=where, prompt=values[PROMPT], messages=(), must=values[MUST], checks=checks)
-    messages = values[MESSAGES]
-    last_turn = messages[-1] if isinstance(messages, list) and messages else None
-    if not isinstance(last_turn, dict) or last_turn.get("role") not in ("user", "tool"):
-        raise refuse("messages is not a list of turns that ends with one of the user")
-    prompt = str(last_turn.get("content"))
+    prompt, messages = values.get(PROMPT), values.get(MESSAGES, [])
+    if MESSAGES in values:
+        last_turn = messages[-1] if isinstance(messages, list) and messages else None
+        if not isinstance(last_turn, dict) or last_turn.get("role") not in ("user", "tool"):
+            raise refuse("messages is not a list of turns that ends with one of the user")
+        prompt = last_turn.get("content")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise refuse(f"{PROMPT if PROMPT in values else 'the last turn'} is not a text")
     return SuiteRow(where=where, prompt=prompt, messages=tuple(messages), must=values[MUST], checks=checks)
 
 
@@ -237,9 +220,7 @@ class RowVerdict:
     """Verdict on one row. `before` is the reply of the reference, if there is one; `why` says what is wrong with `now`;
     empty if it is right."""
 
-    where: str
-    prompt: str
-    must: Must
+    row: SuiteRow
     outcome: Outcome
     before: Reply | None
     now: Reply
@@ -290,34 +271,27 @@ def judge(
 ) -> ModelVerdict:
     """Return the verdict on a model with the replies `now`. `before` are those of the reference; None without one: then
     each wrong reply to a `keep` row counts as a broken one."""
-    replies_before: Sequence[Reply | None] = before if before is not None else [None] * len(rows)
-    verdicts = []
-    for row, old, new in zip(rows, replies_before, now, strict=True):
+    verdicts = list[RowVerdict]()
+    for row, old, new in zip(rows, [None] * len(rows) if before is None else before, now, strict=True):
         why = row.fault(new)
         outcome = _outcome(row.must, None if old is None else not row.fault(old), not why)
-        verdict = RowVerdict(
-            where=row.where, prompt=row.prompt, must=row.must, outcome=outcome, before=old, now=new, why=why
-        )
-        verdicts.append(verdict)
-    outcomes: Counter[Outcome] = Counter(verdict.outcome for verdict in verdicts)
+        verdicts.append(RowVerdict(row=row, outcome=outcome, before=old, now=new, why=why))
+    outcomes = Counter[Outcome](verdict.outcome for verdict in verdicts)
     symptoms = {
-        symptom: (
-            None if before is None else sum(map(has_symptom, rows, before)),
-            sum(map(has_symptom, rows, now)),
-        )
+        symptom: (None if before is None else sum(map(has_symptom, rows, before)), sum(map(has_symptom, rows, now)))
         for symptom, has_symptom in _SYMPTOMS.items()
     }
     limits = (
-        (outcomes["broken"] + outcomes["wrong"], "broken" if before is not None else "wrong", allow_broken),
+        (outcomes["broken"] + outcomes["wrong"], "wrong" if before is None else "broken", allow_broken),
         (outcomes["not learnt"], "not learnt", allow_missing),
     )
-    better, worse = (outcomes["learnt"], outcomes["broken"]) if before is not None else (0, 0)
+    better, worse = (0, 0) if before is None else (outcomes["learnt"], outcomes["broken"])
     return ModelVerdict(
         name=name,
         outcomes=dict(outcomes),
         better=better,
         worse=worse,
-        p_value=sign_test(better, worse) if before is not None else None,
+        p_value=None if before is None else sign_test(better, worse),
         equal_answers=sum(old == new for old, new in zip(before or [], now, strict=False)),
         symptoms=symptoms,
         failures=tuple(f"{count:,} {words}, {limit:,} allowed" for count, words, limit in limits if count > limit),

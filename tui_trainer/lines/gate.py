@@ -65,7 +65,9 @@ def _model_lines(model: Mapping[str, Any], row_count: int, reference: str, new_t
     for outcome in _SHOWN_OUTCOMES:
         rows = [row for row in model["rows"] if row["outcome"] == outcome]
         for row in rows[:_SHOWN_ROWS]:
-            lines.append(f"  {outcome}: {one_line(row['where'])}  {one_line(row['prompt'].strip(), _TEXT_WIDTH)}")
+            lines.append(
+                f"  {outcome}: {one_line(row['row']['where'])}  {one_line(row['row']['prompt'].strip(), _TEXT_WIDTH)}"
+            )
             if row["before"]:
                 lines.append(f"    before {_shown(row['before'])}")
             lines += [f"    now    {_shown(row['now'])}", f"    why    it {row['why']}"]

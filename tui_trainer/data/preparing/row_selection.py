@@ -70,16 +70,22 @@ def used_rows(rows: int, weight: float) -> int:
     return repetitions * rows + round((weight - repetitions) * rows)
 
 
-def replay_weight(share: float, own: float, replayed: float, where: str) -> float:
-    """Return the weight of the sources of data.replay that makes them `share` of what an epoch trains on.
+def source_weights(cut: Cut, amounts: Sequence[float], where: str) -> tuple[float, ...]:
+    """Return the weight of each source, such that those of data.replay, the last ones, give `cut.replay_share` of what
+    an epoch trains on; () if all are 1.
 
-    `own` and `replayed` are the amounts of the other sources with their weights, and of these: rows, or characters of
-    texts. Raises DataError if the rows would be repeated too often."""
+    `amounts`: the training rows of each source, or the characters of its texts. Raises DataError, which names `where`,
+    if replayed rows would be repeated too often."""
+    if not cut.replay_sources:
+        return cut.weights
+    own_weights = cut.weights or (1.0,) * (len(amounts) - cut.replay_sources)
+    own = sum(amount * weight for amount, weight in zip(amounts, own_weights, strict=False))
+    share, replayed = cut.replay_share, sum(amounts[len(own_weights) :])
     weight = share / (1 - share) * own / max(replayed, 1)
     if weight > _MOST_REPLAYED:
         message = f"has too few rows for data.replay_share = {share:g}: each would be used {weight:,.0f} times"
         raise DataError(message, where=where, hint="add rows to data.replay, or lower data.replay_share")
-    return weight
+    return (*own_weights, *(weight,) * cut.replay_sources)
 
 
 def copies_of(
@@ -603,26 +609,15 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
     is_leak |= has_divided_text
     if cut.dedup:
         sides[0][is_leak] = LEFT_OUT
-    weights = _weights(first_survey, sides[0] == TRAIN, cut, names)
+    sizes = np.where(sides[0] == TRAIN, np.frombuffer(first_survey.lengths, dtype=np.int64) if cut.reads_text else 1, 0)
+    amounts = [float(part.sum()) for part in np.split(sizes, np.cumsum(first_survey.counts)[:-1])]
+    weights = source_weights(cut, amounts, names[-1])
     copies = copies_of(sides[0] == TRAIN, first_survey.counts, weights, cut.seed)
     leaked_count = int(is_leak.sum() if cut.dedup else (is_leak & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
     used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
     repeated_count = sum(int(is_repeat.sum()) for is_repeat in repeats)
     return Selection(tuple(sides), tuple(used), repeated_count, leaked_count, split, weights)
-
-
-def _weights(survey: Survey, is_trained: NDArray[np.bool_], cut: Cut, names: Sequence[str]) -> tuple[float, ...]:
-    """Return the weight of each source, with those of data.replay; () if all are 1."""
-    if not cut.replay_sources:
-        return cut.weights
-    own_count = len(survey.counts) - cut.replay_sources
-    own_weights = cut.weights or (1.0,) * own_count
-    amounts = np.where(is_trained, np.frombuffer(survey.lengths, dtype=np.int64) if cut.reads_text else 1, 0)
-    ends = np.cumsum(survey.counts)[:-1]
-    *own_amounts, replayed = (part.sum() for part in np.split(amounts, ends[:own_count]))
-    weight = replay_weight(cut.replay_share, float(np.dot(own_amounts, own_weights)), float(replayed), names[-1])
-    return (*own_weights, *(weight,) * cut.replay_sources)
 
 
 def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], is_usable: NDArray[np.bool_]) -> DocumentSplit:
