@@ -92,8 +92,9 @@ class LearnsFromData:
         reader = self.reader(config)
         reader.set_tokenizer(tokenizer, model_config)
         cut = replace(
-            self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
-        )
+            self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False,
+            replay_sources=0, replay_share=0.0,
+        )  # fmt: skip
         source = open_source(path, config.data.text_column, DataChoice(measured=True))
         return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
 
@@ -238,6 +239,8 @@ class LearnsFromData:
             dedup=settings.dedup,
             skip_bad_rows=settings.on_bad_rows == "skip",
             weights=weights_of(settings.paths, settings.weights),
+            replay_sources=len(settings.replay_paths),
+            replay_share=settings.replay_share if settings.replay_paths else 0.0,
         )
 
     def reading(self, config: Config) -> dict[str, Any]:
