@@ -21,12 +21,13 @@ import numpy as np
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError, RunError, system_reason
 from tui_trainer.exporting.contract import Format, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel, finish_of
+from tui_trainer.exporting.trained_model import TrainedModel, config_in, finish_of
 from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.hardware.storage import nearest_existing
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
+from tui_trainer.reporting.manifest import write_manifest
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.lock import FileLock
@@ -62,7 +63,7 @@ class MeasuredExport:
 class Certificate:
     """Result of comparing an export with the trained model. `faults` lists differences that are too large.
 
-    `run_loss` is the held-out loss that the run itself measured; None if it measured none. `logit_difference` is the
+    `run_loss` is the held-out loss that the run itself measured for its final model; None if it measured none. `logit_difference` is the
     largest difference as a share of the largest logit. `seconds` is the duration of the whole export."""
 
     format: str
@@ -120,7 +121,9 @@ class Certifier:
             export_figures = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(export_answer))
             faults = _faults(trained_answer, export_answer, logit_difference, tolerance)
         finish = finish_of(self._trained.run)
-        run_loss = finish.eval_loss if finish else None
+        run_loss = None
+        if finish:
+            run_loss = finish.eval_loss if finish.calibrated_loss is None else finish.calibrated_loss
         return Certificate(
             format=export_format.name,
             rows=trained_answer["rows"],
@@ -256,6 +259,7 @@ def _export_locked(
     try:
         with _quiet():
             export_format.write(trained, temporary_folder, progress)
+            write_manifest(temporary_folder, trained.plan, config_in(trained, trained.folder))
         make_durable(temporary_folder)
     except BaseException as error:  # Ctrl+C as well
         shutil.rmtree(temporary_folder, ignore_errors=True)
