@@ -41,7 +41,9 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
     """Return the manifest as JSON values. `fields` are those of the model's config.json."""
     problem_type = "" if is_word_by_word else fields.get("problem_type") or ""
     calibration = fields.get(CALIBRATION) or {}
-    labels = [name for _, name in sorted((int(number), name) for number, name in (fields.get("id2label") or {}).items())]
+    labels = [
+        name for _, name in sorted((int(number), name) for number, name in (fields.get("id2label") or {}).items())
+    ]
     result: dict[str, Any] = {
         "task": plan.config.task.type,
         "problem_type": problem_type or "token classification",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
@@ -49,12 +50,14 @@ from tui_trainer.data.columns.text_columns import (
     text_of,
 )
 from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
+from tui_trainer.data.preparing.cache import Built, PreparedData
+from tui_trainer.data.preparing.prepare import LABEL_ROWS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, SEGMENTS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import CALIBRATION, ENCODER_DECODER, Head, Labels, types_with
 from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
-from tui_trainer.tasks.contract import Baselines, Calibration, InputRow, Objective, Scorer, Scores
+from tui_trainer.tasks.contract import Baselines, Calibration, DataFacts, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.calibration import MULTI, calibrate, calibrated_scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import (
@@ -78,7 +81,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-    from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.losses.classification import ClassificationLoss
     from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -138,6 +140,15 @@ class SequenceClassification(Task):
         kind: Kind = data.details["problem_type"]
         return Labels(tuple(data.details["names"]) or ("LABEL_0",), kind)
 
+    def facts(self, config: Config, data: Built) -> DataFacts:
+        facts = super().facts(config, data)
+        if not isinstance(data, PreparedData) or data.details["problem_type"] != MULTI:
+            return facts
+        rows_of_labels = _rows_of_labels(data.train_path, data.eval_path)
+        return replace(
+            facts, details={**facts.details, LABEL_ROWS: dict(zip(data.details["names"], rows_of_labels, strict=True))}
+        )
+
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """Load the tokenizer with a pad token, because a decoder classifies by the last token before padding."""
         tokenizer = super().load_tokenizer(config, data)
@@ -180,7 +191,12 @@ class SequenceClassification(Task):
         return data.details["problem_type"] != "regression"
 
     def calibrate(
-        self, data: PreparedData, model: Any, objective: Any, seen: Sequence[tuple[Tensor, ...]], batch: MicroBatch | None
+        self,
+        data: PreparedData,
+        model: Any,
+        objective: Any,
+        seen: Sequence[tuple[Tensor, ...]],
+        batch: MicroBatch | None,
     ) -> Calibration:
         """Divide the last layer by a temperature, and store it with the thresholds of several labels in the config."""
         import torch
@@ -506,6 +522,14 @@ def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
     """Return the weight of each class in the training rows; of its positive labels if a row has several labels."""
     labels = _labels_of(rows, kind)
     return positive_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
+
+
+@lru_cache(maxsize=8)  # plans ask for it again, and prepared rows never change
+def _rows_of_labels(train_path: Path, eval_path: Path | None) -> list[tuple[int, int | None]]:
+    """Return (training rows, held-out rows) of each of several labels; None without held-out rows."""
+    train_rows = _labels_of(Rows(train_path), MULTI).sum(axis=0).tolist()
+    eval_rows = _labels_of(Rows(eval_path), MULTI).sum(axis=0).tolist() if eval_path else [None] * len(train_rows)
+    return list(zip(train_rows, eval_rows, strict=True))
 
 
 def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:

@@ -138,7 +138,12 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         return False
 
     def calibrate(
-        self, data: PreparedData, model: Any, objective: Any, seen: Sequence[tuple[Tensor, ...]], batch: MicroBatch | None
+        self,
+        data: PreparedData,
+        model: Any,
+        objective: Any,
+        seen: Sequence[tuple[Tensor, ...]],
+        batch: MicroBatch | None,
     ) -> Calibration:
         """Calibrate the final model, in place, from what the scorer has `seen` of the held-out rows. `batch` is one
         micro-batch of them, or None if the weights cannot be changed. The caller sets the model to evaluation mode."""
