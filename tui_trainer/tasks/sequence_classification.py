@@ -202,7 +202,7 @@ class SequenceClassification(Task):
         import torch
 
         def divide(temperature: float) -> bool:
-            return batch is not None and objective.divide_logits(temperature, batch)
+            return batch is not None and bool(objective.divide_logits(temperature, batch))
 
         labels, logits_NC = (torch.cat(parts).cpu() for parts in zip(*seen, strict=True))
         if not logits_NC.isfinite().all():

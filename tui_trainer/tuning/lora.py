@@ -144,7 +144,7 @@ def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...
 def _keep_labels(model: Any, folder: Path) -> None:
     """Write the model's config into the adapter's folder if it differs from the base model's config.
 
-    The config has the labels and thresholds of a classifier, the vocabulary size with added tokens, and extended positions.
+    The config has a classifier's labels and thresholds, the vocabulary size with added tokens, and extended positions.
     `AutoConfig.from_pretrained` reads it, but peft does not.
     """
     if not getattr(model, _OTHER_CONFIG, False) and not hasattr(model.config, CALIBRATION):
