@@ -458,10 +458,13 @@ class Session:
         if not components.together.splits_weights:
             batch = next(windows(rows, self._eval_chosen[:1], components.eval_layout)).to(components.device)
         seen = [inputs for part in parts for inputs in part.seen]
+        work = partial(components.task.calibrate, self.job.data, components.model, components.loss, seen, batch)
         components.model.eval()
-        with components.reading():
-            work = partial(components.task.calibrate, self.job.data, components.model, components.loss, seen, batch)
-            return self.ranks.by_first(work)
+        try:
+            with components.reading():
+                return self.ranks.by_first(work)
+        finally:
+            components.model.train()
 
     @property
     def _goes_back(self) -> bool:
