@@ -173,12 +173,12 @@ def elsewhere(folder, graphs, texts) -> list[list[dict[str, float]]]:
 @pytest.mark.timeout(1800)  # an export takes a minute, and several on a busy machine
 def test_thresholds_raise_macro_f1_on_other_rows_and_others_get_the_same_probabilities(tmp_path, capsys):
     """400 rows with 12 labels of 1 to 30 %: the claim of the guide. `-rP` prints the table."""
-    model = save_tiny_model(tmp_path / "bert", "bert")
-    (model / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
     settings = {
         "task.type": "sequence_classification", "data.path": write_rows(tmp_path / "rows.jsonl", tagged(400, 0)),
-        "model.model_name_or_path": model, "tuning.method": "full", "data.eval_fraction": 0.25, "data.max_length": 32,
-        "training.effective_batch_size": 16, "training.learning_rate": 0.01, "training.max_steps": 120,
+        "model.init": "scratch", "model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 1,
+        "model.scratch.num_attention_heads": 4, "model.scratch.vocab_size": 320,
+        "tuning.method": "full", "data.eval_fraction": 0.25, "data.max_length": 32,
+        "training.effective_batch_size": 16, "training.learning_rate": 0.003, "training.max_steps": 1000,
         "evaluation.eval_steps": 0, "checkpoint.save_steps": 0, "logging.sample_steps": 0,
         "output.runs_dir": tmp_path / "runs", "output.name": "run",
     }  # fmt: skip
@@ -187,7 +187,7 @@ def test_thresholds_raise_macro_f1_on_other_rows_and_others_get_the_same_probabi
     calibration = json.loads((run.model / "config.json").read_text())["calibration"]
     manifest = json.loads((run.model / "manifest.json").read_text())
     assert calibration["temperature"] != 1 and end.eval_loss == last.loss and end.calibrated_loss < last.loss
-    assert manifest["thresholds"] == calibration["thresholds"] and manifest["base_model_license"] == "apache-2.0"
+    assert manifest["thresholds"] == calibration["thresholds"]
     assert {"macro_f1_with_thresholds", "average_precision", "calibration_error"} <= set(end.scores)
 
     def evaluated(*arguments: object) -> dict:
@@ -230,6 +230,7 @@ def test_thresholds_raise_macro_f1_on_other_rows_and_others_get_the_same_probabi
 def test_adapter_keeps_its_calibration_and_the_next_run_starts_without_it(tmp_path, capsys):
     """The temperature is in the adapter's head, so a merged export passes its comparison with the run."""
     model = save_tiny_model(tmp_path / "bert", "bert")
+    (model / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Tiny\n")
     draw = random.Random(0)
     rows = [
         {"text": f"the {animal} runs home {n}", "label": animal if draw.random() < 0.6 else draw.choice(ANIMALS[:4])}
@@ -249,6 +250,7 @@ def test_adapter_keeps_its_calibration_and_the_next_run_starts_without_it(tmp_pa
     assert calibration["temperature"] != 1 and end.calibrated_loss < end.eval_loss and "thresholds" not in calibration
     assert main(["export", str(run.root), "--to", "merged"]) == 0, capsys.readouterr()
     merged = run.exports / "merged"
+    assert json.loads((merged / "manifest.json").read_text())["base_model_license"] == "apache-2.0"
     asked = write_rows(tmp_path / "asked.jsonl", rows[:10])
     assert main(["predict", str(run.root), "--data", str(asked), "--out", str(tmp_path / "out.jsonl")]) == 0
     wanted = [
@@ -256,7 +258,7 @@ def test_adapter_keeps_its_calibration_and_the_next_run_starts_without_it(tmp_pa
     ]
     of_pipeline, _ = elsewhere(merged, None, [row["text"] for row in rows[:10]])
     assert [pytest.approx(answer, abs=1e-4) for answer in of_pipeline] == wanted
-    # Three held-out rows calibrate nothing.
+    # A run without held-out rows calibrates nothing.
     more = {
         "model.model_name_or_path": merged,
         "data.eval_fraction": 0,
