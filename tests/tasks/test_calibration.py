@@ -267,4 +267,26 @@ def test_adapter_keeps_its_calibration_and_the_next_run_starts_without_it(tmp_pa
     }
     second = finish(load(settings, more, {"output.name": "second"}))
     assert "calibration" not in json.loads((second.model / "config.json").read_text())
-    assert json.loads((second.model / "manifest.json").read_text())["temperature"] is None
+    assert "temperature" not in json.loads((second.model / "manifest.json").read_text())
+
+
+@pytest.mark.full
+def test_calibration_belongs_to_the_weights_of_the_best_evaluation(tmp_path, capsys):
+    draw = random.Random(0)
+    rows = [{"text": f"the {draw.choice(ANIMALS)} runs on {n}", "label": draw.choice(ANIMALS[:4])} for n in range(80)]
+    settings = {
+        "task.type": "sequence_classification", "data.path": write_rows(tmp_path / "rows.jsonl", rows),
+        "model.init": "scratch", "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1,
+        "model.scratch.num_attention_heads": 2, "model.scratch.vocab_size": 300,
+        "tuning.method": "full", "data.eval_fraction": 0.5, "data.max_length": 32,
+        "training.effective_batch_size": 8, "training.learning_rate": 2.0, "training.max_steps": 30,
+        "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "checkpoint.save_steps": 0,
+        "logging.sample_steps": 0, "output.runs_dir": tmp_path / "runs", "output.name": "run",
+    }  # fmt: skip
+    run = finish(load(settings))
+    (end,) = of_kind(run, RunFinished)
+    assert end.model_step < end.step and end.calibrated_loss < end.eval_loss
+    capsys.readouterr()
+    assert main(["evaluate", str(run.root), "--against", "none", "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert model["loss"] == pytest.approx(end.calibrated_loss, rel=1e-4)

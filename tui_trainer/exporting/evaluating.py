@@ -104,10 +104,8 @@ class Evaluator:
         with self._data(file, tokenizer) as (trained, data):
             stored_rows = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and hasattr(config_in(self.trained, self.trained.folder), CALIBRATION):
-                self.notes.append(
-                    "thresholds and temperature were chosen on these rows, so scores with them are optimistic; "
-                    "use --data FILE for other rows"
-                )
+                message = "thresholds and temperature were chosen on these rows, so scores with them are optimistic"
+                self.notes.append(f"{message}; use --data FILE for other rows")
             if not file and data.eval_path is None:
                 self.notes.append("the run has no held-out rows: the models are evaluated on its training rows")
             config_limit = trained.config.evaluation.max_eval_rows

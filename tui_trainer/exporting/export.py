@@ -122,9 +122,7 @@ class Certifier:
             export_figures = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(export_answer))
             faults = _faults(trained_answer, export_answer, logit_difference, tolerance)
         finish = finish_of(self._trained.run)
-        run_loss = None
-        if finish:
-            run_loss = finish.eval_loss if finish.calibrated_loss is None else finish.calibrated_loss
+        run_loss = (finish.calibrated_loss or finish.eval_loss) if finish else None
         return Certificate(
             format=export_format.name,
             rows=trained_answer["rows"],

@@ -49,7 +49,6 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         "problem_type": problem_type or "token classification",
         "labels_in_order_of_logits": labels if problem_type != "regression" else [],
         "max_length_in_tokens": plan.config.data.max_length,
-        "truncation": "longer inputs are truncated to max_length_in_tokens, as in training",
         "probabilities": _PROBABILITIES[problem_type],
         "base_model": published_name(first_model(plan)),
         "base_model_license": _license_of(plan),
@@ -59,16 +58,10 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         result["thresholds_from"] = _origin_of_thresholds(calibration)
     if calibration:
         result["temperature"] = calibration["temperature"]
-        result["temperature_is_applied"] = (
-            "the weights of the last layer are divided by it already, so the logits need no further division"
-        )
+        result["temperature_is_applied"] = "already: the weights of the last layer are divided by it"
         result |= {name: value for name, value in calibration.items() if "calibration_error" in name}
-        result["calibration_error_is"] = (
-            f"expected calibration error in {BINS} bins (arXiv:1706.04599) on {calibration['rows']} held-out rows; an "
-            "optimistic one is of the rows on which the temperature was fitted"
-        )
-    elif problem_type != "regression":
-        result["temperature"] = None
+        rows_words = f"on {calibration['rows']} held-out rows (optimistic: the temperature was fitted on these)"
+        result["calibration_error_is"] = f"expected calibration error in {BINS} bins (arXiv:1706.04599) {rows_words}"
     return result
 
 

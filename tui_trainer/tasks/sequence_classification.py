@@ -145,9 +145,8 @@ class SequenceClassification(Task):
         if not isinstance(data, PreparedData) or data.details["problem_type"] != MULTI:
             return facts
         rows_of_labels = _rows_of_labels(data.train_path, data.eval_path)
-        return replace(
-            facts, details={**facts.details, LABEL_ROWS: dict(zip(data.details["names"], rows_of_labels, strict=True))}
-        )
+        label_rows = dict(zip(data.details["names"], rows_of_labels, strict=True))
+        return replace(facts, details={**facts.details, LABEL_ROWS: label_rows})
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """Load the tokenizer with a pad token, because a decoder classifies by the last token before padding."""
@@ -188,7 +187,7 @@ class SequenceClassification(Task):
         return _ClassScorer(objective, data.details["problem_type"], data.details["names"])
 
     def calibrates(self, data: PreparedData) -> bool:
-        return data.details["problem_type"] != "regression"
+        return bool(data.details["problem_type"] != "regression")
 
     def calibrate(
         self,
