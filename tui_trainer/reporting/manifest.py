@@ -60,14 +60,14 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         result["temperature"] = calibration["temperature"]
         result["temperature_is_applied"] = "already: the weights of the last layer are divided by it"
         result |= {name: value for name, value in calibration.items() if "calibration_error" in name}
-        rows_words = f"on {calibration['rows']} held-out rows (optimistic: the temperature was fitted on these)"
+        rows_words = f"on {calibration['rows']} held-out rows; optimistic if the temperature was fitted on the same rows"
         result["calibration_error_is"] = f"expected calibration error in {BINS} bins (arXiv:1706.04599) {rows_words}"
     return result
 
 
 def _origin_of_thresholds(calibration: Mapping[str, Any]) -> str:
     if not calibration:
-        return "0.5 for each label, because the run had no held-out rows to choose thresholds on"
+        return "0.5 for each label: none was chosen on held-out rows"
     words = f"largest F1 of each label on {calibration['rows']} held-out rows"
     if common_names := calibration["common_threshold"]:
         words += f"; one threshold for labels with fewer than {LEAST_ROWS} rows: {', '.join(common_names)}"
