@@ -280,8 +280,8 @@ def test_calibration_belongs_to_the_weights_of_the_best_evaluation(tmp_path, cap
         "model.scratch.num_attention_heads": 2, "model.scratch.vocab_size": 300,
         "tuning.method": "full", "data.eval_fraction": 0.5, "data.max_length": 32,
         "training.effective_batch_size": 8, "training.learning_rate": 2.0, "training.max_steps": 30,
-        "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "checkpoint.save_steps": 0,
-        "logging.sample_steps": 0, "output.runs_dir": tmp_path / "runs", "output.name": "run",
+        "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "evaluation.max_eval_rows": 40,
+        "checkpoint.save_steps": 0, "logging.sample_steps": 0, "output.runs_dir": tmp_path / "runs", "output.name": "run",
     }  # fmt: skip
     run = finish(load(settings))
     (end,) = of_kind(run, RunFinished)

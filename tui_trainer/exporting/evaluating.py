@@ -103,7 +103,8 @@ class Evaluator:
             self._refuse_incomparable(candidate, tokenizer)
         with self._data(file, tokenizer) as (trained, data):
             stored_rows = Rows(data.train_path if file else data.eval_path or data.train_path)
-            if not file and hasattr(config_in(self.trained, self.trained.folder), CALIBRATION):
+            is_classifier = self.trained.head in CLASSIFYING
+            if not file and is_classifier and hasattr(config_in(self.trained, self.trained.folder), CALIBRATION):
                 message = "thresholds and temperature were chosen on these rows, so scores with them are optimistic"
                 self.notes.append(f"{message}; use --data FILE for other rows")
             if not file and data.eval_path is None:

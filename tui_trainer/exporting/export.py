@@ -24,6 +24,7 @@ from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, finish_of
 from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.hardware.storage import nearest_existing
+from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
@@ -258,7 +259,8 @@ def _export_locked(
     try:
         with _quiet():
             export_format.write(trained, temporary_folder, progress)
-            write_manifest(temporary_folder, trained.plan, config_in(trained, trained.folder))
+            if trained.head in CLASSIFYING:
+                write_manifest(temporary_folder, trained.plan, config_in(trained, trained.folder))
         make_durable(temporary_folder)
     except BaseException as error:  # Ctrl+C as well
         shutil.rmtree(temporary_folder, ignore_errors=True)

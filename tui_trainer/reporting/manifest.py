@@ -60,7 +60,9 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         result["temperature"] = calibration["temperature"]
         result["temperature_is_applied"] = "already: the weights of the last layer are divided by it"
         result |= {name: value for name, value in calibration.items() if "calibration_error" in name}
-        rows_words = f"on {calibration['rows']} held-out rows; optimistic if the temperature was fitted on the same rows"
+        rows_words = (
+            f"on {calibration['rows']} held-out rows; optimistic if the temperature was fitted on the same rows"
+        )
         result["calibration_error_is"] = f"expected calibration error in {BINS} bins (arXiv:1706.04599) {rows_words}"
     return result
 
