@@ -110,15 +110,17 @@ def test_last_layer_of_each_family_is_divided_or_left_alone(tmp_path, subtests):
     batch = MicroBatch(inputs=inputs, labels=torch.tensor([0]), places=torch.tensor([]), samples=1, tokens=4)
     for family in ("bert", "roberta", "llama", "bart"):
         save_tiny_model(tmp_path / family, family)
-        for is_frozen in (False, True):
-            with subtests.test(f"{family}, frozen: {is_frozen}"):
+        for is_frozen, has_16_bits in ((False, False), (True, False), (False, True)):
+            with subtests.test(f"{family}, frozen: {is_frozen}, 16 bits: {has_16_bits}"):
                 model = AutoModelForSequenceClassification.from_pretrained(tmp_path / family, num_labels=3).eval()
                 loss = ClassificationLoss(model.requires_grad_(not is_frozen), SINGLE)
-                with torch.no_grad():
+                with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=has_16_bits):
                     before = loss.logits(batch)
-                assert loss.divide_logits(3.0, batch) is not is_frozen
-                with torch.no_grad():
-                    torch.testing.assert_close(loss.logits(batch), before / (1 if is_frozen else 3))
+                    assert loss.divide_logits(3.0, batch) is not is_frozen
+                torch.clear_autocast_cache()
+                with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=has_16_bits):
+                    after = loss.logits(batch) * (1 if is_frozen else 3)
+                torch.testing.assert_close(after, before, rtol=0.02 if has_16_bits else 1e-5, atol=2e-3 * has_16_bits)
 
 
 ANIMALS = ("sheep", "hen", "cow", "horse", "goat", "dog", "cat", "rat", "ant", "deer", "wasp", "owl")
@@ -281,7 +283,8 @@ def test_calibration_belongs_to_the_weights_of_the_best_evaluation(tmp_path, cap
         "tuning.method": "full", "data.eval_fraction": 0.5, "data.max_length": 32,
         "training.effective_batch_size": 8, "training.learning_rate": 2.0, "training.max_steps": 30,
         "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "evaluation.max_eval_rows": 40,
-        "checkpoint.save_steps": 0, "logging.sample_steps": 0, "output.runs_dir": tmp_path / "runs", "output.name": "run",
+        "checkpoint.save_steps": 0, "logging.sample_steps": 0,
+        "output.runs_dir": tmp_path / "runs", "output.name": "run",
     }  # fmt: skip
     run = finish(load(settings))
     (end,) = of_kind(run, RunFinished)
