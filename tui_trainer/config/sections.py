@@ -553,8 +553,8 @@ class EvaluationSection(SettingsSection):
     """Metric for the best model and early stopping: loss, or a score of the task such as accuracy or f1."""
     generate_rows: WholeNumber | Auto = option(
         "auto",
-        "Held-out rows that the model answers at an evaluation, for tasks that generate text; 0: none; auto: 32 for "
-        f"seq2seq; 8 for chat and causal_lm, at as many evaluations as take {100 * ANSWERS_SHARE:g} % of the time.",
+        "Held-out rows that the model answers at evaluations; 0: none; auto: 32 for seq2seq, else 8, at as many "
+        f"evaluations as take {100 * ANSWERS_SHARE:g} % of the time.",
         unit="rows",
         speed="an answer takes one pass per token",
         step="x2",
