@@ -64,9 +64,8 @@ class MeasuredExport:
 class Certificate:
     """Result of comparing an export with the trained model. `faults` lists differences that are too large.
 
-    `run_loss` is the held-out loss that the run itself measured for its final model; None if it measured none.
-    `logit_difference` is the largest difference as a share of the largest logit. `seconds` is the duration of the whole
-    export."""
+    `run_loss` is the held-out loss that the run itself measured; None if it measured none. `logit_difference` is the
+    largest difference as a share of the largest logit. `seconds` is the duration of the whole export."""
 
     format: str
     rows: int

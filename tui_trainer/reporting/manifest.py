@@ -41,9 +41,7 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
     """Return the manifest as JSON values. `fields` are those of the model's config.json."""
     problem_type = "" if is_word_by_word else fields.get("problem_type") or ""
     calibration = fields.get(CALIBRATION) or {}
-    labels = [
-        name for _, name in sorted((int(number), name) for number, name in (fields.get("id2label") or {}).items())
-    ]
+    labels = list((fields.get("id2label") or {}).values())
     result: dict[str, Any] = {
         "task": plan.config.task.type,
         "problem_type": problem_type or "token classification",
@@ -60,10 +58,7 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         result["temperature"] = calibration["temperature"]
         result["temperature_is_applied"] = "already: the weights of the last layer are divided by it"
         result |= {name: value for name, value in calibration.items() if "calibration_error" in name}
-        rows_words = (
-            f"on {calibration['rows']} held-out rows; optimistic if the temperature was fitted on the same rows"
-        )
-        result["calibration_error_is"] = f"expected calibration error in {BINS} bins (arXiv:1706.04599) {rows_words}"
+        result["calibration_error_is"] = f"in {BINS} bins of {calibration['rows']} held-out rows (arXiv:1706.04599)"
     return result
 
 
@@ -71,7 +66,7 @@ def _origin_of_thresholds(calibration: Mapping[str, Any]) -> str:
     if not calibration:
         return "0.5 for each label: none was chosen on held-out rows"
     words = f"largest F1 of each label on {calibration['rows']} held-out rows"
-    if common_names := calibration["common_threshold"]:
+    if common_names := calibration["labels_with_common_threshold"]:
         words += f"; one threshold for labels with fewer than {LEAST_ROWS} rows: {', '.join(common_names)}"
     return words
 

@@ -50,10 +50,10 @@ def calibrate(
     can_divide = temperature != 1 and divide_logits(temperature)
     calibration: dict[str, Any] = {"rows": len(logits_NC), "temperature": temperature if can_divide else 1.0}
     if kind == MULTI:
-        own_names = [name for name, count in zip(names, targets_NC.sum(axis=0), strict=True) if count >= LEAST_ROWS]
+        counts = targets_NC.sum(axis=0)
         thresholds = find_thresholds(probabilities(logits_NC / calibration["temperature"], kind), targets_NC)
         calibration["thresholds"] = dict(zip(names, thresholds.round(6).tolist(), strict=True))
-        calibration["common_threshold"] = [name for name in names if name not in own_names]
+        calibration["labels_with_common_threshold"] = [names[number] for number in np.flatnonzero(counts < LEAST_ROWS)]
     every_row = np.arange(len(logits_NC))
     is_halved = len(every_row) >= HALVED_ROWS
     halves = [(every_row[::2], every_row[1::2]), (every_row[1::2], every_row[::2])]
@@ -69,8 +69,7 @@ def calibrate(
     prefix = "" if is_halved else "optimistic_"
     scores = {(name if name == _PRECISION else prefix + name): value for name, value in scores.items()}
     scores["calibration_error_before"] = calibration_error(probabilities(logits_NC, kind), targets_NC, kind)
-    errors = {name: scores[name] for name in scores if "error" in name}
-    return {**calibration, **{name: round(value, 6) for name, value in errors.items()}}, scores
+    return calibration | {name: value for name, value in scores.items() if "error" in name}, scores
 
 
 def calibrated_scores(
