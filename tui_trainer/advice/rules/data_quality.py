@@ -173,21 +173,15 @@ def _rare_labels(rows: Mapping[str, tuple[int, int | None]]) -> Verdict:
     """Return the finding about several labels per row, from (training rows, held-out rows) of each label."""
     rare = [f"{_shown(name)} ({count})" for name, (count, _) in rows.items() if count < _FEWEST_LABEL_ROWS]
     unseen = [_shown(name) for name, (_, count) in rows.items() if count == 0]
+    names_of_fault = {f"fewer than {_FEWEST_LABEL_ROWS} training rows": rare, "no held-out row": unseen}
     faults = [
         f"{len(names)} of {len(rows)} labels have {fault}: {', '.join(names[:_SHOWN_LABELS])}"
-        + (", ..." if len(names) > _SHOWN_LABELS else "")
-        for names, fault in (
-            (rare, f"fewer than {_FEWEST_LABEL_ROWS} training rows"),
-            (unseen, "no held-out row"),
-        )
+        for fault, names in names_of_fault.items()
         if names
     ]
-    if not faults:
-        return passed(f"each of {len(rows)} labels has {_FEWEST_LABEL_ROWS} or more training rows and a held-out row")
-    advice = (
-        "add rows with these labels or leave the labels out; such a label is predicted by the threshold of all labels"
-    )
-    return warned("; ".join(faults), advice=advice)
+    if faults:
+        return warned("; ".join(faults), advice="add rows with these labels, or leave the labels out")
+    return passed(f"each of {len(rows)} labels has {_FEWEST_LABEL_ROWS} or more training rows")
 
 
 def _shown(name: str, most: int = 30) -> str:

@@ -50,10 +50,10 @@ def calibrate(
     can_divide = temperature != 1 and divide_logits(temperature)
     calibration: dict[str, Any] = {"rows": len(logits_NC), "temperature": temperature if can_divide else 1.0}
     if kind == MULTI:
-        counts = targets_NC.sum(axis=0)
+        counts_of_names = zip(names, targets_NC.sum(axis=0), strict=True)
         thresholds = find_thresholds(probabilities(logits_NC / calibration["temperature"], kind), targets_NC)
         calibration["thresholds"] = dict(zip(names, thresholds.round(6).tolist(), strict=True))
-        calibration["labels_with_common_threshold"] = [names[number] for number in np.flatnonzero(counts < LEAST_ROWS)]
+        calibration["labels_with_common_threshold"] = [name for name, count in counts_of_names if count < LEAST_ROWS]
     every_row = np.arange(len(logits_NC))
     is_halved = len(every_row) >= HALVED_ROWS
     halves = [(every_row[::2], every_row[1::2]), (every_row[1::2], every_row[::2])]
