@@ -59,7 +59,7 @@ def continued(model: Any, tokenizer: Any, row: Row) -> Any:
 
 def of_graphs(folder: str, kind: str, rows: list[Row]) -> list[Any]:
     sys.path.insert(0, folder)
-    for name in ("run_onnx", "word_windows"):
+    for name in ("run_onnx", "thresholds", "word_windows"):
         sys.modules.pop(name, None)
     import run_onnx  # type: ignore[import-not-found]
 

@@ -457,8 +457,13 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "pass": [
             rows(facts={"details": EVEN_CLASSES}),
             rows(facts={"details": CLASSES}, settings={"task.class_weights": "balanced"}),
+            rows(facts={"details": {"label_rows": {"joy": (10, 1), "anger": (99, None)}}}),
         ],
-        "warn": rows(("task.class_weights",), facts={"details": CLASSES}),
+        "warn": [
+            rows(("task.class_weights",), facts={"details": CLASSES}),
+            rows(facts={"details": {"label_rows": {"joy": (9, 1), "anger": (99, 9)}}}),
+            rows(facts={"details": {"label_rows": {"joy": (10, 0), "anger": (99, 9)}}}),
+        ],
         "n/a": [
             QUICKSTART,
             rows(facts={"details": CLASSES | {"problem_type": "regression"}}),

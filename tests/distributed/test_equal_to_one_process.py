@@ -6,9 +6,22 @@ launcher and other settings: another optimizer, checkpointed layers, no clipping
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.distributed.outcomes import ACCUMULATED, FULL, LORA, TWO, UNEVEN, check_equal, events, from_model, train
+from tests.distributed.outcomes import (
+    ACCUMULATED,
+    FULL,
+    LORA,
+    SPLIT,
+    TWO,
+    UNEVEN,
+    check_equal,
+    events,
+    from_model,
+    train,
+)
 from tests.tiny_models import save_tiny_model
 from tui_trainer.runs.events import StepDone
 
@@ -35,6 +48,23 @@ def test_two_processes_learn_what_one_does(tmp_path, forked_ranks):
     alone = train(tmp_path, "alone", "sequence_classification", UNEVEN)
     check_equal(alone, train(tmp_path, "together", "sequence_classification", UNEVEN | TWO))
     assert len(forked_ranks.started) == 1
+
+
+@pytest.mark.full
+def test_two_processes_calibrate_as_one_does_unless_they_share_the_weights(tmp_path, forked_ranks):
+    """A model that has learnt nothing makes enough mistakes on 24 rows."""
+    changes = UNEVEN | {"data.eval_fraction": 0.6, "training.learning_rate": 1e-6}
+
+    def calibration(run) -> dict:
+        return json.loads((run.model / "config.json").read_text())["calibration"]
+
+    alone = train(tmp_path, "alone", "sequence_classification", changes)
+    together = train(tmp_path, "together", "sequence_classification", changes | TWO)
+    check_equal(alone, together)
+    assert calibration(alone)["temperature"] != 1 and calibration(together) == pytest.approx(
+        calibration(alone), rel=1e-3
+    )
+    assert calibration(train(tmp_path, "split", "sequence_classification", changes | SPLIT))["temperature"] == 1
 
 
 @pytest.mark.e2e

@@ -76,7 +76,8 @@ def test_each_class_gives_the_same_share_to_the_evaluation(tmp_path):
 def test_several_labels_and_numbers_are_stored_unchanged(tmp_path):
     several = [{"text": f"text {n}", "tags": ["a"] * (n % 2) + ["b"] * (n % 3 == 0)} for n in range(20)]
     path = write_rows(tmp_path / "several.jsonl", several)
-    _, data = prepared(path, data__label_column="tags", data__eval_fraction=0)
+    config, data = prepared(path, data__label_column="tags", data__eval_fraction=0)
+    assert TASK.facts(config, data).details["label_rows"] == {"a": (10, None), "b": (7, None)}
     assert data.details["problem_type"] == "multi_label_classification"
     found = Rows(data.train_path).values(LABELS).reshape(-1, 2)
     assert found.tolist() == [[n % 2, int(n % 3 == 0)] for n in range(20)]

@@ -31,7 +31,7 @@ from tui_trainer.exporting.trained_model import (
 from tui_trainer.files.local_paths import at_home, is_here
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.heads import CALIBRATION, CLASSIFYING
 from tui_trainer.planning.duration import SAMPLE_TOKENS
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run
@@ -105,6 +105,10 @@ class Evaluator:
             self._refuse_incomparable(candidate, tokenizer)
         with self._data(file, tokenizer) as (trained, data):
             stored_rows = Rows(data.train_path if file else data.eval_path or data.train_path)
+            is_classifier = self.trained.head in CLASSIFYING
+            if not file and is_classifier and hasattr(config_in(self.trained, self.trained.folder), CALIBRATION):
+                message = "thresholds and temperature were chosen on these rows, so scores with them are optimistic"
+                self.notes.append(f"{message}; use --data FILE for other rows")
             if not file and data.eval_path is None:
                 self.notes.append("the run has no held-out rows, so the models are evaluated on its training rows")
             config_limit = trained.config.evaluation.max_eval_rows

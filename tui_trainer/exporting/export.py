@@ -21,12 +21,14 @@ import numpy as np
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError, RunError, system_reason
 from tui_trainer.exporting.contract import Format, Tolerance
-from tui_trainer.exporting.trained_model import TrainedModel, finish_of
+from tui_trainer.exporting.trained_model import TrainedModel, config_in, finish_of
 from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.hardware.storage import nearest_existing
+from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
+from tui_trainer.reporting.manifest import write_manifest
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.lock import FileLock
@@ -120,7 +122,7 @@ class Certifier:
             export_figures = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(export_answer))
             faults = _faults(trained_answer, export_answer, logit_difference, tolerance)
         finish = finish_of(self._trained.run)
-        run_loss = finish.eval_loss if finish else None
+        run_loss = (finish.calibrated_loss or finish.eval_loss) if finish else None
         return Certificate(
             format=export_format.name,
             rows=trained_answer["rows"],
@@ -256,6 +258,8 @@ def _export_locked(
     try:
         with _quiet():
             export_format.write(trained, temporary_folder, progress)
+            if trained.head in CLASSIFYING:
+                write_manifest(temporary_folder, trained.plan, config_in(trained, trained.folder))
         make_durable(temporary_folder)
     except BaseException as error:  # Ctrl+C as well
         shutil.rmtree(temporary_folder, ignore_errors=True)

@@ -16,8 +16,10 @@ import numpy as np
 import onnxruntime
 
 if TYPE_CHECKING or __package__:
+    from tui_trainer.tasks.parts.thresholds import label_words, thresholds_of
     from tui_trainer.tasks.parts.word_windows import windows_of
 else:  # in the folder of an export
+    from thresholds import label_words, thresholds_of
     from word_windows import windows_of
 
 Arrays = dict[str, Any]
@@ -195,8 +197,12 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) 
         return f"{logits[0]:.4g}"
     is_multi_label = problem_type == "multi_label_classification"
     probabilities = 1 / (1 + np.exp(-logits)) if is_multi_label else np.exp(logits - np.logaddexp.reduce(logits))
-    labels = graphs.config["id2label"]
-    return ", ".join(f"{labels[str(index)]} {probabilities[index]:.2f}" for index in np.argsort(-probabilities)[:5])
+    names = [graphs.config["id2label"][str(index)] for index in range(len(probabilities))]
+    labels = []
+    if is_multi_label:
+        thresholds = thresholds_of(graphs.config.get("calibration"), names)
+        labels = [name for name, value, least in zip(names, probabilities, thresholds, strict=True) if value > least]
+    return ", ".join(label_words(dict(zip(names, probabilities, strict=True)), labels, 5))
 
 
 def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:

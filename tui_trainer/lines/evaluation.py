@@ -14,7 +14,9 @@ _NAME_WIDTH, _TEXT_WIDTH, _ANSWER_WIDTH = 40, 100, 150
 def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[str]:
     """Return the table of the models, and the rows whose loss changed most. `evaluation` is as in `evaluate --json`."""
     reference, models = evaluation["reference"], evaluation["models"]
-    score_names = list(models[0]["scores"])
+    # Only calibrated models have scores with thresholds.
+    all_scores = [model["scores"] for model in (*models, *filter(None, [reference]))]
+    score_names = [name for name in models[0]["scores"] if all(name in scores for scores in all_scores)]
     table = [["", "loss", *map(plain, score_names)]]
 
     def add(label: str, values: list[float], sign: str = "") -> None:

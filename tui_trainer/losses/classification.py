@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tui_trainer.losses.micro_batch import MicroBatch, known_masks
+from tui_trainer.models.heads import CALIBRATION
 
 
 class ClassificationLoss:
@@ -36,6 +37,11 @@ class ClassificationLoss:
         can_cache = "use_cache" in inspect.signature(base_model.forward).parameters
         self._more = {"use_cache": False} if can_cache else {}
 
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """Calibration in the config of a finished model; None in training."""
+        return getattr(self._model.config, CALIBRATION, None)
+
     def __call__(self, batch: MicroBatch) -> Tensor:
         return self.of_logits(self.logits(batch), batch.labels)
 
@@ -44,6 +50,27 @@ class ClassificationLoss:
         with known_masks(batch):
             logits_BC: Tensor = self._model(**batch.inputs, **self._more).logits
         return logits_BC.float()
+
+    @torch.no_grad()
+    def divide_logits(self, divisor: float, batch: MicroBatch) -> bool:
+        """Divide the weights of the last linear layer, and so all logits. Return False, with the weights unchanged, if
+        the model does not end in a trained linear layer, which the logits of `batch` show."""
+        logits_BC = self.logits(batch)
+        for name, layer in reversed(list(self._model.named_modules())):
+            is_linear = isinstance(layer, nn.Linear) and layer.out_features == logits_BC.shape[-1]
+            # peft keeps a copy of a trained head as it was before training.
+            if not is_linear or not layer.weight.requires_grad or "original_module" in name:
+                continue
+            stored_weights = [(weight, weight.clone()) for weight in layer.parameters()]
+            for weight, _ in stored_weights:
+                weight.div_(2)
+            torch.clear_autocast_cache()  # it has 16-bit copies of the weights
+            is_last = torch.allclose(2 * self.logits(batch), logits_BC, rtol=1e-3, atol=1e-5)
+            for weight, stored_weight in stored_weights:
+                weight.copy_(stored_weight / (divisor if is_last else 1))
+            if is_last:
+                return True
+        return False
 
     def of_logits(self, logits_BC: Tensor, labels: Tensor) -> Tensor:
         if self._weights is not None:

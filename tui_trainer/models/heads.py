@@ -24,6 +24,8 @@ ENCODER_DECODER: Head = "seq2seq_lm"
 """The head of an encoder-decoder, whose inputs and targets have separate lengths."""
 CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
 """Heads with few logits: for labels, or for the first and the last token of an answer."""
+CALIBRATION = "calibration"
+"""Field of a classifier's config.json with its temperature and thresholds. transformers keeps it unused."""
 # The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
     "causal_lm": "causal_lm",

@@ -431,7 +431,8 @@ class RunFinished(Event):
 
     `model_path` is relative to the run folder. `model_step` is the step from which the final model has its weights: the
     best step with early stopping, None without a model and in older journals. `eval_loss` and `scores` describe these
-    weights. `model_files` has fingerprints of the model's files by name; it is empty in older journals.
+    weights; of a classifier, `scores` has also those of its calibration, whose temperature changes the held-out loss to
+    `calibrated_loss`. `model_files` has fingerprints of the model's files by name; it is empty in older journals.
     """
 
     reason: str
@@ -443,6 +444,7 @@ class RunFinished(Event):
     model_step: int | None = None
     scores: dict[str, float] = field(default_factory=dict)
     model_files: dict[str, str] = field(default_factory=dict)
+    calibrated_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

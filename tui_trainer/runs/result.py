@@ -18,6 +18,7 @@ from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, f
 
 _OF = " of "
 _LESS_IS_BETTER = frozenset({"mse", "mae", "looping_answers"})
+_ERRORS = "calibration_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
 
 
 def less_is_better(name: str) -> bool:
-    return name in _LESS_IS_BETTER
+    return name in _LESS_IS_BETTER or _ERRORS in name
 
 
 def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:

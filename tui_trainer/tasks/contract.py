@@ -148,6 +148,14 @@ class RowPass:
     key: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """Effect of a calibration on the final model: its scores, and its held-out loss if a temperature changed that."""
+
+    scores: Mapping[str, float] = field(default_factory=dict)
+    loss: float | None = None
+
+
 class Scorer(Protocol):
     """Collector of the predictions of one evaluation. `observe` never waits for the device."""
 

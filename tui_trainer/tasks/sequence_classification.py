@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
@@ -48,12 +50,15 @@ from tui_trainer.data.columns.text_columns import (
     text_of,
 )
 from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
+from tui_trainer.data.preparing.cache import Built, PreparedData
+from tui_trainer.data.preparing.prepare import LABEL_ROWS
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, SEGMENTS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.models.heads import ENCODER_DECODER, Head, Labels, types_with
+from tui_trainer.models.heads import CALIBRATION, ENCODER_DECODER, Head, Labels, types_with
 from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
-from tui_trainer.tasks.contract import Baselines, InputRow, Objective, Scorer, Scores
+from tui_trainer.tasks.contract import Baselines, Calibration, DataFacts, InputRow, Objective, Scorer, Scores
+from tui_trainer.tasks.parts.calibration import MULTI, calibrate, calibrated_scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import (
     ALL_METRICS,
@@ -69,13 +74,13 @@ from tui_trainer.tasks.parts.scores import (
 )
 from tui_trainer.tasks.parts.starts_from_model import logits_of
 from tui_trainer.tasks.parts.task import Task
+from tui_trainer.tasks.parts.thresholds import label_words, thresholds_of
 from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-    from tui_trainer.data.preparing.cache import PreparedData
     from tui_trainer.losses.classification import ClassificationLoss
     from tui_trainer.losses.micro_batch import MicroBatch
 
@@ -135,6 +140,14 @@ class SequenceClassification(Task):
         kind: Kind = data.details["problem_type"]
         return Labels(tuple(data.details["names"]) or ("LABEL_0",), kind)
 
+    def facts(self, config: Config, data: Built) -> DataFacts:
+        facts = super().facts(config, data)
+        if not isinstance(data, PreparedData) or data.details["problem_type"] != MULTI:
+            return facts
+        rows_of_labels = _rows_of_labels(data.train_path, data.eval_path)
+        label_rows = dict(zip(data.details["names"], rows_of_labels, strict=True))
+        return replace(facts, details={**facts.details, LABEL_ROWS: label_rows})
+
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """Load the tokenizer with a pad token, because a decoder classifies by the last token before padding."""
         tokenizer = super().load_tokenizer(config, data)
@@ -173,6 +186,34 @@ class SequenceClassification(Task):
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
         return _ClassScorer(objective, data.details["problem_type"], data.details["names"])
 
+    def calibrates(self, data: PreparedData) -> bool:
+        return bool(data.details["problem_type"] != "regression")
+
+    def calibrate(
+        self,
+        data: PreparedData,
+        model: Any,
+        objective: Any,
+        seen: Sequence[tuple[Tensor, ...]],
+        batch: MicroBatch | None,
+    ) -> Calibration:
+        """Divide the last layer by a temperature, and store it with the thresholds of several labels in the config."""
+        import torch
+
+        def divide(temperature: float) -> bool:
+            return batch is not None and bool(objective.divide_logits(temperature, batch))
+
+        labels, logits_NC = (torch.cat(parts).cpu() for parts in zip(*seen, strict=True))
+        if not logits_NC.isfinite().all():
+            return Calibration()
+        arrays, details = (logits_NC.double().numpy(), labels.long().numpy()), data.details
+        calibration, scores = calibrate(*arrays, details["problem_type"], details["names"], divide)
+        setattr(model.config, CALIBRATION, calibration)
+        if calibration["temperature"] == 1:
+            return Calibration(scores=scores)
+        loss_sum = objective.of_logits(logits_NC / calibration["temperature"], labels)
+        return Calibration(scores=scores, loss=float(loss_sum) / labels.numel())
+
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
@@ -204,13 +245,15 @@ class SequenceClassification(Task):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return for each row the probabilities, and the most likely label or labels; for a regression, the number."""
-        logits_BC, kind, names = logits_of(model, tokenizer, rows), model.config.problem_type, model.config.id2label
+        """Return for each row the probabilities, and the most likely label, or the labels above their thresholds; for a
+        regression, the number."""
+        logits_BC, kind = logits_of(model, tokenizer, rows), model.config.problem_type
         if kind == "regression":
             return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]
-        is_multi_label = kind == "multi_label_classification"
-        probabilities_BC = logits_BC.sigmoid() if is_multi_label else logits_BC.softmax(-1)
-        return [_prediction(row, names, is_multi_label=is_multi_label) for row in probabilities_BC.tolist()]
+        names = [model.config.id2label[number] for number in range(logits_BC.shape[-1])]
+        thresholds = thresholds_of(getattr(model.config, CALIBRATION, None), names) if kind == MULTI else []
+        probabilities_BC = logits_BC.sigmoid() if kind == MULTI else logits_BC.softmax(-1)
+        return [_prediction(row, names, thresholds) for row in probabilities_BC.tolist()]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return "\n".join(_words_of(prediction, _SHOWN_LABELS))
@@ -420,28 +463,34 @@ def refuse_settings(config: Config, kind: Kind) -> None:
         raise ConfigError(problems)
 
 
-def _prediction(probabilities: Sequence[float], names: Mapping[int, str], *, is_multi_label: bool) -> dict[str, Any]:
+def _prediction(probabilities: Sequence[float], names: Sequence[str], thresholds: Sequence[float]) -> dict[str, Any]:
+    """Return the prediction for a row. `thresholds` has one number for each of several labels, else none."""
     class_order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
-    likely_names = [names[number] for number in class_order if probabilities[number] > 0.5]
+    predicted = [number for number in class_order if thresholds and probabilities[number] > thresholds[number]]
     shown_probabilities = {
-        names[number]: round(probabilities[number], 6) for number in class_order[: max(MOST_CLASSES, len(likely_names))]
+        names[number]: round(probabilities[number], 6)
+        for rank, number in enumerate(class_order)
+        if rank < MOST_CLASSES or number in predicted
     }
-    if is_multi_label:
-        return {"labels": likely_names, "probabilities": shown_probabilities}
+    if thresholds:
+        return {"labels": [names[number] for number in predicted], "probabilities": shown_probabilities}
     best_name = names[class_order[0]]
     return {"label": best_name, "probability": shown_probabilities[best_name], "probabilities": shown_probabilities}
 
 
 def _words_of(prediction: Mapping[str, Any], limit: int) -> list[str]:
-    """Return text such as `joy 0.93` for the most likely labels: up to `limit`, or more if more are predicted."""
+    """Return text such as `joy 0.93` for the `limit` most likely labels, and for all that are predicted."""
     if "number" in prediction:
         return [f"{prediction['number']:.4g}"]
-    shown = max(limit, len(prediction.get("labels", ())))
-    return [f"{name} {probability:.2f}" for name, probability in list(prediction["probabilities"].items())[:shown]]
+    return label_words(prediction["probabilities"], prediction.get("labels", ()), limit)
 
 
 class _ClassScorer:
-    """Scorer of predicted labels or numbers, which stay on the device until the evaluation is over."""
+    """Scorer of the labels and logits of each row, which stay on the device until the evaluation is over.
+
+    Several labels are predicted where their logit is positive, in all evaluations. The scores with thresholds are those
+    of a calibrated model, which has no training ahead.
+    """
 
     def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:
         self._loss, self._kind, self._names = loss, kind, names
@@ -449,27 +498,37 @@ class _ClassScorer:
 
     def observe(self, batch: MicroBatch) -> Tensor:
         logits_BC = self._loss.logits(batch)
-        if self._kind == "regression":
-            predicted = logits_BC.squeeze(-1)
-        else:
-            predicted = logits_BC > 0 if self._kind == "multi_label_classification" else logits_BC.argmax(-1)
-        self.seen.append((batch.labels, predicted))
+        self.seen.append((batch.labels, logits_BC))
         return self._loss.of_logits(logits_BC, batch.labels)
 
     def scores(self) -> Scores:
         import torch
 
-        labels, predicted = (torch.cat(parts).cpu().numpy() for parts in zip(*self.seen, strict=True))
+        label_tensor, logits = (torch.cat(parts).cpu() for parts in zip(*self.seen, strict=True))
+        labels, logits_NC = label_tensor.numpy(), logits.double().numpy()
         if self._kind == "regression":
-            return number_scores(labels.astype(np.float64), predicted.astype(np.float64))
-        compute_scores = multi_label_scores if self._kind == "multi_label_classification" else class_scores
-        return compute_scores(labels.astype(np.int64), predicted.astype(np.int64), self._names)
+            return number_scores(labels.astype(np.float64), logits_NC[:, 0])
+        labels, is_multi_label = labels.astype(np.int64), self._kind == MULTI
+        predicted = (logits > 0).long().numpy() if is_multi_label else logits.argmax(-1).numpy()
+        scores = (multi_label_scores if is_multi_label else class_scores)(labels, predicted, self._names)
+        if (calibration := self._loss.calibration) is None:
+            return scores
+        more_values = calibrated_scores(logits_NC, labels, self._kind, self._names, calibration)
+        return replace(scores, values={**scores.values, **more_values})
 
 
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
     """Return the weight of each class in the training rows; of its positive labels if a row has several labels."""
     labels = _labels_of(rows, kind)
     return positive_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
+
+
+@lru_cache(maxsize=8)  # plans ask for it again, and prepared rows never change
+def _rows_of_labels(train_path: Path, eval_path: Path | None) -> list[tuple[int, int | None]]:
+    """Return (training rows, held-out rows) of each of several labels; None without held-out rows."""
+    train_rows = _labels_of(Rows(train_path), MULTI).sum(axis=0).tolist()
+    eval_rows = _labels_of(Rows(eval_path), MULTI).sum(axis=0).tolist() if eval_path else [None] * len(train_rows)
+    return list(zip(train_rows, eval_rows, strict=True))
 
 
 def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:

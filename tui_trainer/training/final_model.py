@@ -1,6 +1,8 @@
 """Write the final model of a run: weights, tokenizer and a model card in the Markdown that model hubs show."""
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -14,6 +16,7 @@ from tui_trainer.models.towers import copy_processor_files, has_towers
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import ReportedModel, Rows
+from tui_trainer.reporting.manifest import first_model, write_manifest
 from tui_trainer.runs.folder import make_durable, put_in_place
 from tui_trainer.runs.result import ended_words
 from tui_trainer.runs.wording import held_out_words, rows_words
@@ -26,9 +29,13 @@ from tui_trainer.training.position import Position
 from tui_trainer.units import format_count
 
 
-def write_final_model(job: Job, plan: Plan, components: Components, position: Position) -> None:
-    """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete."""
+def write_final_model(
+    job: Job, plan: Plan, components: Components, position: Position, scores: Mapping[str, float]
+) -> None:
+    """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete. `scores`
+    are those of the calibration."""
     facts = model_facts(position, job.baselines, plan.config)
+    facts = replace(facts, scores={**facts.scores, **scores})
     target = job.folder.model
     folder = target.with_name(f".writing-{target.name}")
     if folder.exists():
@@ -43,6 +50,7 @@ def write_final_model(job: Job, plan: Plan, components: Components, position: Po
         )
     card = model_card(plan, facts, job.data.source, job.versions, model_type)
     (folder / "README.md").write_text(card, encoding="utf-8")
+    write_manifest(folder, plan, components.model.config)
     make_durable(folder)
     put_in_place(folder, target)
 
@@ -102,7 +110,7 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
 
 def _metadata(plan: Plan) -> dict[str, Any]:
     """Return the metadata that a model hub reads from a card. Source: the hub's documentation, "Model Cards"."""
-    name = published_name(_first_model(plan))
+    name = published_name(first_model(plan))
     base_field = {} if plan.config.is_from_scratch or not name or not is_hub_name(name) else {"base_model": name}
     return {
         "library_name": "peft" if plan.config.tuning.has_adapter else "transformers",
@@ -111,14 +119,6 @@ def _metadata(plan: Plan) -> dict[str, Any]:
         **base_field,
         "tags": ["tui-trainer"],
     }
-
-
-def _first_model(plan: Plan) -> str:
-    """Return the model from which the first run of a chain of runs started; empty for random weights."""
-    if not plan.ancestors:
-        return plan.config.model.model_name_or_path
-    first_model = plan.ancestors[0]
-    return "" if first_model.method else first_model.name
 
 
 def _published(source: str, config: Config) -> str:

@@ -102,6 +102,7 @@ def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinishe
         model_path=None if reason == "stopped" else str(folder.model.relative_to(folder.root)),
         model_bytes=None if reason == "stopped" else folder_size(folder.model).bytes,
         model_step=None if reason == "stopped" else position.best_step if goes_back else position.step,
-        scores=position.best_scores if goes_back else position.scores,
+        scores={**(position.best_scores if goes_back else position.scores), **session.calibration.scores},
         model_files={} if reason == "stopped" else file_fingerprints(folder.model),
+        calibrated_loss=session.calibration.loss,
     )

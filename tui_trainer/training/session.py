@@ -33,6 +33,7 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import due
+from tui_trainer.tasks.contract import Calibration
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
@@ -103,6 +104,8 @@ class Session:
             self.components.adapters.switch_off()
         self.position.adapters_fused = bool(self.components.adapters.layers)
         self._has_given_up_evaluating = False
+        self._observed_at_step: tuple[int, list[Observed]] = (0, [])
+        self.calibration = Calibration()
         self._host_memory = HostMemoryWatch()
         self.between = Between(journal, ranks.times if ranks.count > 1 else None)
         self._checkpoints = Checkpoints(job, self.components, journal, self.between, saved_step=self.position.step)
@@ -294,6 +297,8 @@ class Session:
                 return None
             observe_part = partial(observe, terms=terms_of_all(components, parts))
         parts = self._observed(rows, scheduled, observe_part)
+        if parts is not None and components.task.calibrates(self.job.data):
+            self._observed_at_step = self.position.step, parts
         return None if parts is None else concluded(components, parts)
 
     def _observed(
@@ -421,19 +426,45 @@ class Session:
         self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
-        """Write the final model and its card: the last weights, or with early stopping the best. Raises RunError."""
+        """Write the final model and its card: the last weights, or with early stopping the best. A classifier is
+        calibrated before. Raises RunError."""
         position = self.position
         if self._goes_back:
             self._go_back_to_best()
+        if self._eval_rows is not None and self.components.task.calibrates(self.job.data):
+            self.calibration = self._calibrate(self._eval_rows)
         if self.components.together.splits_weights:
             gather_model(self.components.model, self.components.together.whole, keep=self.ranks.is_first)
-        write = partial(write_final_model, self.job, self.plan, self.components, position)
+        scores = self.calibration.scores
+        write = partial(write_final_model, self.job, self.plan, self.components, position, scores)
         try:
             self.ranks.by_first(partial(attempt_twice, write, self.components.device))
         except NOT_WRITTEN as error:
             raise RunError(
                 f"the final model could not be written: {system_reason(error)}. {self._checkpoints.stands()}"
             ) from error
+
+    def _calibrate(self, rows: Rows) -> Calibration:
+        """Calibrate the final model on the held-out rows, as far as they can be evaluated. Processes that hold parts of
+        the weights do not change them."""
+        components, position = self.components, self.position
+        step, parts = self._observed_at_step
+        if step != (position.best_step if self._goes_back else position.step):
+            observed_parts = self._observed(rows, False, observe)
+            if observed_parts is None:
+                return Calibration()
+            parts = observed_parts
+        batch = None
+        if not components.together.splits_weights:
+            batch = next(windows(rows, self._eval_chosen[:1], components.eval_layout)).to(components.device)
+        seen = [inputs for part in parts for inputs in part.seen]
+        work = partial(components.task.calibrate, self.job.data, components.model, components.loss, seen, batch)
+        components.model.eval()
+        try:
+            with components.reading():
+                return self.ranks.by_first(work)
+        finally:
+            components.model.train()
 
     @property
     def _goes_back(self) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
+from tui_trainer.models.heads import CALIBRATION
 from tui_trainer.models.towers import language_model, tower_modules
 from tui_trainer.tuning.adapter_init import TakenOut, saved_config, taken_out_of
 from tui_trainer.tuning.full import InParts, Method
@@ -143,10 +144,10 @@ def _in_language_model(model: Any, names: tuple[str, ...], saved: tuple[str, ...
 def _keep_labels(model: Any, folder: Path) -> None:
     """Write the model's config into the adapter's folder if it differs from the base model's config.
 
-    The config has the labels of a classifier, the vocabulary size with added tokens, and extended positions.
+    The config has a classifier's labels and thresholds, the vocabulary size with added tokens, and extended positions.
     `AutoConfig.from_pretrained` reads it, but peft does not.
     """
-    if not getattr(model, _OTHER_CONFIG, False):
+    if not getattr(model, _OTHER_CONFIG, False) and not hasattr(model.config, CALIBRATION):
         return
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):

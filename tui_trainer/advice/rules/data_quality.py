@@ -1,11 +1,13 @@
 """Rules about the training rows and the held-out rows."""
 
+from collections.abc import Mapping
+
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned
 from tui_trainer.config.mixture import escaped
 from tui_trainer.config.sections import DataSection
 from tui_trainer.config.token_list import TOKENS
-from tui_trainer.data.preparing.prepare import CLASS_ROWS
+from tui_trainer.data.preparing.prepare import CLASS_ROWS, LABEL_ROWS
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_text_hint, unknown_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds, quantity
@@ -19,6 +21,9 @@ _SINGLE = "single_label_classification"
 _MOST_LEFT_OUT = 0.1
 # The last answers of long conversations have about this share of the tokens. A wrong mask trains on a smaller share.
 _LEAST_TRAINED_SHARE = 0.05
+# Of fewer rows with a label, a tenth that is held out is none or one.
+_FEWEST_LABEL_ROWS = 10
+_SHOWN_LABELS = 5
 # Classes whose numbers of rows differ by a smaller factor are learnt without class weights.
 _MOST_UNEVEN = 10
 _GOOD_SHARE = DataSection().eval_fraction
@@ -143,9 +148,11 @@ def known_text(context: Context) -> Verdict:
 def label_balance(context: Context) -> Verdict:
     """If one class dominates, a model that always predicts it has a good loss and is useless."""
     details = context.counted.details if context.counted else {}
+    if label_rows := details.get(LABEL_ROWS):
+        return _rare_labels(label_rows)
     rows = details.get(CLASS_ROWS, {})
     if details.get("problem_type") != _SINGLE or len(rows) < 2:
-        return not_applicable("this check is for tasks with one class per row")
+        return not_applicable("this check is for classifiers whose rows are counted")
     largest_class, smallest_class = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
     sentence = (
         f"{len(rows)} classes; the smallest has {rows[smallest_class]:,} rows ({_shown(smallest_class)}), "
@@ -160,6 +167,21 @@ def label_balance(context: Context) -> Verdict:
         f"{sentence}; always predicting the most frequent class is right for {share:.0%} of the rows",
         fix={"task.class_weights": "balanced"},
     )
+
+
+def _rare_labels(rows: Mapping[str, tuple[int, int | None]]) -> Verdict:
+    """Return the finding about several labels per row, from (training rows, held-out rows) of each label."""
+    rare = [f"{_shown(name)} ({count})" for name, (count, _) in rows.items() if count < _FEWEST_LABEL_ROWS]
+    unseen = [_shown(name) for name, (_, count) in rows.items() if count == 0]
+    names_of_fault = {f"fewer than {_FEWEST_LABEL_ROWS} training rows": rare, "no held-out row": unseen}
+    faults = [
+        f"{len(names)} of {len(rows)} labels have {fault}: {', '.join(names[:_SHOWN_LABELS])}"
+        for fault, names in names_of_fault.items()
+        if names
+    ]
+    if faults:
+        return warned("; ".join(faults), advice="add rows with these labels, or leave the labels out")
+    return passed(f"each of {len(rows)} labels has {_FEWEST_LABEL_ROWS} or more training rows")
 
 
 def _shown(name: str, most: int = 30) -> str:

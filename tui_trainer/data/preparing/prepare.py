@@ -68,6 +68,8 @@ from tui_trainer.units import quantity
 
 CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
+LABEL_ROWS = "label_rows"
+"""Detail of data with several labels per row: (training rows, held-out rows or None) of each label."""
 MOST_CLASSES = 1000
 _SHARE, _KEPT_SHARE = 0.99, 0.95
 _SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"

@@ -51,7 +51,7 @@ class Onnx(Format):
 
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         from tui_trainer.exporting import run_onnx
-        from tui_trainer.tasks.parts import word_windows
+        from tui_trainer.tasks.parts import thresholds, word_windows
 
         progress("loading", 0, None, "")
         model = trained.load(dtype="float32", merge=True)
@@ -65,7 +65,7 @@ class Onnx(Format):
         graphs.save_pretrained(folder)
         _share_weights(folder)
         save_tokenizer(load_tokenizer(trained), folder)
-        for source_file in map(Path, filter(None, (run_onnx.__file__, word_windows.__file__))):
+        for source_file in map(Path, filter(None, (run_onnx.__file__, thresholds.__file__, word_windows.__file__))):
             shutil.copyfile(source_file, folder / source_file.name)
 
     def _graphs(self, model: Any, head: str) -> Any:

@@ -40,7 +40,7 @@ from tui_trainer.models.config_json import ConfigFields, bad_model, read_json
 from tui_trainer.models.facts import Adapter, ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, own_labels
+from tui_trainer.models.heads import CALIBRATION, CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, own_labels
 from tui_trainer.models.loading import (
     load_config,
     load_pretrained,
@@ -301,6 +301,7 @@ class StartsFromModel:
         if facts and not config.is_from_scratch and (new_tokens := added_tokens(facts, settings)):
             resize_tables(built_model, new_tokens.rows, new_tokens.ids)
         self.set_generation(config, built_model, tokenizer)
+        vars(built_model.config).pop(CALIBRATION, None)  # thresholds of the run that trained this model before
         self.record_settings(config, data, built_model)
         return built_model
 

@@ -20,7 +20,7 @@ from tui_trainer.data.batching.collate import (
 )
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
-from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
+from tui_trainer.tasks.contract import Calibration, InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.free_answers import ANSWER_TOKENS
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, find_model_facts
@@ -132,6 +132,22 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """Return a new scorer for one evaluation, or None if the task has no scores. `objective`: this task's loss."""
         return None
+
+    def calibrates(self, data: PreparedData) -> bool:
+        """Return whether the final model is calibrated on held-out rows (`calibrate`)."""
+        return False
+
+    def calibrate(
+        self,
+        data: PreparedData,
+        model: Any,
+        objective: Any,
+        seen: Sequence[tuple[Tensor, ...]],
+        batch: MicroBatch | None,
+    ) -> Calibration:
+        """Calibrate the final model, in place, from what the scorer has `seen` of the held-out rows. `batch` is one
+        micro-batch of them, or None if the weights cannot be changed. The caller sets the model to evaluation mode."""
+        return Calibration()
 
     def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
         """Return logits of labelled positions or whole rows, float32 [N, C], to compare with an exported model."""
