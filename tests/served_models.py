@@ -24,7 +24,9 @@ def served_tokenizer(kind: str) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE(ignore_merges=kind == "llama3") if byte_level else models.BPE(byte_fallback=True))
     settings: dict[str, Any] = {"vocab_size": 700, "show_progress": False}
     if byte_level:
-        pattern = next(regex for (regex, ignores), name in PATTERNS.items() if name == {"llama3": "llama-bpe"}.get(kind, kind))
+        pattern = next(
+            regex for (regex, ignores), name in PATTERNS.items() if name == {"llama3": "llama-bpe"}.get(kind, kind)
+        )
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
         tokenizer.decoder = decoders.ByteLevel()

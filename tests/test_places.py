@@ -86,6 +86,7 @@ COMMANDS: Mapping[str, list[str]] = {
     "predict": ["RUN", "--data", "asked.jsonl", "--out", "out.jsonl", "--max-new-tokens", "2"],
     "evaluate": ["RUN"],
     "export": ["RUN", "--to", "adapter"],
+    "check-serving": ["http://127.0.0.1:9", "."],
     "bench": ["RUN", "--rows", "1", "--rounds", "1", "--only", "one by one"],
     "publish": ["RUN", "--to", "me/it", "--yes"],
 }

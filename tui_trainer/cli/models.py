@@ -48,7 +48,9 @@ def download(
 
 @app.command()
 def install(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="unsloth, gguf, an extra such as gpu, or a library.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="unsloth, gguf, an extra such as gpu, or a library.")
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -27,14 +27,14 @@ class FileTokenizer:
         if settings["model"] != "llama":
             self._plain = _by_merges(own, {token: self._ids[token] for token in kinds if token not in marks}, settings)
 
-    def __call__(self, text: str, **_: bool) -> dict[str, list[int]]:
+    def __call__(self, text: str, *, add_special_tokens: bool = True, **_: bool) -> dict[str, list[int]]:
         settings, ids = self._settings, list[int]()
         begins = True
         for part, is_mark in _split(self._marks, text):
             ids += [self._ids[part]] if is_mark else self._plain(part, begins)
             begins = is_mark
-        bos = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
-        eos = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
+        bos, eos = ([settings[f"{name}_token_id"]] if add_special_tokens and settings.get(f"add_{name}_token") else []
+                    for name in ("bos", "eos"))  # fmt: skip
         return {"input_ids": [*bos, *ids, *eos]}
 
     def _by_scores(self, text: str, begins: bool) -> list[int]:

@@ -5,6 +5,7 @@ the source package of llama-cpp-python, which `tui-trainer install gguf` unpacks
 
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -18,11 +19,13 @@ from tui_trainer.exporting import run_converter
 from tui_trainer.exporting.contract import Format
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.gguf_tokens import FileTokenizer
+from tui_trainer.exporting.serving import MODELFILE, chat_prompts, modelfile
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
 from tui_trainer.models.config_json import read_json
 from tui_trainer.models.files.weights import read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
 from tui_trainer.runs.registry import state_folder
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.child import Child
 
 FILE = "model.gguf"
@@ -59,6 +62,8 @@ class Gguf(Format):
                 for path in trained.folder.iterdir():
                     (model_folder / path.name).symlink_to(path)
             _write_added_tokens(trained, model_folder)
+            if trained.task.holds_conversations:
+                _write_readme(trained, model_folder, folder)
             progress("converting", 0, None, "")
             command = [sys.executable, run_converter.__file__, str(_converter()), str(model_folder)]
             options = ["--outfile", str(folder / FILE), "--outtype", self._out_type(model_folder)]
@@ -92,6 +97,9 @@ def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_bytes())
+    if trained.task.holds_conversations:
+        # A chat template writes the BOS itself, and llama.cpp removes that one if it adds one.
+        ids = [*chat_prompts(trained, tokenizer)[0][0].ids, ids[-1]]
     settings["add_bos_token"] = ids[0] == tokenizer.bos_token_id
     settings["add_eos_token"] = ids[-1] == tokenizer.eos_token_id
     stops = (read_json(folder / "generation_config.json") or {}).get("eos_token_id")
@@ -99,6 +107,34 @@ def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
         settings["eos_token"] = tokenizer.convert_ids_to_tokens(stops[0])
     path.unlink()  # may be a link to the run's own file
     path.write_text(json.dumps(settings, indent=1))
+
+
+def _write_readme(trained: TrainedModel, model_folder: Path, folder: Path) -> None:
+    """Write Ollama's Modelfile, and a README.md with the commands of servers."""
+    tokenizer = tokenizer_in(trained, model_folder)
+    settings = read_json(model_folder / "generation_config.json") or {}
+    stops = settings.get("eos_token_id") or []
+    names = tokenizer.convert_ids_to_tokens(stops if isinstance(stops, list) else [stops])
+    (folder / MODELFILE).write_text(modelfile(trained, tokenizer, FILE, names, settings), encoding="utf-8")
+    name = re.sub(r"[^a-z0-9_.-]+", "-", trained.run.name.lower()).strip("-.") or "model"
+    length = trained.config.data.max_length
+    text = f"""# {one_line(trained.run.name)}
+
+A chat model that ends its answers with {" or ".join(f"`{stop}`" for stop in names)}. Start one of these servers in this
+folder, then compare its tokens with those of training:
+
+```
+llama-server -m {FILE} --jinja --ctx-size {length} --port 8080
+tui-trainer check-serving http://127.0.0.1:8080 .
+
+ollama create {name} -f {MODELFILE} && ollama serve
+tui-trainer check-serving http://127.0.0.1:11434 . --model {name}
+
+vllm serve ./{FILE} --tokenizer FOLDER --max-model-len {length}   # FOLDER: the run's `model` or export `merged`
+tui-trainer check-serving http://127.0.0.1:8000 .
+```
+"""
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def converter_folder() -> Path:
