@@ -66,7 +66,9 @@ def _with_byte_fallback(*, prefixed: bool, settings: dict[str, Any]) -> Tokenize
 def save_served_model(folder: Path, kind: str) -> Path:
     """Save a tiny model of the family with such a tokenizer, as the hub has it."""
     tokenizer = served_tokenizer(kind)
-    model = tiny_model({"llama3": "llama"}.get(kind, kind), vocab_size=len(tokenizer) + 3, max_position_embeddings=1024)
+    family = {"llama3": "llama", "gemma": "gemma2"}.get(kind, kind)
+    more = {"final_logit_softcapping": 30.0} if kind == "gemma" else {}  # transformers reads no other from GGUF
+    model = tiny_model(family, **more, vocab_size=len(tokenizer) + 3, max_position_embeddings=1024)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

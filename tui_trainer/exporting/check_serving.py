@@ -71,7 +71,8 @@ def read_serving(folder: Path) -> dict[str, Any]:
             raise ValueError("no conversations")
     except (OSError, ValueError, LookupError, TypeError) as error:
         hint = "name the folder of a chat model's export; `tui-trainer export` writes this file"
-        raise FolderError(f"{SERVING_FILE} cannot be read: {one_line(str(error), 160)}", str(folder), hint) from None
+        message = f"{SERVING_FILE} cannot be read: {one_line(str(error), 160)}"
+        raise FolderError(message, where=one_line(str(folder)), hint=hint) from None
     return content
 
 

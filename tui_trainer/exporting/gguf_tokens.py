@@ -37,6 +37,12 @@ class FileTokenizer:
                     for name in ("bos", "eos"))  # fmt: skip
         return {"input_ids": [*bos, *ids, *eos]}
 
+    def of_prompt(self, text: str) -> list[int]:
+        """Return the ids of a rendered conversation as llama-server reads it: it adds no second BOS."""
+        settings = self._settings
+        bos = settings["tokens"][settings["bos_token_id"]] if settings.get("add_bos_token") else "\0"
+        return self(text.removeprefix(bos))["input_ids"]
+
     def _by_scores(self, text: str, begins: bool) -> list[int]:
         """Join neighbours whose text is a token, highest score first. Source: `llm_tokenizer_spm_session` there."""
         ids, scores = self._ids, self._settings["scores"]

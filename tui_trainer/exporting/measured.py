@@ -167,17 +167,19 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     }
 
 
-# Texts whose token ids depend on the details of a tokenizer. None has characters that a normalization form would change:
-# llama.cpp normalizes nothing.
+# Texts whose token ids depend on the details of a tokenizer. None has characters that a Unicode normalization would
+# change, as llama.cpp normalizes nothing.
 ODD_TEXTS = (
-    "", " ", "a", " a", "a ", "  two  spaces   three    four", "tab\there\t\tand\t\t\tthere", "one\ntwo\n\nthree\n\n\n",
-    "\r\nwindows\r\nlines\r\n", "  \n  mixed \t\n blanks \n\n ", "no\u00a0break and\u200bzero width", "it's, I'LL, we'Ve, 'tis",
-    "don\u2019t \u201cquote\u201d \u2026", "1 12 123 1234 12345 1234567890", "3.14 -1e-10 0x1F 50% $9.99", "x=1;y=[2,3];z={'a':4}",
-    "def f(x):\n    return x ** 2  # note\n", "<b>bold</b> &amp; <br/>", "https://example.org/a?b=c&d=e#f", "me@example.org",
-    "Z\u00fcrich na\u00efve \u00c5ngstr\u00f6m", "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!", "\u4f60\u597d\uff0c\u4e16\u754c\u3002",
-    "\u3053\u3093\u306b\u3061\u306f", "\uc548\ub155\ud558\uc138\uc694", "\u0645\u0631\u062d\u0628\u0627", "\U0001f600\U0001f680",
-    "\U0001f469\u200d\U0001f4bb \U0001f1e8\U0001f1ed \U0001f44d\U0001f3fd", "!!! ??? ... --- === ~~~", "\x00\x01\x7f", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-    "CamelCase snake_case kebab-case SHOUT",
+    "", " ", "a", " a", "a ", "  two  spaces   three    four", "tab\there\t\tand\t\t\tthere",
+    "one\ntwo\n\nthree\n\n\n", "\r\nwindows\r\nlines\r\n", "  \n  mixed \t\n blanks \n\n ",
+    "no\xa0break and\u200bzero width", "it's, I'LL, we'Ve, 'tis", "don\u2019t \u201cquote\u201d \u2026",
+    "1 12 123 1234 12345 1234567890", "3.14 -1e-10 0x1F 50% $9.99", "x=1;y=[2,3];z={'a':4}",
+    "def f(x):\n    return x ** 2  # note\n", "<b>bold</b> &amp; <br/>", "https://example.org/a?b=c&d=e#f",
+    "me@example.org", "Z\xfcrich na\xefve \xc5ngstr\xf6m", "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002", "\u3053\u3093\u306b\u3061\u306f", "\uc548\ub155\ud558\uc138\uc694",
+    "\u0645\u0631\u062d\u0628\u0627", "\U0001f600\U0001f680",
+    "\U0001f469\u200d\U0001f4bb \U0001f1e8\U0001f1ed \U0001f44d\U0001f3fd", "!!! ??? ... --- === ~~~", "\x00\x01\x7f",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "CamelCase snake_case kebab-case SHOUT",
 )  # fmt: skip
 _MOST_ADDED = 50
 

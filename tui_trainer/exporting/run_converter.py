@@ -1,7 +1,8 @@
 """Run llama.cpp's converter on a model folder: `python run_converter.py convert_hf_to_gguf.py FOLDER --outfile FILE`.
 
 The converter takes tokenizers that it knows by a hash of some ids, so it refuses each one that was trained anew. This
-program describes such a tokenizer by its own pattern and merges. It is a process of its own, without this package."""
+program describes such a tokenizer by its own pattern and merges. Begin and end tokens are added as the folder's
+tokenizer_config.json states. It is a process of its own, without this package."""
 
 import json
 import runpy
@@ -47,7 +48,7 @@ def merge_scores(tokenizer: dict[str, Any]) -> dict[str, float]:
 def _correct(text_model: Any, gguf: Any) -> None:
     """Replace the methods of the converter that find no description of a tokenizer."""
     own_sentencepiece, own_byte_level = text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2
-    own_name = text_model.get_vocab_base_pre
+    own_name, own_special = text_model.get_vocab_base_pre, gguf.SpecialVocab._try_load_from_tokenizer_json
 
     def tokenizer_of(model: Any) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((model.dir_model / "tokenizer.json").read_bytes())
@@ -96,8 +97,15 @@ def _correct(text_model: Any, gguf: Any) -> None:
                 return name
             raise
 
+    def load_special(vocabulary: Any, path: Path) -> bool:
+        is_found = bool(own_special(vocabulary, path))
+        settings = json.loads((path / "tokenizer_config.json").read_bytes())
+        vocabulary.add_special_token |= {name: settings[f"add_{name}_token"] for name in ("bos", "eos")}
+        return is_found
+
     text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2 = set_sentencepiece, set_byte_level
     text_model.get_vocab_base_pre = name_of
+    gguf.SpecialVocab._try_load_from_tokenizer_json = load_special
 
 
 def main() -> None:

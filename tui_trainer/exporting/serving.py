@@ -41,9 +41,9 @@ CONVERSATIONS: Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] =
     "blanks at the ends": (_turns("  spaces around  ", "\n\nlines around\n", " and here "), []),
     "lines and tabs": (_turns("first line\nsecond line\n\n\tindented\n\n\n- a\n- b"), []),
     "code": (_turns("Fix this:\n```python\ndef f(x):\n    return {'a': [x, -1.5e-3]}\n```"), []),
-    "other scripts": (_turns("\u4f60\u597d\uff0c\u4e16\u754c\u3002 \u041f\u0440\u0438\u0432\u0435\u0442 \u0645\u0631\u062d\u0628\u0627"), []),
+    "other scripts": (_turns("\u4f60\u597d\uff0c \u041f\u0440\u0438\u0432\u0435\u0442 \u0645\u0631\u062d"), []),
     "emoji": (_turns("\U0001f600\U0001f680 \U0001f469\u200d\U0001f4bb \U0001f1e8\U0001f1ed"), []),
-    "marks": (_turns("<b>{{ x }}</b> {% if %} [INST] \"quoted\" 'single' \\n & | $HOME", system="Use <tags> & {braces}."), []),
+    "marks": (_turns("<b>{{ x }}</b> {% if %} [INST] \"quoted\" \\n & | $HOME", system="Use <tags> & {braces}."), []),
     "a tool": (_turns("How is the weather in Bern?"), [_TOOL]),
     "a tool's result": (
         [*_turns("How is the weather in Bern?"), {"role": _ASSISTANT, "content": "", "tool_calls": [_CALL]},
@@ -80,8 +80,8 @@ def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[Prompt], d
 def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str, Any]:
     """Return the content of `serving.json`: each conversation with its tokens and greedy answers, and stop tokens.
 
-    An answer has its greedy ids without the stop token, whether it stops, its text, and the characters up to each token.
-    After LoRA, `base_answer` is that of the base model, by which a server without the adapter is recognized."""
+    An answer has its greedy ids without the stop token, whether it stops, its text, and its length in characters after
+    each token. After LoRA, `base_answer` is that of the base model, which a server without the adapter would give."""
     prompts, rejected = chat_prompts(trained, tokenizer)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     short = [prompt for prompt in prompts if len(prompt.ids) + NEW_TOKENS <= positions]
@@ -91,20 +91,19 @@ def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str
     def answers() -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}
         for batch in batches:
-            prompt_ids = [prompt.ids for prompt in batch]
-            for prompt, answer in zip(
-                batch, generate_answers(model, tokenizer, prompt_ids, new_tokens=NEW_TOKENS), strict=True
-            ):
-                texts = [str(tokenizer.decode(list(answer.ids[: count + 1]))) for count in range(len(answer.ids))]
-                found[prompt.name] = {"ids": list(answer.ids), "stops": answer.has_stopped, "text": texts[-1] if texts else "",
-                                      "lengths": list(map(len, texts))}  # fmt: skip
+            rows = generate_answers(model, tokenizer, [prompt.ids for prompt in batch], new_tokens=NEW_TOKENS)
+            for prompt, row in zip(batch, rows, strict=True):
+                ids = list(row.ids)
+                texts = ["", *(str(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))]
+                lengths = list(map(len, texts[1:]))
+                found[prompt.name] = {"ids": ids, "stops": row.has_stopped, "text": texts[-1], "lengths": lengths}
         return found
 
     own, base = answers(), dict[str, dict[str, Any]]()
     if trained.base and hasattr(model, "disable_adapter"):
         with model.disable_adapter():
             base = answers()
-    stops = sorted(stop_ids(model))
+    stops = stop_ids(model)
     bos = tokenizer.bos_token_id
     rows = []
     for prompt in prompts:

@@ -72,6 +72,12 @@ class Gguf(Format):
                 list(converter.all_lines())
                 if converter.process.wait() or not (folder / FILE).is_file():
                     raise RunError(f"llama.cpp's converter failed: {converter.failure}")
+        if trained.task.holds_conversations:
+            of_file = self.tokenizer(trained, folder)
+            for prompt in chat_prompts(trained, load_tokenizer(trained))[0]:
+                if of_file.of_prompt(prompt.text) != prompt.ids:
+                    message = f"llama.cpp would read other tokens than training in the conversation `{prompt.name}`"
+                    raise RunError(f"{message}: use the format merged, or another chat template")
 
     def _out_type(self, folder: Path) -> str:
         """Return llama.cpp's name of the precision of most tensors."""
@@ -81,7 +87,7 @@ class Gguf(Format):
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
 
-    def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
+    def tokenizer(self, trained: TrainedModel, folder: Path) -> FileTokenizer:
         """Return a callable with the token ids that llama.cpp computes with the file."""
         from gguf import GGUFReader
 
