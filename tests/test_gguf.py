@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from tests.served_models import KINDS, save_served_model, served_tokenizer, write_sums
 from tui_trainer.cli import main
@@ -59,7 +60,7 @@ def test_tokens_of_the_file_are_those_of_training_for_odd_texts_and_added_tokens
     for kind in KINDS:
         for added in ([], ["<|sheep|>", "said the", "goat"]):
             tokenizer = served_tokenizer(kind)
-            tokenizer.add_tokens(added)
+            tokenizer.add_tokens([AddedToken(token, normalized=False, special="|" in token) for token in added])
             of_file = FileTokenizer(file_settings(tokenizer), tokenizer.backend_tokenizer)
             texts = [*ODD_TEXTS, "3 plus 4 is 7, said the sheep.", *(f"x{token}y {token} z" for token in added)]
             with subtests.test(kind, added=bool(added)):

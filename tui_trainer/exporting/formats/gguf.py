@@ -47,7 +47,8 @@ class Gguf(Format):
         if trained.head in CLASSIFYING:
             return "llama.cpp does not support classifiers"
         if _converter() is None:
-            return f"llama.cpp's converter was not found: `tui-trainer install {Gguf.name}` fetches it"
+            step = "unset LLAMA_CPP_DIR, whose folder lacks it, and run" if os.environ.get("LLAMA_CPP_DIR") else "run"
+            return f"llama.cpp's converter was not found: {step} `tui-trainer install {Gguf.name}`"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
