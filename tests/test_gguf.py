@@ -70,10 +70,10 @@ def test_tokens_of_the_file_are_those_of_training_for_odd_texts_and_added_tokens
                 assert len(texts) > 30 and len({tuple(tokenizer(text)["input_ids"]) for text in texts}) > 30
 
 
-def test_another_order_of_merges_is_found():
+def test_missing_merges_are_found():
     tokenizer = served_tokenizer("qwen2")
     settings = file_settings(tokenizer)
-    settings["merges"] = settings["merges"][::-1]
+    settings["merges"] = settings["merges"][:5]
     of_file = FileTokenizer(settings, tokenizer.backend_tokenizer)
     text = "3 plus 4 is 7, said the sheep."
     assert of_file(text)["input_ids"] != tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -6,6 +6,7 @@ vLLM's OpenAI-compatible server and its /tokenize, and docs/api.md of Ollama."""
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -80,14 +81,19 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
     """Ask the server at `url` about each conversation. `model` is the server's name of the model; "" for its only one.
 
     Raises InputError if no server answers, its kind is unknown, or it refuses a request."""
-    server = _find_server(url.rstrip("/"), model)
-    check = ServingCheck(server=server.name)
+    url = url.rstrip("/")
+    name, serve, model = _find_server(url, model)
+    check = ServingCheck(server=name)
     for number, row in enumerate(facts["conversations"]):
         show(number, len(facts["conversations"]))
         try:
-            served = server.serve(row, facts["new_tokens"])
+            served = serve(
+                lambda path, **fields: _request(url + path, ({"model": model} if model else {}) | fields),
+                row,
+                facts["new_tokens"],
+            )
         except (LookupError, TypeError, ValueError) as error:
-            message = f"{server.name} at {url} gives an answer of another form: {type(error).__name__} {error}"
+            message = f"{name} at {url} gives an answer of another form: {type(error).__name__} {error}"
             raise InputError(one_line(message, 200), hint="its version may be too old or too new") from None
         _compare(check, row, served, facts)
     is_base = check.base_tokens > check.same_tokens + _BASE_MARGIN * check.answer_tokens
@@ -202,84 +208,57 @@ def _count_difference(count: int, served: Served) -> tuple[str, str] | None:
     return None
 
 
-class _Server:
-    """A server of one kind at an address."""
-
-    name = ""
-
-    def __init__(self, url: str, model: str) -> None:
-        self._url, self._model = url, model
-
-    def serve(self, row: Mapping[str, Any], new_tokens: int) -> Served:
-        raise NotImplementedError
-
-    def _post(self, path: str, **fields: Any) -> dict[str, Any]:
-        return _ask(f"{self._url}{path}", fields)
-
-    def _messages(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        return {"messages": row["messages"], **({"tools": row["tools"]} if row["tools"] else {})}
+Ask = Callable[..., dict[str, Any]]
+"""Function that sends fields to a path of a server and returns its answer."""
 
 
-class _LlamaServer(_Server):
-    name = "llama-server"
-
-    def serve(self, row: Mapping[str, Any], new_tokens: int) -> Served:
-        text = self._post("/apply-template", **self._messages(row))["prompt"]
-        ids = self._post("/tokenize", content=text, add_special=True, parse_special=True)["tokens"]
-        if not row["answer"]:
-            return Served(text=text, ids=ids)
-        fields = {"temperature": 0, "n_predict": new_tokens, "return_tokens": True, "cache_prompt": False}
-        answer = self._post("/completion", prompt=row["ids"], **fields)
-        stopped = answer["stop_type"] in ("eos", "word")
-        return Served(text=text, ids=ids, answer=answer["tokens"], answer_text=answer["content"], has_stopped=stopped)
+def _serve_llama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> Served:
+    text = ask("/apply-template", **_messages(row))["prompt"]
+    ids = ask("/tokenize", content=text, add_special=True, parse_special=True)["tokens"]
+    if not row["answer"]:
+        return Served(text=text, ids=ids)
+    fields = {"temperature": 0, "n_predict": new_tokens, "return_tokens": True, "cache_prompt": False}
+    answer = ask("/completion", prompt=row["ids"], **fields)
+    stopped = answer["stop_type"] in ("eos", "word")
+    return Served(text=text, ids=ids, answer=answer["tokens"], answer_text=answer["content"], has_stopped=stopped)
 
 
-class _Vllm(_Server):
-    name = "vLLM"
-
-    def serve(self, row: Mapping[str, Any], new_tokens: int) -> Served:
-        model = {"model": self._model}
-        ids = self._post("/tokenize", **model, **self._messages(row), add_generation_prompt=True)["tokens"]
-        text = "" if ids == row["ids"] else self._post("/detokenize", **model, tokens=ids)["prompt"]
-        if not row["answer"]:
-            return Served(text=text, ids=ids)
-        fields = {"temperature": 0, "max_tokens": new_tokens, "return_token_ids": True, "skip_special_tokens": False}
-        [choice] = self._post("/v1/completions", **model, prompt=row["ids"], **fields)["choices"]
-        stopped = choice["finish_reason"] == "stop"
-        tokens = choice.get("token_ids")
-        if tokens is None:
-            tokens = self._post("/tokenize", **model, prompt=choice["text"], add_special_tokens=False)["tokens"]
-        return Served(text=text, ids=ids, answer=tokens, answer_text=choice["text"], has_stopped=stopped)
+def _serve_vllm(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> Served:
+    ids = ask("/tokenize", **_messages(row), add_generation_prompt=True)["tokens"]
+    text = "" if ids == row["ids"] else ask("/detokenize", tokens=ids)["prompt"]
+    if not row["answer"]:
+        return Served(text=text, ids=ids)
+    fields = {"temperature": 0, "max_tokens": new_tokens, "return_token_ids": True}
+    [choice] = ask("/v1/completions", prompt=row["ids"], **fields)["choices"]
+    return Served(text=text, ids=ids, answer=choice["token_ids"], has_stopped=choice["finish_reason"] == "stop")
 
 
-class _Ollama(_Server):
-    name = "Ollama"
-
-    def serve(self, row: Mapping[str, Any], new_tokens: int) -> Served:
-        options = {"temperature": 0, "num_predict": new_tokens}
-        shared = {"model": self._model, "stream": False, "options": options}
-        chat = self._post("/api/chat", **shared, **self._messages(row))
-        raw = self._post("/api/generate", **shared, prompt=row["text"], raw=True)
-        return Served(
-            count=chat.get("prompt_eval_count"),
-            raw_count=raw.get("prompt_eval_count"),
-            answer_text=raw["response"],
-            has_stopped=raw.get("done_reason") == "stop",
-        )
+def _serve_ollama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> Served:
+    options = {"stream": False, "options": {"temperature": 0, "num_predict": new_tokens}}
+    count = ask("/api/chat", **_messages(row), **options)["prompt_eval_count"]
+    raw = ask("/api/generate", prompt=row["text"], raw=True, **options)
+    stopped = raw["done_reason"] == "stop"
+    return Served(count=count, raw_count=raw["prompt_eval_count"], answer_text=raw["response"], has_stopped=stopped)
 
 
-def _find_server(url: str, model: str) -> _Server:
-    """Return the server at `url`, by the paths that only its kind answers. Raises InputError."""
+def _messages(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"messages": row["messages"], **({"tools": row["tools"]} if row["tools"] else {})}
+
+
+def _find_server(url: str, model: str) -> tuple[str, Callable[[Ask, Mapping[str, Any], int], Served], str]:
+    """Return (kind of the server, function that asks it, its name of the model). Raises InputError.
+
+    A kind is recognized by a path that only it answers."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{one_line(url, 80)!r} is no address", hint="an address looks like http://127.0.0.1:8080")
-    if _answers(url, "/props"):
-        return _LlamaServer(url, model)
-    if _answers(url, "/api/version"):
-        names = [entry["name"] for entry in (_answers(url, "/api/tags") or {}).get("models", [])]
-        return _Ollama(url, _only(names, model))
-    models = (_answers(url, "/v1/models") or {}).get("data", [])
+    if _answer(url, "/props"):
+        return "llama-server", _serve_llama, model
+    if _answer(url, "/api/version"):
+        names = [entry["name"] for entry in (_answer(url, "/api/tags") or {}).get("models", [])]
+        return "Ollama", _serve_ollama, _only(names, model)
+    models = (_answer(url, "/v1/models") or {}).get("data", [])
     if any(entry.get("owned_by") == "vllm" for entry in models):
-        return _Vllm(url, _only([entry["id"] for entry in models], model))
+        return "vLLM", _serve_vllm, _only([entry["id"] for entry in models], model)
     raise InputError(f"the server at {url} is none of llama-server, vLLM and Ollama", hint="start one of these")
 
 
@@ -288,34 +267,33 @@ def _only(names: Sequence[str], model: str) -> str:
         return model
     if not model and len(names) == 1:
         return names[0]
-    listed = one_line(", ".join(names), 300) or "none"
-    raise InputError(f"the server has no model {model}" if model else "the server has several models or none",
-                     hint=f"choose one with --model: {listed}")  # fmt: skip
+    message = f"the server has no model {one_line(model, 60)}" if model else "the server has several models or none"
+    raise InputError(message, hint=f"choose one with --model: {one_line(', '.join(names), 300) or 'none'}")
 
 
-def _answers(url: str, path: str) -> dict[str, Any] | None:
-    """Return the JSON at a path; None if the server has no such path. Raises InputError if no server answers."""
+class _RefusedError(InputError):
+    """Raised if a server refuses a request, for example because it has no such path."""
+
+
+def _answer(url: str, path: str) -> dict[str, Any] | None:
+    with suppress(_RefusedError):
+        return _request(f"{url}{path}")
+    return None
+
+
+def _request(url: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the JSON that a server answers. Raises InputError if it does not answer, or refuses the request."""
+    body = None if fields is None else json.dumps(fields).encode()
     try:
-        with urlopen(f"{url}{path}", timeout=_DETECTION_SECONDS) as answer:
-            content = json.loads(answer.read())
-    except HTTPError:
-        return None
-    except (OSError, HTTPException) as error:
-        hint = "start the server, or check its address and port"
-        raise InputError(f"no server answers at {url}: {network_reason(error)}", hint=hint) from None
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _ask(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    request = Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
-    try:
-        with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:
+        request = Request(url, body, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=_DETECTION_SECONDS if body is None else _TIMEOUT_SECONDS) as answer:
             content: dict[str, Any] = json.loads(answer.read())
     except HTTPError as error:
         reason = one_line(error.read(2000).decode(errors="replace"), 200)
-        raise InputError(f"{url} refuses the request ({error.code}): {reason}") from None
+        raise _RefusedError(f"{url} refuses the request ({error.code}): {reason}") from None
+    except json.JSONDecodeError:
+        raise _RefusedError(f"{url} gives an answer that is not JSON") from None
     except (OSError, HTTPException, ValueError) as error:
-        raise InputError(f"{url} gives no answer: {network_reason(error)}") from None
+        hint = "start the server, or check its address and port"
+        raise InputError(f"no server answers at {url}: {network_reason(error)}", hint=hint) from None
     return content

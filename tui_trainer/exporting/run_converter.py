@@ -113,7 +113,7 @@ def main() -> None:
     sys.argv = sys.argv[1:]
     sys.path[:1] = [str(script.parent), str(script.parent / "gguf-py")]
     if (script.parent / "conversion").is_dir():  # older versions are one file, and are run as they are
-        import gguf  # type: ignore[import-not-found]
+        import gguf
         from conversion import TextModel  # type: ignore[import-not-found]
 
         _correct(TextModel, gguf)

@@ -138,10 +138,6 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         logits: Tensor = model(**batch.inputs).logits.float()
         return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
 
-    def shaping_settings(self, config: Config) -> dict[str, Any] | None:
-        """Return the generation settings in the model's files that training ignores. None without such a model."""
-        return None
-
     def answer_rows(self, config: Config) -> int:
         """Return the number of held-out rows that the model answers in an evaluation."""
         rows = config.evaluation.generate_rows
