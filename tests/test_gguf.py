@@ -147,7 +147,7 @@ def test_gguf_has_the_tokens_and_logits_of_a_trained_chat_model(kind, tmp_path, 
     }  # fmt: skip
     assignments = tuple(f"{key}={value}" for key, value in settings.items())
     data = str(write_sums(tmp_path / "sums.jsonl"))
-    run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": data}))).folder
+    run = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": data})))
     assert execute_run(run).exit_code == 0
     for name in ("gguf", "gguf-q8"):
         if main(["export", kind, "--to", name, "--json"]) == 2:

@@ -64,12 +64,13 @@ class Prompt:
 
 def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[Prompt], dict[str, str]]:
     """Return the prompts of all conversations, and why the chat template rejects the others, by name."""
-    reader: Any = trained.task.input_reader(trained.config, tokenizer)
+    task: Any = trained.task
+    reader = task.input_reader(trained.config, tokenizer)
     prompts, rejected = [], {}
     for name, (messages, tools) in CONVERSATIONS.items():
         try:
             rendered = reader.of_messages(messages, tools)
-            [ids] = trained.task.prompt_ids(tokenizer, [rendered])
+            [ids] = task.prompt_ids(tokenizer, [rendered])
         except DataError as error:
             rejected[name] = one_line(error.problems[0].message, 200)
         else:
