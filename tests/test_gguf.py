@@ -61,12 +61,12 @@ def test_tokens_of_the_file_are_those_of_training_for_odd_texts_and_added_tokens
         for added in ([], ["<|sheep|>", "said the", "goat"]):
             tokenizer = served_tokenizer(kind)
             tokenizer.add_tokens([AddedToken(token, normalized=False, special="|" in token) for token in added])
-            of_file = FileTokenizer(file_settings(tokenizer), tokenizer.backend_tokenizer)
+            of_file = FileTokenizer(file_settings(tokenizer), tokenizer)
             texts = [*ODD_TEXTS, "3 plus 4 is 7, said the sheep.", *(f"x{token}y {token} z" for token in added)]
             with subtests.test(kind, added=bool(added)):
                 for text in texts:
                     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
-                    assert of_file(text, add_special_tokens=False)["input_ids"] == wanted, text
+                    assert of_file(text)["input_ids"] == wanted, text
                 assert len(texts) > 30 and len({tuple(tokenizer(text)["input_ids"]) for text in texts}) > 30
 
 
@@ -74,7 +74,7 @@ def test_missing_merges_are_found():
     tokenizer = served_tokenizer("qwen2")
     settings = file_settings(tokenizer)
     settings["merges"] = settings["merges"][:5]
-    of_file = FileTokenizer(settings, tokenizer.backend_tokenizer)
+    of_file = FileTokenizer(settings, tokenizer)
     text = "3 plus 4 is 7, said the sheep."
     assert of_file(text)["input_ids"] != tokenizer(text, add_special_tokens=False)["input_ids"]
 
@@ -142,7 +142,9 @@ def test_gguf_has_the_tokens_and_logits_of_a_trained_chat_model(kind, tmp_path, 
         "task.type": "chat", "task.chat_template": "chatml", "data.max_length": 128, "data.eval_fraction": 0.2,
         "training.effective_batch_size": 8, "training.learning_rate": 0.01, "training.max_steps": 4,
         "evaluation.eval_steps": 0, "checkpoint.save_steps": 0, "tuning.method": "lora",
-        "model.add_tokens": '"<|sheep|>,said the"', "model.model_name_or_path": tmp_path / kind,
+        # transformers' tokenizer of this family adds a token itself.
+        "model.add_tokens": '""' if kind == "qwen2" else '"<|sheep|>,said the"',
+        "model.model_name_or_path": tmp_path / kind,
         "output.runs_dir": tmp_path / "runs", "output.name": kind,
     }  # fmt: skip
     assignments = tuple(f"{key}={value}" for key, value in settings.items())
@@ -152,7 +154,7 @@ def test_gguf_has_the_tokens_and_logits_of_a_trained_chat_model(kind, tmp_path, 
     for name in ("gguf", "gguf-q8"):
         if main(["export", kind, "--to", name, "--json"]) == 2:
             pytest.skip(f"needs the converter: {capsys.readouterr().err}")
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])  # libraries may print before
         assert found["is_good"] and "generation stops at <|im_end|>, </s>" in found["notes"]
         folder = Path(found["folder"])
         assert {path.name for path in folder.iterdir()} == {

@@ -14,8 +14,8 @@ _SPACE = "\u2581"
 class FileTokenizer:
     """Tokenizer of a GGUF file. `settings` has the fields `tokenizer.ggml.*` without that prefix.
 
-    Byte-level BPE splits texts with the pattern of `own`, the backend of the trained tokenizer, because the file has
-    only the pattern's name. A file with scores, as of SentencePiece, needs nothing else."""
+    Byte-level BPE splits texts with the pattern of `own`, the trained tokenizer, because the file has only its name. A
+    file with scores, as of SentencePiece, needs nothing else. Of other kinds, only the ids are compared."""
 
     def __init__(self, settings: Mapping[str, Any], own: Any) -> None:
         self._settings, self._ids = settings, {token: index for index, token in enumerate(settings["tokens"])}
@@ -24,17 +24,22 @@ class FileTokenizer:
         # llama.cpp looks for longer tokens first. Source: `tokenizer_st_partition` in src/llama-vocab.cpp.
         self._marks = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or "(?!)")
         self._plain: Callable[[str, bool], list[int]] = self._by_scores
-        if settings["model"] != "llama":
-            self._plain = _by_merges(own, {token: self._ids[token] for token in kinds if token not in marks}, settings)
+        if settings["model"] == "gpt2":
+            plain_ids = {token: self._ids[token] for token in kinds if token not in marks}
+            self._plain = _by_merges(own.backend_tokenizer, plain_ids, settings)
+        elif settings["model"] != "llama":
+            self._marks = re.compile("(?!)")
+            self._plain = lambda text, begins: [self._ids.get(token, -1) for token in own.tokenize(text)]
 
-    def __call__(self, text: str, *, add_special_tokens: bool = True, **_: bool) -> dict[str, list[int]]:
+    def __call__(self, text: str, **_: bool) -> dict[str, list[int]]:
         settings, ids = self._settings, list[int]()
         begins = True
         for part, is_mark in _split(self._marks, text):
             ids += [self._ids[part]] if is_mark else self._plain(part, begins)
             begins = is_mark
-        bos, eos = ([settings[f"{name}_token_id"]] if add_special_tokens and settings.get(f"add_{name}_token") else []
-                    for name in ("bos", "eos"))  # fmt: skip
+        bos, eos = (
+            [settings[f"{name}_token_id"]] if settings.get(f"add_{name}_token") else [] for name in ("bos", "eos")
+        )
         return {"input_ids": [*bos, *ids, *eos]}
 
     def of_prompt(self, text: str) -> list[int]:

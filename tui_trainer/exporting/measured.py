@@ -21,7 +21,7 @@ from tui_trainer.data.preparing.token_rows import SEGMENTS, Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
-from tui_trainer.exporting.serving import chat_prompts, serving_facts
+from tui_trainer.exporting.serving import serving_facts
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
@@ -156,14 +156,13 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
         row_starts = (rows.row(index)[:_TEXT_TOKENS] for index in evenly_spaced(len(rows), _TEXTS))
         start_texts = [str(tokenizer.decode(start.tolist(), skip_special_tokens=True)) for start in row_starts]
         texts = _compared_texts(trained, start_texts, tokenizer)
-    cuts, chats = trained.head != CAUSAL, trained.task.holds_conversations
-    serving = serving_facts(trained, model, tokenizer) if chats and export_format is None else None
+    cuts, asks = trained.head != CAUSAL, trained.task.holds_conversations and export_format is None
     return {
         **measurements,
-        "serving": serving,
+        "serving": serving_facts(trained, model, tokenizer) if asks else None,
         "labels": list((model.config.id2label or {}).values()) if trained.head.endswith("classification") else [],
         "texts": texts,
-        "token_ids": [_token_ids(tokenizer, pair, cuts=cuts, frame=not chats) for pair in texts] if tokenizer else None,
+        "token_ids": [_token_ids(tokenizer, pair, cuts=cuts) for pair in texts] if tokenizer else None,
     }
 
 
@@ -187,12 +186,10 @@ _MOST_ADDED = 50
 def _compared_texts(trained: TrainedModel, texts: Sequence[str], tokenizer: Any) -> list[list[str]]:
     """Return lists of one text, or of a pair, whose token ids are compared.
 
-    For a language model, odd texts, those with its added tokens and conversations are added. For a model that truncates
-    rows, pairs or joined texts are added, and texts longer than its longest row."""
+    For a language model, odd texts and those with its added tokens are added. For a model that truncates rows, pairs or
+    joined texts are added, and texts longer than its longest row."""
     if trained.head == CAUSAL:
-        if trained.task.holds_conversations:
-            texts = [*texts, *(prompt.text for prompt in chat_prompts(trained, tokenizer)[0])]
-        added_tokens = list(tokenizer.get_added_vocab())[-_MOST_ADDED:]
+        added_tokens = [] if tokenizer.split_special_tokens else list(tokenizer.get_added_vocab())[-_MOST_ADDED:]
         return [[text] for text in (*texts, *ODD_TEXTS, *(f"x{token}y {token} z" for token in added_tokens))]
     is_pair = trained.head == "question_answering" or bool(trained.config.data.text_pair_column)
     pair_texts = [[texts[0], text] if is_pair else [f"{texts[0]} {text}"] for text in texts]
@@ -202,11 +199,9 @@ def _compared_texts(trained: TrainedModel, texts: Sequence[str], tokenizer: Any)
     return [*([text] for text in texts), *pair_texts, [long, *[texts[0]] * is_pair], [texts[0], *[long] * is_pair]]
 
 
-def _token_ids(tokenizer: Any, texts: Sequence[str], *, cuts: bool, frame: bool) -> dict[str, list[int]]:
-    """Return the token ids (and segments) of one text or a pair, from one call of the tokenizer as users make it.
-    Without `frame` no special tokens are added: a chat template writes them."""
-    encoding = tokenizer(*texts, truncation=cuts, add_special_tokens=frame)
-    names = ("input_ids", *[SEGMENTS] * cuts)
+def _token_ids(tokenizer: Any, texts: Sequence[str], *, cuts: bool) -> dict[str, list[int]]:
+    """Return the token ids (and segments) of one text or a pair, from one call of the tokenizer as users make it."""
+    encoding, names = tokenizer(*texts, truncation=cuts), ("input_ids", *[SEGMENTS] * cuts)
     return {name: list(encoding[name]) for name in names if name in encoding}
 
 

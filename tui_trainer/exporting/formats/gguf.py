@@ -74,8 +74,9 @@ class Gguf(Format):
                 if converter.process.wait() or not (folder / FILE).is_file():
                     raise RunError(f"llama.cpp's converter failed: {converter.failure}")
         if trained.task.holds_conversations:
-            of_file = self.tokenizer(trained, folder)
-            for prompt in chat_prompts(trained, load_tokenizer(trained))[0]:
+            tokenizer = load_tokenizer(trained)
+            of_file = FileTokenizer(_settings(folder), tokenizer)
+            for prompt in chat_prompts(trained, tokenizer)[0]:
                 if of_file.of_prompt(prompt.text) != prompt.ids:
                     message = f"llama.cpp would read other tokens than training in the conversation `{prompt.name}`"
                     raise RunError(f"{message}: use the format merged, or another chat template")
@@ -88,13 +89,21 @@ class Gguf(Format):
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
 
-    def tokenizer(self, trained: TrainedModel, folder: Path) -> FileTokenizer:
+    def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
         """Return a callable with the token ids that llama.cpp computes with the file."""
-        from gguf import GGUFReader
+        tokenizer, settings = load_tokenizer(trained), _settings(folder)
+        if trained.task.holds_conversations:
+            # `write` compares the begin of conversations, where no tokenizer adds what a chat template writes.
+            settings["add_bos_token"] = tokenizer("a")["input_ids"][0] == settings.get("bos_token_id")
+        return FileTokenizer(settings, tokenizer)
 
-        fields, prefix = GGUFReader(folder / FILE).fields, "tokenizer.ggml."
-        settings = {name.removeprefix(prefix): field.contents() for name, field in fields.items() if prefix in name}
-        return FileTokenizer(settings, load_tokenizer(trained).backend_tokenizer)
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return the fields of the tokenizer in an export, without their prefix."""
+    from gguf import GGUFReader
+
+    fields, prefix = GGUFReader(folder / FILE).fields, "tokenizer.ggml."
+    return {name.removeprefix(prefix): field.contents() for name, field in fields.items() if name.startswith(prefix)}
 
 
 def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
