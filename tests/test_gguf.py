@@ -110,14 +110,15 @@ def index(tmp_path, monkeypatch) -> Iterator[Path]:
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "index"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:secret@127.0.0.1:{server.server_port}")
         yield package
         server.shutdown()
 
 
 def test_converter_is_fetched_from_the_package_index_and_only_as_the_tested_file(index):
-    with pytest.raises(RunError, match="is not the file that this version of tui-trainer was tested with"):
+    with pytest.raises(RunError, match="is not the file that this version of tui-trainer was tested with") as error:
         converter.fetch_converter(lambda *_: None)
+    assert "secret" not in f"{error.value}{converter.index_url()}"
     assert not converter_folder().exists()
     reports: list[tuple] = []
     digest = hashlib.sha256(index.read_bytes()).hexdigest()

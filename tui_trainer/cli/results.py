@@ -122,8 +122,8 @@ def check_serving(
     model: Annotated[str, option("--model", "NAME", "The server's name of the model, if it has several.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare the tokens of a running server with those of training. It also compares stops and answers; if they differ,
-    the exit code is 1."""
+    """Compare the tokens of a running server with those of training. It also compares stops and answers. If they
+    differ, the exit code is 1."""
     from dataclasses import asdict
 
     from tui_trainer.exporting import check_serving as serving

@@ -9,10 +9,11 @@ import re
 import shutil
 import tarfile
 import tempfile
+from base64 import b64encode
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
-from urllib.parse import urljoin
+from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import Request, urlopen
 
 from tui_trainer.data.progress import Meter, Progress
@@ -31,9 +32,17 @@ _TIMEOUT_SECONDS = 60.0
 
 
 def index_url() -> str:
-    """Return the address of the package index, with a slash at its end."""
+    """Return the address of the package's page in the index, without a user name and password."""
+    return _index()[0]
+
+
+def _index() -> tuple[str, dict[str, str]]:
+    """Return (address of the package's page, headers with the user name and password of the index, if it has them)."""
     named = next(filter(None, map(os.environ.get, _INDEX_VARIABLES)), "https://pypi.org/simple")
-    return f"{named.rstrip('/')}/llama-cpp-python/"
+    parts = urlsplit(f"{named.rstrip('/')}/llama-cpp-python/")
+    login, _, host = parts.netloc.rpartition("@")
+    headers = {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if login else {}
+    return parts._replace(netloc=host).geturl(), headers
 
 
 def fetch_converter(progress: Progress, sha256: str = _SHA256) -> Path:
@@ -57,14 +66,16 @@ def fetch_converter(progress: Progress, sha256: str = _SHA256) -> Path:
 
 
 def _download(package: IO[bytes], progress: Progress, sha256: str) -> None:
-    page_url, digest, done = index_url(), hashlib.sha256(), 0
+    (page_url, headers), digest, done = _index(), hashlib.sha256(), 0
     try:
-        with urlopen(Request(page_url, headers={"Accept": "text/html"}), timeout=_TIMEOUT_SECONDS) as page:
+        with urlopen(Request(page_url, headers={"Accept": "text/html"} | headers), timeout=_TIMEOUT_SECONDS) as page:
             links = re.findall(r'href="([^"]+)"', page.read().decode(errors="replace"))
         link = next((link for link in links if link.partition("#")[0].endswith(f"/{_FILE}")), None)
         if link is None:
             raise RunError(f"{page_url} has no file {_FILE}: name another package index in {_INDEX_VARIABLES[0]}")
-        with urlopen(urljoin(page_url, link), timeout=_TIMEOUT_SECONDS) as answer:
+        file_url = urljoin(page_url, link)
+        is_same_host = urlsplit(file_url).netloc == urlsplit(page_url).netloc
+        with urlopen(Request(file_url, headers=headers if is_same_host else {}), timeout=_TIMEOUT_SECONDS) as answer:
             meter = Meter(progress, "downloading", float(answer.headers.get("Content-Length") or 0) or None, "bytes")
             while part := answer.read(MIB):
                 package.write(part)
