@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from tests.programs import run_program
+from tests.served_models import save_served_model, write_sums
 from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.cli import main
 from tui_trainer.exporting.contract import Tolerance, format_of
@@ -240,20 +241,40 @@ def test_impossible_export_is_refused_in_one_sentence_and_leaves_nothing(adapted
 
 @pytest.mark.full
 def test_merged_chat_model_keeps_its_stop_token_and_the_dtype_of_its_weights(trained, tmp_path):
-    turns = [(f"{n} and {n}?", f"{2 * n}") for n in range(24)]
-    rows = [[{"role": "user", "content": one}, {"role": "assistant", "content": two}] for one, two in turns]
-    data = tmp_path / "sums.jsonl"
-    data.write_text("\n".join(json.dumps({"messages": row}) for row in rows))
+    base = save_served_model(tmp_path / "base", "llama3")
+    AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
+    settings = json.loads((base / "generation_config.json").read_text()) | {"min_length": 7, "num_beams": 3}
+    (base / "generation_config.json").write_text(json.dumps(settings))
     changes = {"task.type": "chat", "task.chat_template": "chatml", "data.max_length": 120}
-    model = trained("llama", "lora", changes, data=data, dtype=torch.bfloat16)
+    changes["model.model_name_or_path"] = str(base)
+    model = trained("llama", "lora", changes, data=write_sums(tmp_path / "sums.jsonl"))
     ends = GenerationConfig.from_pretrained(model.folder).eos_token_id
-    assert ends != AutoModelForCausalLM.from_pretrained(tmp_path / "llama").generation_config.eos_token_id
+    assert ends == [4, 2] != settings["eos_token_id"]
     assert main(["export", model.run.name, "--to", "merged"]) == 0
     folder = model.run.exports / "merged"
     merged_model = AutoModelForCausalLM.from_pretrained(folder)
     assert {weight.dtype for weight in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     assert merged_model.dtype == torch.bfloat16
     assert merged_model.generation_config.eos_token_id == model.load(merge=True).generation_config.eos_token_id == ends
+    serving, tokenizer = json.loads((folder / "serving.json").read_text()), AutoTokenizer.from_pretrained(folder)
+    assert [stop["id"] for stop in serving["stops"]] == ends and serving["stops"][0]["token"] == "<|im_end|>"
+    assert len(serving["conversations"]) + len(serving["rejected"]) == 12 and len(serving["conversations"]) > 8
+    for row in serving["conversations"]:
+        options = {"tools": row["tools"] or None, "add_generation_prompt": True}
+        text = tokenizer.apply_chat_template(row["messages"], tokenize=False, **options)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert (row["text"], row["ids"]) == (text, ids), row["name"]
+    row = next(row for row in serving["conversations"] if row["answer"])
+    ids = torch.tensor([row["ids"]])
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 32, "do_sample": False}
+    written = model.load(dtype=torch.float32).generate(input_ids=ids, **options)[0, ids.shape[1] :].tolist()
+    assert [number for number in written if number not in ends] == row["answer"]["ids"]
+    assert (written[-1] in ends) == row["answer"]["stops"]
+    notes = json.loads((folder / "certificate.json").read_text())["notes"]
+    assert notes == [
+        "generation stops at <|im_end|>, </s>",
+        "left out of the base model's generation settings, as the data contradicts them: min_length = 7, num_beams = 3",
+    ]
 
 
 def test_export_that_fails_midway_leaves_nothing(adapted, monkeypatch, capsys):
@@ -458,7 +479,11 @@ def test_gguf_without_its_converter_names_the_command_that_downloads_it(adapted,
     monkeypatch.setenv("LLAMA_CPP_DIR", "/nowhere")
     monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
     assert main(["export", adapted.run.name, "--to", "gguf"]) == 2
-    assert "git clone" in capsys.readouterr().err
+    assert "unset LLAMA_CPP_DIR" in capsys.readouterr().err
+    monkeypatch.delenv("LLAMA_CPP_DIR")
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert main(["export", adapted.run.name, "--to", "gguf"]) == 2
+    assert "converter was not found: run `tui-trainer install gguf`" in capsys.readouterr().err
     assert main(["export", str(finished("sequence_classification").root), "--to", "gguf"]) == 2
     assert "does not support classifiers" in capsys.readouterr().err
 

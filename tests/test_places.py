@@ -87,6 +87,7 @@ COMMANDS: Mapping[str, list[str]] = {
     "evaluate": ["RUN"],
     "gate": ["RUN", "--max-new-tokens", "2"],
     "export": ["RUN", "--to", "adapter"],
+    "check-serving": ["http://127.0.0.1:9", "."],
     "bench": ["RUN", "--rows", "1", "--rounds", "1", "--only", "one by one"],
     "publish": ["RUN", "--to", "me/it", "--yes"],
 }

@@ -300,8 +300,8 @@ CHOICES = tuple(
     )
     for name, title, size, refusal in (
         ("adapter", "adapter for peft", 4, ""),
-        ("gguf", "GGUF for llama.cpp", 2000, "llama.cpp's converter was not found: run "
-         "`git clone --depth 1 https://github.com/ggml-org/llama.cpp`, or set LLAMA_CPP_DIR to its folder"),
+        ("gguf", "GGUF for llama.cpp", 2000,
+         "llama.cpp's converter was not found: run `tui-trainer install gguf`"),
         ("int8", "int8 for CPUs (torchao)", 2000, ""),
         ("merged", "full model, adapter merged", 1000, ""),
         ("onnx", "ONNX for ONNX Runtime", 2000, ""),

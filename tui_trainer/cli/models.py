@@ -1,4 +1,4 @@
-"""Commands that download or install: models and data sets of the hub, libraries, and the environment of Unsloth."""
+"""Commands that download or install: models and data sets of the hub, libraries, Unsloth, llama.cpp's converter."""
 
 import shlex
 import sys
@@ -48,13 +48,16 @@ def download(
 
 @app.command()
 def install(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="unsloth, an extra such as gpu, or a library.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="unsloth, gguf, an extra such as gpu, or a library.")
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Install what a check suggests: an extra of tui-trainer, a library, or unsloth in its own environment. Shows the
-    commands, and asks first."""
-    from tui_trainer.downloading import environment
+    """Install what a check suggests: an extra of tui-trainer, a library, unsloth in its own environment, or what an
+    export such as gguf needs. Shows the commands, and asks first."""
+    from tui_trainer.downloading import converter, environment
+    from tui_trainer.exporting.formats.gguf import Gguf, converter_folder
     from tui_trainer.models.unsloth import NAME, environment_folder, installed_version
 
     is_unsloth = names == [NAME]
@@ -69,6 +72,10 @@ def install(
         heading = f"this command would install into the environment of tui-trainer, {sys.prefix}:"
         steps = [environment.install_command(names)]
     lines = [heading, *(f"  {shlex.join(command)}" for command in steps)]
+    needs_converter = any(name.startswith(Gguf.name) for name in names)
+    if needs_converter:
+        lines.append(f"llama.cpp's converter would be fetched from {one_line(converter.index_url())}")
+        lines.append(f"  a source package of {converter.SIZE_MIB} MiB, of which 2 MiB stay in {converter_folder()}")
     if not user_confirms("install", lines, yes=yes, as_json=as_json):
         tell("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
@@ -78,6 +85,9 @@ def install(
         ]
     else:
         result_lines = [*environment.install_here(steps[0], tell), "restart tui-trainer if it is running"]
+    if needs_converter:
+        folder = converter.fetch_converter(transfer_progress(as_json))
+        result_lines.append(one_line(f"llama.cpp's converter is in {folder}"))
     print_done(result_lines, as_json=as_json)
 
 

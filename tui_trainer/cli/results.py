@@ -14,6 +14,7 @@ from tui_trainer.cli.application import (
     RunReference,
     app,
     option,
+    print_json,
     run_in_use,
     run_named,
     trained_model,
@@ -111,6 +112,33 @@ def export(
             print("\n".join([f"{form.title}: {one_line(str(path))}", *certificate.lines()]))
     if not all_match:
         tell("the export differs from the trained model; its folder is kept under a name that begins with failed-")
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def check_serving(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The address of llama-server, vLLM or Ollama.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The export of a chat model that is served.")],
+    model: Annotated[str, option("--model", "NAME", "The server's name of the model, if it has several.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare the tokens of a running server with those of training. It also compares stops and answers. If they
+    differ, the exit code is 1."""
+    from dataclasses import asdict
+
+    from tui_trainer.exporting import check_serving as serving
+    from tui_trainer.files.local_paths import from_the_root
+
+    progress = write_progress if as_json else show_progress
+    facts = serving.read_serving(from_the_root(str(folder)))
+    check = serving.check_serving(
+        url, facts, model, lambda done, total: progress("asking the server", done, total, "conversations")
+    )
+    if as_json:
+        print_json({"is_same": not check.causes, **asdict(check), "words": check.lines()})
+    else:
+        print("\n".join(map(one_line, check.lines())))
+    if check.causes:
         raise typer.Exit(EXIT_FAILED)
 
 

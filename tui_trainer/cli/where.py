@@ -27,6 +27,7 @@ def paths() -> Mapping[str, Path]:
     """Return the path of each kind of file that this program writes, by name."""
     from tui_trainer.config.sections import OutputSection
     from tui_trainer.config.toml_files import own_profiles
+    from tui_trainer.exporting.formats.gguf import converter_folder
     from tui_trainer.files.hub_layout import cache_folder
     from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.hardware.storage import prepared_data_folder
@@ -46,6 +47,7 @@ def paths() -> Mapping[str, Path]:
         "unsaved edits": drafts_folder(),
         "preferences": preferences_file(),
         "Unsloth": environment_folder(),
+        "converter": converter_folder(),
         "prepared data": prepared_data_folder(),
         "hub cache": cache_folder(),
         "your keys": keys_file(),

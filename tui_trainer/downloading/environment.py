@@ -96,7 +96,11 @@ def install_command(names: Sequence[str]) -> list[str]:
     by_extra = extras()
     format_libraries = (library for item in all_formats() for library in item.libraries)
     packages = {item: [item] for item in (*LIBRARIES, *tracker_names(), *format_libraries)}
-    packages |= {Requirement(item).name: [item] for texts in by_extra.values() for item in texts} | by_extra
+    packages |= {Requirement(item).name: [item] for texts in by_extra.values() for item in texts}
+    packages |= {
+        item.name: [text for library in item.libraries for text in packages[library]] for item in all_formats()
+    }
+    packages |= by_extra
     requirements: dict[str, None] = {}
     for name in names:
         if name not in packages:

@@ -114,5 +114,5 @@ def all_formats() -> list[Format]:
 def require_libraries(form: Format) -> None:
     """Raise InputError if a library that the format needs is not installed."""
     if missing_libraries := [library for library in form.libraries if find_spec(library) is None]:
-        hint = f"install it with `uv pip install {' '.join(form.libraries)}`"
+        hint = f"install it with `tui-trainer install {form.name}`"
         raise InputError(f"{form.name} needs {', '.join(missing_libraries)}, which is not installed", hint=hint)

@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from tui_trainer.config.changes import settings_words
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import FolderError, InputError, RunError, system_reason
+from tui_trainer.errors import ConfigError, FolderError, InputError, RunError, system_reason
+from tui_trainer.exporting.check_serving import SERVING_FILE
 from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, finish_of
 from tui_trainer.files.local_paths import from_the_root, is_here
@@ -76,6 +78,8 @@ class Certificate:
     faults: tuple[str, ...]
     seconds: float | None = None
     run_loss: float | None = None
+    notes: tuple[str, ...] = ()
+    """Sentences about the stop tokens of the export, and generation settings of the base model that it leaves out."""
 
     def lines(self) -> list[str]:
         if self.exported is None:
@@ -92,6 +96,7 @@ class Certificate:
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
             f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "
             f"ms/row on the CPU",
+            *(f"  {note}" for note in self.notes),
             *(f"  differs from the trained model: {fault}" for fault in self.faults),
         ]
 
@@ -105,6 +110,11 @@ class Certifier:
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
         self._before: dict[str, Any] = {}
+
+    @property
+    def serving(self) -> dict[str, Any] | None:
+        """Content of `serving.json` of an export that was compared; None if the model holds no conversations."""
+        return self._before.get("serving")
 
     def certify(self, export_format: Format, folder: Path) -> Certificate:
         """Compare the export in `folder` with the trained model. Raises RunError if the model cannot be measured."""
@@ -132,6 +142,7 @@ class Certifier:
             exported=export_figures,
             faults=(*self._changes_since_the_run(trained_answer, run_loss), *faults),
             run_loss=run_loss,
+            notes=tuple(generation_notes(self._trained, self.serving)),
         )
 
     def _changes_since_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
@@ -157,6 +168,16 @@ class Certifier:
             question |= {"rows": ROWS, "logits": f"{logits_folder}/logits.npy"}
             answer = ask("compare_export", question, timeout_seconds=_TIMEOUT_SECONDS)
             return {**answer, "logits": np.load(f"{logits_folder}/logits.npy")}
+
+
+def generation_notes(trained: TrainedModel, serving: dict[str, Any] | None) -> Iterator[str]:
+    """Yield sentences about the tokens at which an export stops, and the settings of the base model that it lacks."""
+    if serving:
+        yield f"generation stops at {', '.join(one_line(stop['token'], 60) for stop in serving['stops'])}"
+    with suppress(ConfigError):  # the base model may be gone
+        if settings := trained.task.shaping_settings(trained.plan.config):
+            words = settings_words(settings)
+            yield f"left out of the base model's generation settings, as the data contradicts them: {words}"
 
 
 def _figures(answer: dict[str, Any]) -> dict[str, Any]:
@@ -274,6 +295,9 @@ def _export_locked(
     except BaseException:
         shutil.rmtree(temporary_folder, ignore_errors=True)
         raise
+    if certifier.serving:
+        content = json.dumps(certifier.serving, ensure_ascii=False, indent=1)
+        write_atomically(temporary_folder / SERVING_FILE, content.encode())
     write_atomically(temporary_folder / CERTIFICATE_FILE, certificate.text().encode())
     target = target.with_name(f"failed-{target.name}") if certificate.faults else target
     put_in_place(temporary_folder, target)

@@ -21,6 +21,7 @@ from tui_trainer.data.preparing.token_rows import SEGMENTS, Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
+from tui_trainer.exporting.serving import serving_facts
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
@@ -154,22 +155,42 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     if texts is None:
         row_starts = (rows.row(index)[:_TEXT_TOKENS] for index in evenly_spaced(len(rows), _TEXTS))
         start_texts = [str(tokenizer.decode(start.tolist(), skip_special_tokens=True)) for start in row_starts]
-        texts = _compared_texts(trained, start_texts)
-    cuts = trained.head != CAUSAL
+        texts = _compared_texts(trained, start_texts, tokenizer)
+    cuts, asks = trained.head != CAUSAL, trained.task.holds_conversations and export_format is None
     return {
         **measurements,
+        "serving": serving_facts(trained, model, tokenizer) if asks else None,
         "labels": list((model.config.id2label or {}).values()) if trained.head.endswith("classification") else [],
         "texts": texts,
         "token_ids": [_token_ids(tokenizer, pair, cuts=cuts) for pair in texts] if tokenizer else None,
     }
 
 
-def _compared_texts(trained: TrainedModel, texts: Sequence[str]) -> list[list[str]]:
+# Texts whose token ids depend on the details of a tokenizer. None has characters that a Unicode normalization would
+# change, as llama.cpp normalizes nothing.
+ODD_TEXTS = (
+    "", " ", "a", " a", "a ", "  two  spaces   three    four", "tab\there\t\tand\t\t\tthere",
+    "one\ntwo\n\nthree\n\n\n", "\r\nwindows\r\nlines\r\n", "  \n  mixed \t\n blanks \n\n ",
+    "no\xa0break and\u200bzero width", "it's, I'LL, we'Ve, 'tis", "don\u2019t \u201cquote\u201d \u2026",
+    "1 12 123 1234 12345 1234567890", "3.14 -1e-10 0x1F 50% $9.99", "x=1;y=[2,3];z={'a':4}",
+    "def f(x):\n    return x ** 2  # note\n", "<b>bold</b> &amp; <br/>", "https://example.org/a?b=c&d=e#f",
+    "me@example.org", "Z\xfcrich na\xefve \xc5ngstr\xf6m", "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002", "\u3053\u3093\u306b\u3061\u306f", "\uc548\ub155\ud558\uc138\uc694",
+    "\u0645\u0631\u062d\u0628\u0627", "\U0001f600\U0001f680",
+    "\U0001f469\u200d\U0001f4bb \U0001f1e8\U0001f1ed \U0001f44d\U0001f3fd", "!!! ??? ... --- === ~~~", "\x00\x01\x7f",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "CamelCase snake_case kebab-case SHOUT",
+)  # fmt: skip
+_MOST_ADDED = 50
+
+
+def _compared_texts(trained: TrainedModel, texts: Sequence[str], tokenizer: Any) -> list[list[str]]:
     """Return lists of one text, or of a pair, whose token ids are compared.
 
-    For a model that truncates rows, pairs or joined texts are added, and texts longer than its longest row."""
+    For a language model, odd texts and those with its added tokens are added. For a model that truncates rows, pairs or
+    joined texts are added, and texts longer than its longest row."""
     if trained.head == CAUSAL:
-        return [[text] for text in texts]
+        added_tokens = [] if tokenizer.split_special_tokens else list(tokenizer.get_added_vocab())[-_MOST_ADDED:]
+        return [[text] for text in (*texts, *ODD_TEXTS, *(f"x{token}y {token} z" for token in added_tokens))]
     is_pair = trained.head == "question_answering" or bool(trained.config.data.text_pair_column)
     pair_texts = [[texts[0], text] if is_pair else [f"{texts[0]} {text}"] for text in texts]
     # Each text has at least one token.

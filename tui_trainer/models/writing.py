@@ -87,7 +87,7 @@ class Answer:
 def generate_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, new_tokens: int) -> list[Answer]:
     """Return the greedy answer to each prompt, in one batch, with at most `new_tokens` tokens."""
     sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0)
-    answers, stops = [], stop_ids(model)
+    answers, stops = [], set(stop_ids(model))
     first = int(model.config.is_encoder_decoder)  # the output of an encoder-decoder begins with its start token
     for row in generate_ids(model, tokenizer, prompts, **sampling.settings())[0][:, first:].tolist():
         length = next((index for index, token_id in enumerate(row) if token_id in stops), len(row))
@@ -96,10 +96,10 @@ def generate_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]
     return answers
 
 
-def stop_ids(model: Any) -> set[int]:
-    """Return the ids of the tokens that end what a model generates."""
+def stop_ids(model: Any) -> list[int]:
+    """Return the ids of the tokens that end what a model generates; first that of the run's own answers."""
     ids = model.generation_config.eos_token_id
-    return {*ids} if isinstance(ids, list) else {ids} - {None}
+    return ids if isinstance(ids, list) else [] if ids is None else [ids]
 
 
 def generate_texts(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[str]:

@@ -133,8 +133,8 @@ class ConversationInputs:
     def of_text(self, text: str) -> Rendered:
         return self.of_messages([{"role": "user", "content": text}])
 
-    def of_messages(self, messages: Sequence[Message]) -> Rendered:
-        return self._renderer.render_prompt(messages)
+    def of_messages(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
+        return self._renderer.render_prompt(messages, tools)
 
 
 class WordInputs:
