@@ -23,7 +23,7 @@ from tests.advice.test_every_check import (
 from tui_trainer.advice.checklist import all_checks, apply_fixes, run_checks, worst
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import STATUSES, Verdict, all_rules, rule, warned
-from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.fixes import load_patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.config.load import LoadedConfig, Request, all_settings
@@ -100,7 +100,7 @@ def test_a_model_from_scratch_gets_a_size_that_its_text_can_teach(subtests):
             loaded = config(**changes)
             finding = finding_of("model_size", context_on(loaded))
             assert finding.status == "warn" and set(finding.fix) == {key}
-            assert finding_of("model_size", context_on(patched(loaded, finding.fix))).status == "pass"
+            assert finding_of("model_size", context_on(load_patched(loaded, finding.fix))).status == "pass"
 
 
 def assert_fixes_do_not_undo_each_other(folder: Path, characters: int, epochs: int) -> None:

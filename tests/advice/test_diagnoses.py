@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from tests.advice.made_up import GIB, MIB, falling, made_up, run_events
-from tui_trainer.advice.contract import BAR_SHARE, all_rules
+from tui_trainer.advice.contract import LEAST_CAUSE_SHARE, all_rules
 from tui_trainer.advice.examine import all_symptoms, examine
-from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.fixes import load_patched
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.launching.open_run import load_config
-from tui_trainer.methods.learning_rates import ADAPTIVE, rate_of_size
-from tui_trainer.models.unsloth import NOT_IN_THE_MODEL
+from tui_trainer.methods.learning_rates import ADAPTIVE_RATES, rate_of_size
+from tui_trainer.models.unsloth import KERNELS_MISSING
 from tui_trainer.runs.events import PACKED_WITH_MASK, MicroBatchReduced, RunProblem, RunStarted
-from tui_trainer.runs.state import fold
-from tui_trainer.ui.keymap import in_keys
+from tui_trainer.runs.state import apply_events
+from tui_trainer.ui.keymap import name_keys_for_commands
 
 GPU = {"device": "cuda:0", "threads": None}
 
@@ -138,7 +138,7 @@ NOTES = {
         ["is not used (torch"], {"data.packing": False, "data.group_by_length": True},
     ),
     "unsloth_missing": (
-        {"told": [RunProblem(step=0, kind=NOT_IN_THE_MODEL, message="Unsloth computes 0 of the 90 modules")]},
+        {"told": [RunProblem(step=0, kind=KERNELS_MISSING, message="Unsloth computes 0 of the 90 modules")]},
         ["0 of the 90"], {"model.provider": "transformers"},
     ),
     "rate_could_rise": (
@@ -154,7 +154,10 @@ def test_each_diagnosis_has_a_planted_run_here():
 
 def test_the_advice_against_other_programs_is_a_whole_command_that_the_screens_do_not_change():
     found = examine(made_up(**PLANTED["other_processes"][0])).findings[0].found
-    assert found.advice.endswith("`taskset --cpu-list 0 tui-trainer`") and in_keys(found.advice) == found.advice
+    assert (
+        found.advice.endswith("`taskset --cpu-list 0 tui-trainer`")
+        and name_keys_for_commands(found.advice) == found.advice
+    )
 
 
 def test_a_note_costs_nothing_and_leaves_the_run_healthy(subtests):
@@ -282,7 +285,7 @@ def test_spikes_that_come_with_the_same_row_have_no_setting_as_remedy():
 
 def test_a_proposed_learning_rate_goes_by_what_is_usual_for_the_method_and_the_size(subtests):
     lora = {"lora_rank": 16, "usual_learning_rate": 2e-4}
-    small, large = ({"usual_learning_rate": rate_of_size(ADAPTIVE, "full", count).auto} for count in (5e6, 7e9))
+    small, large = ({"usual_learning_rate": rate_of_size(ADAPTIVE_RATES, "full", count).auto} for count in (5e6, 7e9))
     flat, high = {"loss": lambda step: 4.6}, {"loss": diverging}
     for name, more, plan, rate, proposed in (
         ("rate_could_rise", {}, lora, 5e-4, None),
@@ -323,12 +326,12 @@ def test_the_planted_cause_leads_with_its_figures_and_a_remedy(subtests):
             assert verdict.name == name, [(one.name, one.found.share, one.found.evidence) for one in verdict.findings]
             found = verdict.leading.found
             assert [words for words in evidence if words not in found.evidence] == [], found.evidence
-            assert found.is_fault or BAR_SHARE <= found.share <= 1
+            assert found.is_fault or LEAST_CAUSE_SHARE <= found.share <= 1
             assert found.fix or found.advice
             if found.fix:
                 (rule,) = [rule for rule in all_rules() if name in (one.name for one in rule.during)]
                 assert set(found.fix) <= set(rule.settings)
-                loaded = patched(config, found.fix)
+                loaded = load_patched(config, found.fix)
                 assert {key: loaded.origin(key).by_user for key in found.fix} == dict.fromkeys(found.fix, True)
 
 
@@ -397,7 +400,7 @@ def test_a_resumed_run_is_judged_by_its_own_start():
     state.apply(again)
     assert not examine(state).is_known
     healthy = [event for event in made_up_events_after(80) if not isinstance(event, RunStarted)]
-    assert examine(fold(healthy, state)).name == "healthy"
+    assert examine(apply_events(healthy, state)).name == "healthy"
 
 
 def made_up_events_after(step):
@@ -529,7 +532,7 @@ def test_a_resumed_run_is_judged_by_its_own_peaks():
     before = run_events(**CARD_RUN, step={"peak_memory_bytes": leaking}, is_over=False)
     again = run_events(**{**CARD_RUN, "steps": 230}, step={"peak_memory_bytes": leaking(200)})
     again[0] = replace(again[0], resumed_from_step=200)
-    state = fold([*before, *(event for event in again if event.step > 200 or not event.step)])
+    state = apply_events([*before, *(event for event in again if event.step > 200 or not event.step)])
     assert list(state.peaks) == [leaking(min(step, 200)) for step in range(1, 231)]
     assert "memory_growing" not in [one.name for one in examine(state).findings]
 

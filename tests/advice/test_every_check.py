@@ -28,9 +28,9 @@ from tests.advice.machines import (
 )
 from tui_trainer.advice import rules
 from tui_trainer.advice.checklist import Finding, all_checks, run_checks
-from tui_trainer.advice.context import Context, EarlierRun, Exported
+from tui_trainer.advice.context import Context, EarlierRun, ExportComparison
 from tui_trainer.advice.contract import all_rules
-from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.fixes import load_patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.cache import Counts
@@ -98,7 +98,9 @@ STEPS, EPOCHS = "training.max_steps", "training.num_train_epochs"
 WEEK = 7 * 86_400.0
 EARLIER = EarlierRun(name="earlier", steps=100, data_share=0.004)
 SLOW_TEXTS = {"earlier": replace(EARLIER, sample_seconds=0.3)}
-INT8 = Exported(format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2)
+INT8 = ExportComparison(
+    format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2
+)
 CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 900, "anger": 90}}
 EVEN_CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 99, "anger": 90}}
 
@@ -849,7 +851,7 @@ def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> Non
     assert evidence.isascii() and evidence.isprintable() and not evidence.endswith(".")
     if finding.fix and row.is_mended:
         step = context.step_seconds if context.plan else None
-        mended = gather(patched(found.loaded, finding.fix), hardware=found.hardware)
+        mended = gather(load_patched(found.loaded, finding.fix), hardware=found.hardware)
         after = finding_of(name, context_of(row, mended, step))
         assert after.status in ("pass", "n/a"), (dict(finding.fix), after.verdict)
 

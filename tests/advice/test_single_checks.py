@@ -12,8 +12,8 @@ from tests.advice.test_every_check import facts_of
 from tui_trainer.advice.checklist import all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun
 from tui_trainer.advice.contract import Verdict
-from tui_trainer.advice.fixes import patched
-from tui_trainer.advice.gather import gather, measured_in, newest_measured
+from tui_trainer.advice.fixes import load_patched
+from tui_trainer.advice.gather import earlier_run_of, gather, newest_measured
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.batching.pack import PaddingShares
@@ -23,13 +23,13 @@ from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.models.unsloth import IN_THE_MODEL, NOT_IN_THE_MODEL
+from tui_trainer.models.unsloth import KERNELS_IN_MODEL, KERNELS_MISSING
 from tui_trainer.planning.measured_steps import StepKey, keep_calibration
 from tui_trainer.planning.records import device_key
 from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead, GpuReading, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.screens.checklist import finding_lines
 from tui_trainer.ui.spans import UNICODE
@@ -121,19 +121,19 @@ def test_shares_and_rates_are_computed_from_the_events_of_an_earlier_run():
     sampled = TextSampled(step=5, prompt="a", text="b", seconds=0.3)
     evaluated = EvalDone(step=5, loss_sum=1.0, tokens=4, loss=1.0, seconds=2.0, scheduled=True, best=False)
     steps = [step(number) for number in range(20)]
-    found = measured_in("r", fold([*steps, saved, sampled]))
+    found = earlier_run_of("r", apply_events([*steps, saved, sampled]))
     assert found is not None and found.data_share == pytest.approx(0.1)
     assert (found.sample_seconds, found.steps) == (0.3, 20)
     # A checkpoint of 10.9 MB takes hardly longer than a small one of an adapter.
     often = context_on(config("checkpoint.save_steps=1", "training.max_steps=40"), earlier=found)
     assert "39 during the run, 165 ms each (measured in run r)" in "\n".join(verdict_of("cadence", often).details)
     assert found.step_seconds == 0.5 and found.busy_share is None and found.evaluation_share is None
-    assert measured_in("r", fold([*steps, evaluated])).evaluation_share == pytest.approx(1.0)
+    assert earlier_run_of("r", apply_events([*steps, evaluated])).evaluation_share == pytest.approx(1.0)
     on_cores, on_card = GaugesRead(step=9, process_cpu_share=0.4), GpuReading(index=0, utilization_share=0.7)
     too_early = GaugesRead(step=1, process_cpu_share=0.9)
-    assert measured_in("r", fold([*steps, too_early, on_cores])).busy_share == 0.4
-    assert measured_in("r", fold([*steps, replace(on_cores, gpus=[on_card])])).busy_share == 0.7
-    assert measured_in("r", fold(steps[:19])) is None
+    assert earlier_run_of("r", apply_events([*steps, too_early, on_cores])).busy_share == 0.4
+    assert earlier_run_of("r", apply_events([*steps, replace(on_cores, gpus=[on_card])])).busy_share == 0.7
+    assert earlier_run_of("r", apply_events(steps[:19])) is None
 
 
 def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny_config, tmp_path):
@@ -165,8 +165,8 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
     probed = "variable-length attention is not used (torch: gradients differ"
     for kind, message, changes in (
         ("attention changed", probed, {"attention": probed}),
-        (NOT_IN_THE_MODEL, "0 of 90", {"unsloth": "0 of 90"}),
-        (IN_THE_MODEL, "30 of 90", {"unsloth": "30 of 90", "has_unsloth": True}),
+        (KERNELS_MISSING, "0 of 90", {"unsloth": "0 of 90"}),
+        (KERNELS_IN_MODEL, "30 of 90", {"unsloth": "30 of 90", "has_unsloth": True}),
     ):
         with JournalWriter(folder.journal) as journal:
             journal.append(RunProblem(step=0, kind=kind, message=message, hint=""))
@@ -213,7 +213,7 @@ def test_no_fix_turns_saving_off(subtests):
                 assert verdict.status == "pass"
                 continue
             assert verdict.status == "warn" and verdict.fix and set(verdict.fix) == {"checkpoint.save_steps"}
-            mended = context_on(patched(loaded, verdict.fix), earlier=slow)
+            mended = context_on(load_patched(loaded, verdict.fix), earlier=slow)
             assert 0 < mended.planned.save_every_steps.value < steps
             assert verdict_of("cadence", mended).status == "pass"
 
@@ -298,7 +298,7 @@ def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path
     path = tmp_path / "my.toml"
     path.write_text('[data]\npath = "sample:python-reference"\n[training]\nlearning_rate = 0.004\n')
     loaded = load_config(Request(config_file=path))
-    changed = patched(loaded, {"training.weight_decay": 0.01, "output.name": 'a "quoted" name'})
+    changed = load_patched(loaded, {"training.weight_decay": 0.01, "output.name": 'a "quoted" name'})
     assert changed.recipe is None and changed.config.training.learning_rate == 0.004
     assert changed.config.training.weight_decay == 0.01 and changed.config.output.name == 'a "quoted" name'
     assert verdict_of("lr_scaling", context_on(changed)).status == "n/a"
@@ -440,7 +440,7 @@ def test_the_fixes_of_data_mend_a_table_that_is_prepared(quickstart, tmp_path):
     for name in ("truncation", "eval_leaks", "label_balance"):
         before = verdict(name, loaded)
         assert before.status == "warn" and before.fix, (name, before)
-        assert verdict(name, patched(loaded, before.fix)).status == "pass", (name, before.fix)
+        assert verdict(name, load_patched(loaded, before.fix)).status == "pass", (name, before.fix)
 
 
 def test_the_list_of_what_is_on_has_what_no_setting_switches(subtests):

@@ -41,10 +41,10 @@ from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.counting import empty_model, fake_tensors, model_config
-from tui_trainer.models.heads import CLASSIFYING, Head
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Head
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values
-from tui_trainer.planning.fused_kernels import adapters_apart
+from tui_trainer.planning.fused_kernels import unfused_adapters_reason
 from tui_trainer.training import fused_lora, varlen
 from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.optimizer import RunOptimizer
@@ -440,7 +440,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
     keys and values copied for each head of queries."""
     apart = ("tuning.fused_adapters=false",) if plain else ()
     loaded = load_config(Request(assignments=(f"tuning.method={case.method}", *case.settings, *apart)))
-    labels = 2 if case.head in CLASSIFYING else 0
+    labels = 2 if case.head in CLASSIFYING_HEADS else 0
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
     target = automatic_values.TrainingDevice(device="cuda", reason="", gpu=None)
@@ -462,7 +462,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         model = method.apply(model, tuning, seed=0, autocast=True).train()
         if library_kernels:
             use_liger(model, counter, stack)
-        is_fused = not adapters_apart(loaded.config, "ddp")
+        is_fused = not unfused_adapters_reason(loaded.config, "ddp")
         if four_bits:
             pack(model, counter, stack, is_copied=not is_fused)
         adapters = FusedAdapters(model, MixedPrecision("bf16", torch.device("cpu")))
@@ -473,8 +473,8 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         if case.head == "causal_lm":
             shares_keys = shares_keys and not plain
             kernel = varlen.Kernel("counted", lengths_kernel(counter, shares_keys=shares_keys), not shares_keys)
-            AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
-            model.set_attn_implementation(varlen.NAME)
+            AttentionInterface.register(varlen.ATTENTION_NAME, varlen.attention_by(kernel))
+            model.set_attn_implementation(varlen.ATTENTION_NAME)
         loss = loss_of(case, model, chunk)
         if library_kernels and not plain and isinstance(loss, NextTokenLoss) and case.head == "causal_lm":
             loss.kernel = fused_loss(counter)
@@ -487,7 +487,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
 
 
 def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor]:
-    if case.head in CLASSIFYING:
+    if case.head in CLASSIFYING_HEADS:
         return ClassificationLoss(model, "single_label_classification")
     return NextTokenLoss(model, chunk_tokens=chunk)
 

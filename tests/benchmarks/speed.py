@@ -59,7 +59,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
-from tui_trainer.training.batches import windows
+from tui_trainer.training.batches import micro_batches_of_rows
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import evaluate
@@ -412,7 +412,7 @@ def held_out_loss(components: Components, model: Any) -> float:
     rows = Rows(components.data.eval_path)
     kept = {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
     components.model.load_state_dict(model.state_dict())
-    result = evaluate(components, windows(rows, range(len(rows)), components.eval_layout))
+    result = evaluate(components, micro_batches_of_rows(rows, range(len(rows)), components.eval_layout))
     components.model.load_state_dict(kept)
     assert result is not None
     return result.loss

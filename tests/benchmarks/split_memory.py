@@ -33,7 +33,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.counting import fake_tensors
 from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, match_targets
+from tui_trainer.models.targets import adapted_linears, adapter_parameters, match_targets
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
@@ -83,9 +83,9 @@ class Alone(Ranks):
     """One of several processes: what the others would say is what it says itself."""
 
     def sum_counts(self, counts: Any) -> tuple[int, ...]:
-        return tuple(self.count * count for count in counts)
+        return tuple(self.world_size * count for count in counts)
 
-    def highest(self, *numbers: int) -> tuple[int, ...]:
+    def maximum(self, *numbers: int) -> tuple[int, ...]:
         return numbers
 
     def sum(self, number: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ def planned(case: Case) -> tuple[MemoryPart, ...]:
         precision="bf16",
         weights=case.weights,  # type: ignore[arg-type]
         method=case.method,
-        trained_parameters=adapter_parameters(adapted(shape, targets), RANK) if targets else shape.parameters,
+        trained_parameters=adapter_parameters(adapted_linears(shape, targets), RANK) if targets else shape.parameters,
         lora_rank=RANK if targets else 0,
         lora_targets=targets,
         gradient_checkpointing=case.checkpointing,

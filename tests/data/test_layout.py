@@ -8,10 +8,10 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed, packed_in_coarse_widths
+from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed, round_packed_widths
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
-from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS, Rows, RowWriter, TokenRow
+from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, INPUT_IDS, LABELS, Rows, RowWriter, TokenRow
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
 ABOUT = {"collate": partial(collate, pad_id=0), "collate_packed": partial(collate_packed, pad_id=0)}
@@ -101,7 +101,7 @@ def test_halving_a_pass_halves_its_rows_down_to_one(documents):
         rows=4,
         packed_width=66,
         collate=ABOUT["collate"],
-        collate_packed=packed_in_coarse_widths(ABOUT["collate_packed"], 66),
+        collate_packed=round_packed_widths(ABOUT["collate_packed"], 66),
     )
     sizes = []
     while layout is not None:
@@ -185,13 +185,13 @@ def test_rows_of_several_documents_stay_whole_and_labels_keep_their_document(doc
 
 def test_the_largest_pass_counts_each_document_of_a_row_as_wide_as_the_longest(documents, tmp_path):
     from tui_trainer.training.batches import Batches, Layout
-    from tui_trainer.training.ranks import ALONE
+    from tui_trainer.training.ranks import SINGLE_PROCESS
     from tui_trainer.training.rehearsal import largest_pass
 
     rows = rows_of_two_documents(documents)
-    with RowWriter(tmp_path / "train.arrow", (COLUMN, LABELS, DOCUMENT_LENGTHS)) as writer:
+    with RowWriter(tmp_path / "train.arrow", (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)) as writer:
         for row in rows:
-            columns = {COLUMN: row.tokens, LABELS: row.labels, DOCUMENT_LENGTHS: row.document_lengths}
+            columns = {INPUT_IDS: row.tokens, LABELS: row.labels, DOCUMENT_LENGTHS: row.document_lengths}
             writer.add({name: (values, np.array([len(values)])) for name, values in columns.items()})
     read = Rows(tmp_path / "train.arrow")
     for number, row in enumerate(rows):
@@ -203,9 +203,9 @@ def test_the_largest_pass_counts_each_document_of_a_row_as_wide_as_the_longest(d
     assert read.documents.tolist() == [2] * 4
     order = RowOrder(read.lengths, effective_batch=4, seed=0)
     # [9, 15] has the most tokens, [19, 4] the largest pass.
-    step, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=1), order, ALONE), 1)
+    step, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=1), order, SINGLE_PROCESS), 1)
     assert (step, chosen.tolist()) == (1, [1])
-    _, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=2), order, ALONE), 1)
+    _, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=2), order, SINGLE_PROCESS), 1)
     batches = {
         two: next(Layout(**ABOUT, rows=2).window([rows[place] for place in two])).positions
         for two in combinations(range(4), 2)

@@ -7,8 +7,8 @@ import pytest
 from tui_trainer.data.columns.tagged_rows import (
     TagSurvey,
     entities,
-    in_order,
     marks_entities,
+    sort_tags,
     tagged_text,
     word_offsets,
 )
@@ -69,9 +69,9 @@ def test_the_scheme_follows_from_the_tags(subtests):
 
 def test_the_order_of_the_tags_does_not_depend_on_the_rows():
     names = ["I-B", "B-B", "O", "S-A", "E-A", "B-A", "I-A"]
-    assert in_order(names) == ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B")
-    assert in_order(reversed(names)) == in_order(names)
-    assert in_order(["VERB", "NOUN", "."]) == (".", "NOUN", "VERB")
+    assert sort_tags(names) == ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B")
+    assert sort_tags(reversed(names)) == sort_tags(names)
+    assert sort_tags(["VERB", "NOUN", "."]) == (".", "NOUN", "VERB")
     assert marks_entities(names) and not marks_entities(["B-A", "X"]) and not marks_entities(["O"])
 
 

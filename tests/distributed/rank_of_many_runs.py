@@ -18,7 +18,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.job import Job
-from tui_trainer.training.ranks import ALONE, Ranks, join_ranks
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks, join_ranks
 from tui_trainer.training.run import run
 
 
@@ -38,7 +38,7 @@ def main() -> None:
 
     prepare_environment()
     torch.set_num_threads(1)
-    ranks = join_ranks(torch.device("cpu")) if int(os.environ["WORLD_SIZE"]) > 1 else ALONE
+    ranks = join_ranks(torch.device("cpu")) if int(os.environ["WORLD_SIZE"]) > 1 else SINGLE_PROCESS
     for line in Path(sys.argv[1]).read_text().splitlines():
         try:
             carry_out(RunFolder.open(Path(line)), ranks)

@@ -223,7 +223,7 @@ def test_a_run_is_shown_where_slurm_does_not_answer(tmp_path, monkeypatch, capsy
 
 
 def test_a_job_that_slurm_has_forgotten_has_ended(cluster):
-    assert slurm.queue_state("99") == slurm.ENDED and str(slurm.ENDED) == "no longer in the queue"
+    assert slurm.queue_state("99") == slurm.NO_JOB_STATE and str(slurm.NO_JOB_STATE) == "no longer in the queue"
 
 
 def test_a_job_that_may_not_be_queued_again_is_reported(cluster):

@@ -199,7 +199,7 @@ def test_a_plan_counts_on_chunks_for_every_family(subtests):
 def test_as_many_labels_as_a_chunk_has_are_in_chunks():
     rows = [(4096, 4096, True), (2048, 4096, True), (2047, 4096, False), (8, 8, True), (7, 8, False), (4096, 0, False)]
     for labels, chunk_tokens, expected in rows:
-        assert logits.in_chunks(labels, chunk_tokens) == expected, (labels, chunk_tokens)
+        assert logits.uses_chunks(labels, chunk_tokens) == expected, (labels, chunk_tokens)
 
 
 def test_a_classifier_is_not_planned_in_chunks():

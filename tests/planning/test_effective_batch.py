@@ -14,7 +14,7 @@ from tui_trainer.config.sections import step_rows
 from tui_trainer.config.toml_files import all_profiles, read_profile
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.prepare import edited_settings
-from tui_trainer.measure.micro_batches import cut_patch
+from tui_trainer.measure.micro_batches import micro_batch_patch
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.effective_batch import with_rows_of_step
 from tui_trainer.planning.plan_file import plan_bytes, read_plan_file
@@ -149,7 +149,7 @@ def test_an_explicit_micro_batch_and_accumulation_decide_the_batch():
     assert plan.effective_batch_size.value == 24 and not plan.effective_batch_is_auto
     assert plan.learning_rate.value == 3.46e-5
     # What is changed about the passes leaves the number to the card.
-    assert cut_patch(planned("tweet-sentiment", H100, cut[1]), 8).keys() == {
+    assert micro_batch_patch(planned("tweet-sentiment", H100, cut[1]), 8).keys() == {
         "training.per_device_train_batch_size", "training.gradient_accumulation_steps",
     }  # fmt: skip
 

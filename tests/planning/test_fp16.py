@@ -42,7 +42,7 @@ def test_fp16_on_request_is_refused_for_a_family_that_overflows():
 def test_a_loss_that_is_not_finite_asks_for_fp32_under_fp16_and_else_for_a_lower_learning_rate():
     import torch
 
-    from tui_trainer.training.clock import Between
+    from tui_trainer.training.clock import BetweenStepsTimer
     from tui_trainer.training.position import Position
     from tui_trainer.training.recorder import Recorder
     from tui_trainer.training.step import StepReport
@@ -57,7 +57,7 @@ def test_a_loss_that_is_not_finite_asks_for_fp32_under_fp16_and_else_for_a_lower
         events: list[object] = []
         journal = SimpleNamespace(append=lambda *more, events=events: events.extend(more))
         settings = {"steps_per_epoch": 1, "group": 1, "clipped_by_scale": fp16}
-        recorder = Recorder(journal, Position(), torch.device("cpu"), Between(journal), **settings)
+        recorder = Recorder(journal, Position(), torch.device("cpu"), BetweenStepsTimer(journal), **settings)
         with pytest.raises(RunError) as raised:
             recorder.add(1, report)
         assert hint in str(raised.value) and other not in str(raised.value)

@@ -183,7 +183,7 @@ def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, monkeypatch, capsy
             (state_folder() / FILE).write_bytes(content)
             assert find_records(TRIAL, Key(device="a")) == []
             assert "was renamed to measured.damaged-" in capsys.readouterr().err
-            [aside] = records.set_aside()
+            [aside] = records.damaged_files()
             assert aside.read_bytes() == content
             keep_record(TRIAL, Key(device="a"), {"number": 1})
             assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 1}]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.runs.journals import start
 from tui_trainer.errors import FolderError
-from tui_trainer.launching.run_lifecycle import last_answered
-from tui_trainer.runs.controls import ACTIONS, Controls, request
+from tui_trainer.launching.run_lifecycle import last_answered_id
+from tui_trainer.runs.controls import CONTROL_ACTIONS, Controls, request
 from tui_trainer.runs.events import ControlApplied
 from tui_trainer.runs.lock import RunLock
 
@@ -28,9 +28,9 @@ def actions(requests):
 def test_each_request_arrives_once_and_in_order(path):
     controls = Controls(path)
     assert controls.wanted() == []
-    ids = [request(path, action) for action in ACTIONS]
+    ids = [request(path, action) for action in CONTROL_ACTIONS]
     assert ids == [1, 2, 3, 4, 5]
-    assert actions(controls.wanted()) == list(ACTIONS)
+    assert actions(controls.wanted()) == list(CONTROL_ACTIONS)
     assert controls.wanted() == []
     request(path, "save")
     assert [(one.id, one.action) for one in controls.wanted()] == [(6, "save")]
@@ -61,7 +61,7 @@ def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subt
     ):
         with subtests.test(f"answered: {done}"):
             events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
-            before = last_answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
+            before = last_answered_id(0, [ControlApplied(action="stop", request_id=9), start(), *events])
             assert actions(Controls(path, last_earlier_id=before).wanted()) == again.split()
 
 

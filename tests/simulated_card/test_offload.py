@@ -19,7 +19,7 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock, Communication
-from tui_trainer.training.collectives import whole
+from tui_trainer.training.collectives import gather_tensor
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -105,10 +105,12 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
         kept = [*trained.model.parameters(), *optimizer.trained]
         kept += [value for state in optimizer.torch.state.values() for value in state.values()]
         assert {tensor.device for tensor in kept} == {CPU}
-        saved = {name: whole(tensor).cpu().clone() for name, tensor in optimizer.tensors().items()}
+        saved = {name: gather_tensor(tensor).cpu().clone() for name, tensor in optimizer.tensors().items()}
         optimizer.load_shards([saved])
         again = optimizer.tensors()
-        assert all(tensor.device == CPU and torch.equal(whole(tensor), saved[name]) for name, tensor in again.items())
+        assert all(
+            tensor.device == CPU and torch.equal(gather_tensor(tensor), saved[name]) for name, tensor in again.items()
+        )
         trained.step()
     for one, two in zip(expected, found, strict=True):
         assert two == pytest.approx(one, rel=rel)

@@ -15,7 +15,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
 from tui_trainer.advice.gather import gather
-from tui_trainer.advice.remedies import memory_with
+from tui_trainer.advice.remedies import planned_memory_bytes
 from tui_trainer.cli import main
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.collate import IGNORE
@@ -227,8 +227,8 @@ def test_memory_of_smaller_batches_is_that_of_a_plan_for_them(loaded, subtests):
             asked = loaded(family, {"training.per_device_train_batch_size": 8, "tuning.method": method})
             context = gather(asked)
             half = with_settings(asked, {"training.per_device_train_batch_size": 4})
-            assert memory_with(context, micro_batch=4) == gather(half).planned.memory_bytes.value
-            assert memory_with(context) == context.planned.memory_bytes.value
+            assert planned_memory_bytes(context, micro_batch=4) == gather(half).planned.memory_bytes.value
+            assert planned_memory_bytes(context) == context.planned.memory_bytes.value
             assert context.planned.training_setup.target_tokens > 0
 
 

@@ -18,8 +18,8 @@ import tui_trainer.tasks
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.preparing.byte_bpe import FOR_TEXT
-from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS
+from tui_trainer.data.preparing.byte_bpe import TEXT_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, INPUT_IDS, LABELS
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
@@ -50,10 +50,10 @@ class ToyPairs(LearnsNextToken):
     name = "toy_pairs"
     title = "Pairs of documents"
     pipeline_tag = "text-generation"
-    reads = ()
-    packs = True
-    specials = FOR_TEXT
-    reads_columns = ()
+    used_settings = ()
+    can_pack = True
+    specials = TEXT_SPECIAL_TOKENS
+    used_column_settings = ()
 
     def reader(self, config: Any) -> TableReader:
         return _Reader(config, self.head, self.specials)
@@ -66,7 +66,7 @@ class ToyPairs(LearnsNextToken):
 
 
 class _Reader(TableReader):
-    columns = (COLUMN, LABELS, DOCUMENT_LENGTHS)
+    columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
 
     def read(self, row: Row) -> Example:
         prompt, chosen, rejected = (row.values[name] for name in ("prompt", "chosen", "rejected"))
@@ -81,7 +81,7 @@ class _Reader(TableReader):
             tokens = [token for answer in written for token in (*ids, *answer)]
             labels = [label for answer in written for label in (*[IGNORE] * len(ids), *answer)]
             lengths = [len(ids) + len(answer) for answer in written]
-            columns = {COLUMN: tokens, LABELS: labels, DOCUMENT_LENGTHS: lengths}
+            columns = {INPUT_IDS: tokens, LABELS: labels, DOCUMENT_LENGTHS: lengths}
             found.append(Encoded(columns, sum(label != IGNORE for label in labels)))
         return found
 

@@ -24,7 +24,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import RunFailed
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.training.optimizer import RunOptimizer
 
 NAMES = {one.name for one in learns_at_all.during}
@@ -47,7 +47,7 @@ def settings_of(place: Path, changes: Changes) -> Changes:
 
 def findings(run: RunFolder) -> dict[str, str]:
     """Return what the doctor finds about learning at all in the journal as it was after 20 steps of the live run."""
-    state = fold([event for event in read_all(run.journal) if event.step <= STEPS])
+    state = apply_events([event for event in read_all(run.journal) if event.step <= STEPS])
     assert state.step == STEPS and state.finished is None
     return {one.name: one.found.evidence for one in examine(state).findings if one.name in NAMES}
 

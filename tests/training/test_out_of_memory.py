@@ -29,7 +29,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, MicroBatchReduced, RunFailed, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
 from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint_folder import steps_saved
@@ -310,7 +310,7 @@ def test_a_killed_run_is_resumed_with_the_smaller_passes_to_the_bit(
     shortage.steps = set()
     assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert_equal_ends(folder, whole)
-    state = fold(read_all(folder.journal))
+    state = apply_events(read_all(folder.journal))
     assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
 
 
@@ -440,7 +440,7 @@ def test_an_evaluation_is_repeated_in_smaller_passes(reference_run, tiny_run, no
         ("evaluation", 2, 8, 4), ("evaluation", 2, 4, 2),
     ]  # fmt: skip
     assert read_plan(folder).per_device_eval_batch_size.value == 2
-    assert fold(read_all(folder.journal)).plan.per_device_train_batch_size == 4
+    assert apply_events(read_all(folder.journal)).plan.per_device_train_batch_size == 4
     assert weights_of(folder) == weights_of(small)
 
 
@@ -454,7 +454,7 @@ def test_an_evaluation_of_one_row_without_memory_is_given_up_and_reported_once(t
     assert evaluations(folder) == []
     assert [event.step for event in of_kind(folder, StepDone)] == [1, 2, 3, 4, 5, 6], "nobody stopped early"
     assert (folder.model / "model.safetensors").is_file()
-    state = fold(read_all(folder.journal))
+    state = apply_events(read_all(folder.journal))
     assert state.status == "finished" and state.finished.eval_loss is None
 
 
@@ -527,7 +527,7 @@ def test_lines_plan_screen_and_report_show_the_smaller_passes(tiny_run, shortage
     shortage.steps, shortage.rows = {3}, 2
     folder, _ = tiny_run("failing", WHOLE)
     events = read_all(folder.journal)
-    state = fold(events)
+    state = apply_events(events)
     (event,) = of_kind(folder, MicroBatchReduced)
     line = lines.event_line(event, state)
     assert ": 4 rows x 1 do not fit, continuing with 2 rows x 2; longest row 17 tokens, peak memory " in line

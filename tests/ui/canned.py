@@ -135,7 +135,7 @@ class CannedRun(WatchedRun):
     """A run whose journal is given, and that is alive when it is said so."""
 
     alive = False
-    is_ours = True
+    is_trained_here = True
 
     def __init__(self, events: list[e.Event], alive: bool) -> None:
         super().__init__(RunFolder(Path("/data/runs/quickstart-1802")))
@@ -145,10 +145,10 @@ class CannedRun(WatchedRun):
             self._note(event)
         self.doctor.look()
 
-    def look(self) -> None:
+    def read_new_events(self) -> None:
         pass
 
-    def take(self) -> bool:
+    def apply_new_events(self) -> bool:
         return False
 
 
@@ -157,7 +157,7 @@ class NewsRun(CannedRun):
 
     waiting: tuple[e.Event, ...] = ()
 
-    def take(self) -> bool:
+    def apply_new_events(self) -> bool:
         news, self.waiting = self.waiting, ()
         for event in news:
             self.state.apply(event)

@@ -19,7 +19,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.labels import labels_of
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
-from tui_trainer.runs.registry import forget, known_runs, listed_roots
+from tui_trainer.runs.registry import known_runs, listed_roots, remove_from_index
 from tui_trainer.ui.screens import runs as runs_module
 from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines, run_row
@@ -59,7 +59,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
     shutil.rmtree(runs / "gone")
     (runs / "half").rename(runs / ".deleting-half")
     copied = run_of(runs, "copied", start(100), *steps(1, 50))
-    assert forget(copied.root) is None
+    assert remove_from_index(copied.root) is None
     (runs / "thesis").mkdir()
     async with opened() as screens:
         text = await screens.shows("4 runs", "1 gone")

@@ -16,7 +16,7 @@ from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.runs.events import EvalDone, RunFailed, RunFinished, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.ui.screens.config_view import figures
+from tui_trainer.ui.screens.config_view import figure_texts
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import ExitReason
@@ -259,7 +259,7 @@ async def test_the_question_before_a_start_names_what_others_use():
     async with open_screens(bench=busy) as screens:
         await screens.press("t")
         shown = await screens.shows("other programs keep the cores busy (load 9.5);", "Enter start")
-        time = figures(busy.plan)["time"]
+        time = figure_texts(busy.plan)["time"]
         assert f"time        {time}" in shown
         assert busy.plan.busy_words.endswith("expect about 2.1 times longer while they run")
         (line,) = [one for one in plan_lines(busy.plan) if one.startswith("time  ")]

@@ -22,7 +22,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import starting
-from tui_trainer.ui.main import _afterwards
+from tui_trainer.ui.main import _finish_run
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -212,7 +212,7 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
         await screens.press("N", "ctrl+u", *"told-at-the-end", "enter")
         await screens.shows("renamed to told-at-the-end")
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
-    assert _afterwards(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
+    assert _finish_run(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
     told = capsys.readouterr().out
     assert "stopped at step" in told and "told-at-the-end" in told
 

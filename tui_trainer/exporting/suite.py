@@ -16,7 +16,7 @@ from tui_trainer.data.columns.row import Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.json_rows import json_lines
 from tui_trainer.errors import DataError, name_hint, system_reason
-from tui_trainer.files.local_paths import at_home
+from tui_trainer.files.local_paths import expand_home
 from tui_trainer.tasks.parts.free_answers import is_json
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import listed
@@ -140,7 +140,7 @@ _SYMPTOM_WORDS = {"looping": "repeats itself", "unstopped": "does not stop", "co
 
 def read_suite(path: str) -> list[SuiteRow]:
     """Read a suite, or the one of this program if `path` is empty. Raises DataError with the lines that are wrong."""
-    file_path, problems = at_home(path) if path else GENERAL_SUITE, ProblemList()
+    file_path, problems = expand_home(path) if path else GENERAL_SUITE, ProblemList()
     suite_rows: list[SuiteRow] = []
     try:
         with file_path.open("rb") as file:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.runs.result import plain
+from tui_trainer.runs.result import display_name
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import quantity
 
@@ -17,7 +17,7 @@ def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[st
     # Only calibrated models have scores with thresholds.
     all_scores = [model["scores"] for model in (*models, *filter(None, [reference]))]
     score_names = [name for name in models[0]["scores"] if all(name in scores for scores in all_scores)]
-    table = [["", "loss", *map(plain, score_names)]]
+    table = [["", "loss", *map(display_name, score_names)]]
 
     def add(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])

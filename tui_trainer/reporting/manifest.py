@@ -10,7 +10,7 @@ import yaml
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import published_name
-from tui_trainer.models.catalogue import find_shape
+from tui_trainer.models.catalogue import find_catalogue_entry
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CALIBRATION
 from tui_trainer.planning.plan import Plan
@@ -84,7 +84,7 @@ def _license_of(plan: Plan) -> str:
     name = "" if plan.config.is_from_scratch else first_model(plan)
     if not name:
         return "none: the model was trained from scratch"
-    entry, license_name = find_shape(name), None
+    entry, license_name = find_catalogue_entry(name), None
     with suppress(ConfigError, OSError, IndexError, yaml.YAMLError, AttributeError):
         folder = find_model(name, plan.config.model.revision, head=find_task(plan.config.task.type).head).folder
         card = (folder / "README.md").read_text("utf-8", errors="replace") if folder else ""

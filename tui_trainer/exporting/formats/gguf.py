@@ -23,7 +23,7 @@ from tui_trainer.exporting.serving import MODELFILE, chat_prompts, modelfile
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
 from tui_trainer.models.config_json import read_json
 from tui_trainer.models.files.weights import read_headers
-from tui_trainer.models.heads import CLASSIFYING, auto_class
+from tui_trainer.models.heads import CLASSIFYING_HEADS, auto_class
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.child import Child
@@ -38,13 +38,13 @@ class Gguf(Format):
     name = "gguf"
     title = "GGUF for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
-    against_towers = (
+    tower_refusal = (
         "llama.cpp keeps vision towers in a second file (mmproj), which is neither written nor measured here; "
         "to export the language model alone, train with model.text_only = true"
     )
 
     def refusal(self, trained: TrainedModel) -> str:
-        if trained.head in CLASSIFYING:
+        if trained.head in CLASSIFYING_HEADS:
             return "llama.cpp does not support classifiers"
         if _converter() is None:
             step = "unset LLAMA_CPP_DIR, whose folder lacks it, and run" if os.environ.get("LLAMA_CPP_DIR") else "run"
