@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.models.catalogue import DATA, CatalogueEntry, all_entries, find_shape
+from tui_trainer.models.catalogue import DATA, CatalogueEntry, all_entries, find_catalogue_entry
 from tui_trainer.models.config_json import ALIASES
 from tui_trainer.terminal.safe_text import one_line
 
@@ -32,7 +32,7 @@ def make_entry(config: Mapping[str, Any], name: str, **facts: Any) -> CatalogueE
     if parameters != (whole := _count_parameters(config)):
         raise ValueError(f"{name}: {parameters} parameters by the fields that are kept, {whole} by all of config.json")
     row: dict[str, Any] = {"weights_bytes": None, "gated": False, "license": "not said"}
-    if old := find_shape(name):
+    if old := find_catalogue_entry(name):
         row = {field.name: getattr(old, field.name) for field in fields(old)}
     row |= {field: value for field, value in facts.items() if value is not None}
     files = "" if row["weights_bytes"] is None else " and the metadata of its safetensors files"

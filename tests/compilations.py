@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from tui_trainer.training.compiled import graphs_made
+from tui_trainer.training.compiled import count_compiled_graphs
 from tui_trainer.training.session import Session
 
 PARTS = ("__init__", "take_step", "evaluate", "sample")
@@ -31,11 +31,11 @@ def counted_compilations(*, carried_out: bool = True) -> Iterator[dict[str, list
 
 def _counting(call: Any, found: list[int]) -> Any:
     def counted(*args: Any, **kwargs: Any) -> Any:
-        before = graphs_made()
+        before = count_compiled_graphs()
         try:
             return call(*args, **kwargs)
         finally:
-            found.append(graphs_made() - before)
+            found.append(count_compiled_graphs() - before)
 
     return counted
 

@@ -27,7 +27,7 @@ from tui_trainer.launching.run_lifecycle import Outcome, execute_run
 from tui_trainer.models import counting as answers
 from tui_trainer.planning import fit
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 from tui_trainer.worker import asking
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -251,5 +251,5 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunFolde
 def adapted_run(finished: Callable[..., RunFolder], tmp_path: Path) -> RunFolder:
     """A finished run called `causal_lm` with an adapter on a tiny Llama; a copy, which may be changed."""
     root = shutil.copytree(finished("causal_lm", adapted=True).root, tmp_path / "runs" / "causal_lm")
-    remember(root)
+    add_to_index(root)
     return RunFolder(root)

@@ -27,7 +27,7 @@ from tui_trainer.models import counting
 from tui_trainer.models import counting as answers
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.counting import Answers
-from tui_trainer.models.heads import CLASSIFYING, supported_heads
+from tui_trainer.models.heads import CLASSIFYING_HEADS, supported_heads
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.memory import dry_run
@@ -76,7 +76,7 @@ def ask(believed: Mapping[str, Any]) -> Mapping[str, Any]:
             print(f"{name}: {len(found)} answers", flush=True)
         for entry in all_entries():
             for head in supported_heads(str(entry.config["model_type"])):
-                shape_of(entry.config, head=head, labels=2 if head in CLASSIFYING else 0)
+                shape_of(entry.config, head=head, labels=2 if head in CLASSIFYING_HEADS else 0)
         print(f"models of the catalogue: {len(found)} answers", flush=True)
     return found
 

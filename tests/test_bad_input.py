@@ -17,8 +17,8 @@ import pytest
 from tui_trainer.cli import main
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.runs.registry import known_runs, remember
-from tui_trainer.terminal.safe_text import visible
+from tui_trainer.runs.registry import add_to_index, known_runs
+from tui_trainer.terminal.safe_text import show_control_characters
 
 GOOD = """
 [task]
@@ -308,7 +308,7 @@ def place(tmp_path, monkeypatch) -> Path:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     taken = RunFolder.create(tmp_path / "runs", "taken")
-    assert remember(taken.root) is None
+    assert add_to_index(taken.root) is None
     with RunLock(taken.lock):
         yield tmp_path
 
@@ -341,7 +341,7 @@ def assert_refused(case: Case, place: Path, capsys: pytest.CaptureFixture[str]) 
     assert message.startswith("tui-trainer: ")
     for word in case.words:
         assert word in message
-    assert visible(message) == message and "Traceback" not in message
+    assert show_control_characters(message) == message and "Traceback" not in message
     assert contents(place) == before
     assert [run.name for run in known_runs()] == ["taken"] and cached(place) == []
     for name in case.files:

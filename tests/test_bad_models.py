@@ -31,7 +31,7 @@ from tui_trainer.models.heads import supported_heads
 from tui_trainer.runs.events import RunFailed, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.terminal.safe_text import visible
+from tui_trainer.terminal.safe_text import show_control_characters
 
 SETTINGS = {
     "data.path": "documents.jsonl",
@@ -205,7 +205,7 @@ def refused(capsys, code: int, *, lines: int = 1) -> str:
     message = capsys.readouterr().err
     assert code == 2, message
     assert message.count("\n") == message.count("tui-trainer: ") == lines and message.endswith("\n"), message
-    assert visible(message) == message and "Traceback" not in message
+    assert show_control_characters(message) == message and "Traceback" not in message
     assert not Path("runs").exists() and known_runs() == []
     return message
 

@@ -16,7 +16,7 @@ import pytest
 from tests.trained_runs import asked_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 
 COMMANDS = {
     "export": ["--to", "onnx"],
@@ -84,7 +84,7 @@ def run(finished, tmp_path, monkeypatch) -> RunFolder:
     monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
     write_rows(tmp_path / "rows.jsonl", [asked_row("causal_lm", n) for n in range(3)])
     root = shutil.copytree(finished("causal_lm").root, tmp_path / "runs/mine")
-    assert remember(root) is None
+    assert add_to_index(root) is None
     return RunFolder.open(root)
 
 

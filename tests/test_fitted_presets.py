@@ -20,7 +20,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.workbench import Workbench, fitted
+from tui_trainer.ui.workbench import Workbench, fit_config
 
 DECODER = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2}
 MODELS = {
@@ -89,7 +89,7 @@ def test_one_bad_row_does_not_decide_the_task(tmp_path):
 def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
     asked, reported = request(tmp_path, "llama", {"messages": TURNS}), Event()
     monkeypatch.setattr(application, "_SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(application, "tell", lambda sentence: reported.set())
+    monkeypatch.setattr(application, "print_to_stderr", lambda sentence: reported.set())
     monkeypatch.setattr(fitted_presets, "head_of", lambda rows: (reported.wait(1500), head_of(rows))[1])
     model, data = (asked.shortcuts[key] for key in ("model.model_name_or_path", "data.path"))
     assert application.ConfigOptions(model=model, data=data).load().config.task.type == "chat"
@@ -98,10 +98,10 @@ def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
 
 def test_a_config_hands_its_data_on_until_other_data_is_named(tmp_path):
     loaded = load_config(request(tmp_path, "llama", {"text": "a sheep"}))
-    assert loaded.fitted("data.max_length", 9, "").data is loaded.data
+    assert loaded.with_fitted_value("data.max_length", 9, "").data is loaded.data
     (tmp_path / "rows.jsonl").rename(tmp_path / "others.jsonl")
     assert [part.description.partition(" ")[0] for part in loaded.data.parts] == ["rows.jsonl"]
-    other = loaded.fitted("data.path", str(tmp_path / "others.jsonl"), "")
+    other = loaded.with_fitted_value("data.path", str(tmp_path / "others.jsonl"), "")
     assert [part.description.partition(" ")[0] for part in other.data.parts] == ["others.jsonl"]
 
 
@@ -112,7 +112,7 @@ def test_named_task_is_never_changed(tmp_path):
 
 def refitted(document):
     """Fit the document to model and data, as the screens do in the background after each change."""
-    document.set_fitted(*fitted(document.plain))
+    document.set_fitted(*fit_config(document.plain))
     return document.loaded
 
 
@@ -240,20 +240,20 @@ def test_recipe_that_does_not_fit_names_its_reason(tmp_path):
         "ner": "the row has 2 words but 1 tag",
         "python-questions": "no column holds the question",
     }
-    assert {name: misfit(fitted(document.with_recipe(name))[0]) for name in reasons} == reasons
+    assert {name: misfit(fit_config(document.with_recipe(name))[0]) for name in reasons} == reasons
 
 
 def test_missing_table_or_model_is_a_reason_against_a_recipe(tmp_path):
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document = opened(Request(shortcuts={"data.path": str(text)}))
-    reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
+    reasons = {name: misfit(fit_config(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
     assert reasons == {
         "ner": "it trains on the rows of a table",
         "finetune": "no model is set",
         "scratch-llama": "",
     }
-    assert misfit(fitted(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"
+    assert misfit(fit_config(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"
 
 
 def test_settings_that_the_run_does_not_read_are_noted_once_per_reason():

@@ -21,7 +21,7 @@ from tui_trainer.measure.sessions import take_steps
 from tui_trainer.measure.steps import short_run
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 from tui_trainer.worker.asking import WorkerFailed
 
 HERE = Measurable(device="a CPU", torch="2.15", shape_key="small", settings={"data.packing": False, "data.seed": 1})
@@ -250,7 +250,7 @@ def test_switch_that_changes_nothing_or_cannot_be_planned_is_reported_with_its_r
 
     reasons = {refused: "needs 12 GiB of memory", unchanged: unchanged(None, None, None)}
     for answer, reason in reasons.items():
-        monkeypatch.setattr(gains, "no_change", answer)
+        monkeypatch.setattr(gains, "why_unchanged", answer)
         found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
         assert not asked and found["padding"]["measured_gain"] is None
         assert found["padding"]["measured"]["reason"] == reason
@@ -269,7 +269,7 @@ def test_nothing_is_measured_while_a_run_trains(asked, tmp_path, capsys, monkeyp
     from tests.trained_runs import train
 
     run = train(tmp_path, "causal_lm", {"training.max_steps": 2})
-    remember(run.root)
+    add_to_index(run.root)
     with RunLock(run.lock):
         assert main(["check", *uneven(tmp_path), "--measure", "all"]) == 2
     assert "causal_lm is training on this machine" in capsys.readouterr().err and not asked

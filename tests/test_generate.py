@@ -14,7 +14,7 @@ from tui_trainer.exporting.trained_model import adapter_base, source_words
 from tui_trainer.lines.plan_and_events import end_lines
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.state import RunState
-from tui_trainer.terminal.safe_text import visible
+from tui_trainer.terminal.safe_text import show_control_characters
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_beams_write_the_text_of_transformers_whatever_the_seed(tried, run):
         ids = model.generate(**inputs, max_new_tokens=8, do_sample=False, num_beams=beams)[
             0, inputs.input_ids.shape[1] :
         ]
-        return f"said the{visible(tokenizer.decode(ids, skip_special_tokens=True))}\n"
+        return f"said the{show_control_characters(tokenizer.decode(ids, skip_special_tokens=True))}\n"
 
     asked = ("said the", "--max-new-tokens", "8", "--beams", "8")
     texts = [tried(*asked, "--seed", seed) for seed in ("1", "2")]

@@ -38,7 +38,7 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import find_run
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.terminal import standard_files
 from tui_trainer.terminal.standard_files import ONE_PRESS_SECONDS, Interrupts
 from tui_trainer.training.checkpoint_folder import newest_whole
@@ -156,7 +156,7 @@ def test_run_survives_a_closed_pipe_and_a_hang_up_and_resumes_after_sigterm_and_
     assert isinstance(events[0], RunStarted) and events[0].resumed_from_step == stopped.step
     assert next(event for event in events if isinstance(event, StepDone)).step == stopped.step + 1
     assert [event.action for event in events if isinstance(event, ControlApplied)] == ["stop"]
-    state = fold(read_all(run.journal))
+    state = apply_events(read_all(run.journal))
     assert list(state.steps) == list(range(1, finished(run).step + 1))
     assert newest_whole(run.checkpoints, pytest.fail).step == finished(run).step > stopped.step + 20
 

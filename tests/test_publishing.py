@@ -19,7 +19,7 @@ from tui_trainer.cli import main
 from tui_trainer.errors import InputError
 from tui_trainer.exporting import publishing
 from tui_trainer.exporting.publishing import _files, source_of
-from tui_trainer.terminal.safe_text import as_markdown
+from tui_trainer.terminal.safe_text import escape_markdown
 
 TOKEN = "hf_" + "a" * 34
 
@@ -63,7 +63,7 @@ def test_path_is_found_as_json_and_markdown_write_it(place, trained):
     trained.plan.write_text(json.dumps({"config": {"model": {"model_name_or_path": place}}}))
     (trained.model / "config.json").write_text(json.dumps({"of": place}))
     (trained.model / "other.json").write_text(json.dumps({"of": place}, ensure_ascii=False))
-    (trained.model / "README.md").write_text(f"For {as_markdown(place)}, or {place}.")
+    (trained.model / "README.md").write_text(f"For {escape_markdown(place)}, or {place}.")
     files, notes = sent(trained)
     assert json.loads(files["config.json"]) == json.loads(files["other.json"]) == {"of": "lla_ma"}
     assert files["README.md"].decode() in (r"For lla\_ma, or lla_ma.", "For lla_ma, or lla_ma.")

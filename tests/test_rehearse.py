@@ -13,7 +13,7 @@ from tui_trainer.cli import main
 from tui_trainer.measure import rehearsal
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as parts
-from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST
+from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, REHEARSAL_PARTS, SAMPLE, TYPICAL, WORST
 from tui_trainer.units import MIB
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed
@@ -68,7 +68,7 @@ def without_memory_for(monkeypatch, rows: int, *, training: bool = True) -> None
 def test_rehearsal_runs_every_part_of_a_run_and_leaves_nothing(config, here, capsys, tmp_path):
     code, found = rehearsed(capsys, *config)
     assert code == 0 and found["is_ready"] and not found["faults"]
-    assert list(found["parts"]) == [LOADING, *PARTS]
+    assert list(found["parts"]) == [LOADING, *REHEARSAL_PARTS]
     largest, evaluation = found["parts"][WORST], found["parts"][EVALUATION]
     # The one long row is in it, whichever step that is of.
     assert largest["longest"] > 3 * largest["median_length"] and largest["begins"]
@@ -201,7 +201,7 @@ def test_full_disk_is_reported_with_a_number_of_checkpoints_that_fits(config, he
 def test_printed_rehearsal_names_parts_failures_and_remedies(config, here, capsys, monkeypatch):
     assert main(["rehearse", *config, "--gpu", "none"]) == 0
     printed = capsys.readouterr().out
-    for words in (*PARTS, "read back and verified", "nothing failed", "planned"):
+    for words in (*REHEARSAL_PARTS, "read back and verified", "nothing failed", "planned"):
         assert words in printed, words
     without_memory_for(monkeypatch, 2)
     assert main(["rehearse", *config, "--gpu", "none"]) == 1

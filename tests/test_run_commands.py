@@ -18,7 +18,7 @@ from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import delete_and_rename
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.lock import RunLock, folder_lock, in_use
+from tui_trainer.runs.lock import RunLock, folder_lock, keep_in_use
 from tui_trainer.runs.registry import known_runs
 
 
@@ -200,7 +200,7 @@ def test_run_is_neither_deleted_nor_renamed_while_a_command_reads_it(pair, monke
         raise FolderError("the model was read")
 
     monkeypatch.setattr("tui_trainer.exporting.trained_model.TrainedModel.of", read)
-    monkeypatch.setattr("tui_trainer.exporting.trained_model.weights_of", read)
+    monkeypatch.setattr("tui_trainer.exporting.trained_model.weights_folder_of", read)
     monkeypatch.setattr("tui_trainer.exporting.publishing.source_of", read)
     for command, options in READERS.items():
         with subtests.test(command):
@@ -237,13 +237,13 @@ def test_run_that_was_deleted_while_waiting_for_its_lock_is_not_read(pair, monke
             yield
 
     monkeypatch.setattr("tui_trainer.runs.lock.folder_lock", late)
-    with pytest.raises(FolderError, match="just been renamed or deleted"), in_use(run, "export"):
+    with pytest.raises(FolderError, match="just been renamed or deleted"), keep_in_use(run, "export"):
         raise AssertionError
 
 
 def test_run_in_a_read_only_folder_can_be_read(pair, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no")))
-    with in_use(pair[0], "export"):
+    with keep_in_use(pair[0], "export"):
         pass
 
 

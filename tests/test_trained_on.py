@@ -24,7 +24,7 @@ from tui_trainer.models.files.fingerprint import file_fingerprints
 from tui_trainer.planning import plan_file as base_model
 from tui_trainer.planning.plan_file import changed_base, commit_of, with_own_commit
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 
 CHANGED = "the model has changed since this run started"
 
@@ -116,7 +116,7 @@ def test_export_of_a_model_with_another_loss_than_its_run_fails(runs, capsys):
 def copy_of(finished: Callable[..., RunFolder], root: Path) -> RunFolder:
     """Copy a finished run whose whole model was trained."""
     shutil.copytree(finished("causal_lm").root, root)
-    assert remember(root) is None
+    assert add_to_index(root) is None
     return RunFolder(root)
 
 

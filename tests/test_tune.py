@@ -22,7 +22,7 @@ from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.measure import micro_batches, tuning, turns
 from tui_trainer.measure.micro_batches import MicroBatches, next_rows, try_micro_batches
-from tui_trainer.planning.batch_cut import even_parts
+from tui_trainer.planning.batch_cut import even_micro_batches
 from tui_trainer.planning.records import MICRO_BATCH, clear_records
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as worst_batch
@@ -64,7 +64,7 @@ def searched(candidates, survives) -> dict[int, bool]:
 def test_doubling_and_bisection_find_what_an_exhaustive_search_finds(subtests):
     for rows in (1, 2, 3, 7, 12, 31, 32, 60, 128):
         with subtests.test(f"{rows} rows"):
-            candidates = even_parts(rows)
+            candidates = even_micro_batches(rows)
             assert candidates[0] == 1 and candidates[-1] == rows
             for limit in range(rows + 1):
                 tried = searched(candidates, lambda size, limit=limit: size <= limit)
@@ -108,7 +108,7 @@ def test_killed_process_counts_as_a_failure_of_its_last_try(settings, plan, monk
     first = [begins[0], {"rows": 4, "peak_memory_bytes": MIB}, begins[1], killed]
     asked = child_that([first, []], monkeypatch)
     found = tried_of(settings, plan, candidates=[4, 8])
-    assert found.largest == 4 and found.tried[8].failed.startswith("killed") and not found.cut_short
+    assert found.largest == 4 and found.tried[8].failure_words.startswith("killed") and not found.cut_short
     # All was known then: no second process.
     assert len(asked) == 1 and found.tried[4].peak_memory_bytes == MIB
     assert f"{MICRO}=1" in asked[0]["assignments"]
@@ -168,11 +168,11 @@ def test_real_search_finds_a_planted_limit(settings, plan, here, monkeypatch):
     limit = 3
     without_memory_for(monkeypatch, limit)
     found = tried_of(settings, plan)
-    alone = {size: tried_of(settings, plan, candidates=[size]).tried[size] for size in even_parts(EFFECTIVE)}
-    exhaustive = max(size for size, one in alone.items() if not one.failed)
-    assert found.largest == exhaustive == max(size for size in even_parts(EFFECTIVE) if size <= limit)
-    failed = [one for one in found.tried.values() if one.failed]
-    assert all(one.rows > limit and one.failed.startswith("out of memory") for one in failed)
+    alone = {size: tried_of(settings, plan, candidates=[size]).tried[size] for size in even_micro_batches(EFFECTIVE)}
+    exhaustive = max(size for size, one in alone.items() if not one.failure_words)
+    assert found.largest == exhaustive == max(size for size in even_micro_batches(EFFECTIVE) if size <= limit)
+    failed = [one for one in found.tried.values() if one.failure_words]
+    assert all(one.rows > limit and one.failure_words.startswith("out of memory") for one in failed)
     assert failed
     assert not list(Path(plan.config.output.runs_dir).parent.glob(".tries-*"))
 
@@ -198,7 +198,7 @@ def test_failure_after_another_failure_is_tried_again_in_a_new_process(settings,
 
     monkeypatch.setattr(components, "take_step", checked)
     found = tried_of(settings, plan)
-    assert found.largest == 3 and found.tried[4].failed
+    assert found.largest == 3 and found.tried[4].failure_words
 
 
 # The fastest settings
@@ -218,7 +218,7 @@ class Steps:
 
     def micro_batches(self, request, plan, gpu, *, seconds, notify, patch=None, candidates=(), timed=False):
         found = MicroBatches(step_rows=EFFECTIVE)
-        for rows in candidates or even_parts(EFFECTIVE):
+        for rows in candidates or even_micro_batches(EFFECTIVE):
             fails = rows > self.largest or any(self.matches(part, patch or {}) for part in self.failing)
             found.add(rows, failed="planted" if fails else "")
         return found
@@ -414,7 +414,7 @@ def test_json_holds_the_patch_and_all_measurements(settings, monkeypatch, capsys
     found = json.loads(line)
     assert found["patch"] == {"data.group_by_length": True} and found["speed_up"] == pytest.approx(1.5, rel=0.02)
     assert found["largest_micro_batch"] == found["effective_batch_size"] == EFFECTIVE and found["pairs"] >= 2
-    assert [one["rows"] for one in found["micro_batches"]] == even_parts(EFFECTIVE)
+    assert [one["rows"] for one in found["micro_batches"]] == even_micro_batches(EFFECTIVE)
     assert {"name", "reason", "turns", "step_seconds", "tokens_per_second", "peak_memory_bytes", "loss", "speed_up",
             "settings"} <= set(found["variants"][0])  # fmt: skip
 

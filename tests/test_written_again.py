@@ -12,12 +12,12 @@ from tests.old_runs import install
 from tests.runs.journals import read_all
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_DONE, FolderError
-from tui_trainer.exporting.trained_model import TrainedModel, weights_of
+from tui_trainer.exporting.trained_model import TrainedModel, weights_folder_of
 from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted
 from tui_trainer.runs.folder import RunFolder, files_below
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 from tui_trainer.training.checkpoint_folder import PLAN, commit, damage_of
 
 STOPPING = {"evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "training.learning_rate": 2.0}
@@ -43,7 +43,7 @@ def forget_the_end(run: RunFolder) -> None:
 def run(reference_run, tmp_path) -> RunFolder:
     """The copy of a finished run with checkpoints after 8 and 10 steps, trained once for all tests."""
     root = shutil.copytree(reference_run({"checkpoint.save_steps": 4}).root, tmp_path / "runs/mine")
-    remember(root)
+    add_to_index(root)
     return RunFolder(root)
 
 
@@ -85,7 +85,7 @@ def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(
     assert finished.reason == "early stopping" and 0 < best < finished.step
     before = contents(run.model)
     shutil.rmtree(run.model)
-    assert weights_of(run).name == f"step-{best}"
+    assert weights_folder_of(run).name == f"step-{best}"
     assert execute_run(reopen_run(run)).exit_code == EXIT_DONE
     assert contents(run.model) == before
     assert problems(run, "model gone")[0].endswith(f"is written again from step-{best} (best evaluation)")

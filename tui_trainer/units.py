@@ -69,7 +69,7 @@ def listed(names: Sequence[str], conjunction: str = "or") -> str:
     return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share between 0 and 1 as text: `61 %`."""
     return f"{100 * share:.0f} %"
 
@@ -98,7 +98,7 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def round_seconds(seconds: float | None) -> str:
+def format_whole_seconds(seconds: float | None) -> str:
     """Return a duration as text, in whole seconds below a minute: `41 s`."""
     return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)
 

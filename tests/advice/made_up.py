@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tui_trainer.runs import events as e
-from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.state import RunState, apply_events
 
 MIB, GIB = 2**20, 2**30
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -125,4 +125,4 @@ def _at(value: object, step: int) -> object:
 
 
 def made_up(**more: object) -> RunState:
-    return fold(run_events(**more))
+    return apply_events(run_events(**more))

@@ -28,9 +28,9 @@ from tests.advice.machines import (
 )
 from tui_trainer.advice import rules
 from tui_trainer.advice.checklist import Finding, all_checks, run_checks
-from tui_trainer.advice.context import Context, EarlierRun, Exported
+from tui_trainer.advice.context import Context, EarlierRun, ExportComparison
 from tui_trainer.advice.contract import all_rules
-from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.fixes import load_patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.cache import Counts
@@ -98,7 +98,9 @@ STEPS, EPOCHS = "training.max_steps", "training.num_train_epochs"
 WEEK = 7 * 86_400.0
 EARLIER = EarlierRun(name="earlier", steps=100, data_share=0.004)
 SLOW_TEXTS = {"earlier": replace(EARLIER, sample_seconds=0.3)}
-INT8 = Exported(format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2)
+INT8 = ExportComparison(
+    format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2
+)
 CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 900, "anger": 90}}
 EVEN_CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 99, "anger": 90}}
 
@@ -262,11 +264,20 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
     "unsloth": {
         "pass": [
             given({"data.packing": True}, H100_WITH_LIGER),
-            given(WITH_UNSLOTH, H100, gathered={"earlier": replace(EARLIER, unsloth="30 of 90", has_unsloth=True)}),
+            given(
+                WITH_UNSLOTH,
+                H100,
+                gathered={"earlier": replace(EARLIER, unsloth_parts_sentence="30 of 90", has_unsloth=True)},
+            ),
         ],
         "warn": [
             given({"data.packing": False, "training.loss_chunk_tokens": 0}, RTX_4090),
-            given(WITH_UNSLOTH, H100, gathered={"earlier": replace(EARLIER, unsloth="0 of 90")}, fix=(PROVIDER,)),
+            given(
+                WITH_UNSLOTH,
+                H100,
+                gathered={"earlier": replace(EARLIER, unsloth_parts_sentence="0 of 90")},
+                fix=(PROVIDER,),
+            ),
             given(WITH_UNSLOTH, RTX_4090, "distilgpt2-full", fix=(PROVIDER,)),
         ],
         "fail": [
@@ -817,7 +828,7 @@ def finding_of(name: str, context: Context) -> Finding:
 @pytest.mark.parametrize("file", FILES_OF_RULES)
 def test_each_check_has_the_status_and_the_fix_of_the_table_and_the_fix_mends(file, gathered, subtests):
     for check in all_checks():
-        if check.before.__module__ != f"{rules.__name__}.{file}":
+        if check.judge_config.__module__ != f"{rules.__name__}.{file}":
             continue
         for state in TABLE[check.name]:
             for number, row in enumerate(inputs_of(check.name, state)):
@@ -828,7 +839,7 @@ def test_each_check_has_the_status_and_the_fix_of_the_table_and_the_fix_mends(fi
 def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> None:
     found = gathered.context(row)
     if row.memory_share:
-        available = int(row.memory_share * found.planned.memory_bytes.value)
+        available = int(row.memory_share * found.required_plan.memory_bytes.value)
         found = gather(found.loaded, hardware=replace(row.hardware, memory_available_bytes=available))
     context = context_of(row, found)
     finding = finding_of(name, context)
@@ -836,7 +847,7 @@ def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> Non
     assert finding.is_open == (state in ("warn", "fail")) and finding.measured_gain is None
     verdict, evidence = finding.verdict, finding.verdict.evidence
     assert not finding.is_open or finding.fix or verdict.advice, "there is nothing to do about it"
-    assert not (verdict.fix and verdict.opposite), "one alternative is measured"
+    assert not (verdict.fix and verdict.opposite_patch), "one alternative is measured"
     # The remedies of other rules make a plan fit.
     others = [rule for rule in all_rules() if rule.remedies] if name == "memory" else []
     assert {*(finding.alternative or ())} <= {key for rule in (finding.rule, *others) for key in rule.settings}
@@ -844,7 +855,7 @@ def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> Non
     assert evidence.isascii() and evidence.isprintable() and not evidence.endswith(".")
     if finding.fix and row.is_mended:
         step = context.step_seconds if context.plan else None
-        mended = gather(patched(found.loaded, finding.fix), hardware=found.hardware)
+        mended = gather(load_patched(found.loaded, finding.fix), hardware=found.hardware)
         after = finding_of(name, context_of(row, mended, step))
         assert after.status in ("pass", "n/a"), (dict(finding.fix), after.verdict)
 

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from tui_trainer.runs.events import PhaseChanged, RunStarted, StepDone
 from tui_trainer.runs.journal import JournalReader, JournalWriter
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.units import format_bytes
 
 LIMIT_SECONDS = 2.0
@@ -60,7 +60,7 @@ def main() -> None:
         times = []
         for _ in range(5):
             started = perf_counter()
-            state = fold(JournalReader(path).stream())
+            state = apply_events(JournalReader(path).stream())
             times.append(perf_counter() - started)
         growth = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         assert len(state.steps) == steps

@@ -34,7 +34,13 @@ from typing import Any
 from memory_grid_cases import CASES, CROSSED, UNLISTED, Case
 
 from tui_trainer.planning.duration import step_time, training_flops
-from tui_trainer.planning.measured_steps import NOT_ALLOCATED, StepKey, corrected, keep_calibration, read_calibration
+from tui_trainer.planning.measured_steps import (
+    NOT_ALLOCATED,
+    StepKey,
+    correct_parts,
+    keep_calibration,
+    read_calibration,
+)
 from tui_trainer.planning.memory.cpu import LIBRARY_BYTES
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
@@ -92,7 +98,7 @@ def compare(case: Case, device: str, *, calibrates: bool, simulates: bool) -> Co
         peak = MeasuredPeak(
             rows=half.rows, eval_rows=half.eval_rows or 1, bytes=run_in_child(half, device)["peak_bytes"], runs=1
         )
-        calibrated = sum(counted_parts(corrected(parts, case.rows, device, peak, parts_with), device).values())
+        calibrated = sum(counted_parts(correct_parts(parts, case.rows, device, peak, parts_with), device).values())
     others = {}
     if simulates:
         general = counted_parts(parts_with(case.rows, eval_rows, replace(setup, counted=None)), device)

@@ -10,7 +10,13 @@ from typing import Any
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import Head
 from tui_trainer.models.shape import ModelShape, shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, head_modules, match_targets, saved_module_parameters
+from tui_trainer.models.targets import (
+    adapted_linears,
+    adapter_parameters,
+    head_modules,
+    match_targets,
+    saved_module_parameters,
+)
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 
 CLASSES = 8
@@ -107,7 +113,7 @@ class Case:
     def setup(self, device: str) -> TrainingSetup:
         shape, tuned = self.shape(), self.targets if self.rank else ""
         targets = match_targets(shape, tuned) if tuned else ()
-        trained = adapter_parameters(adapted(shape, targets), self.rank) + saved_module_parameters(
+        trained = adapter_parameters(adapted_linears(shape, targets), self.rank) + saved_module_parameters(
             shape, ",".join(head_modules(shape))
         )
         return TrainingSetup(

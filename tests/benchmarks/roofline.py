@@ -41,10 +41,10 @@ from tui_trainer.losses.fused_cross_entropy import CrossEntropy
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.counting import empty_model, fake_tensors, model_config
-from tui_trainer.models.heads import CLASSIFYING, Head
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Head
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values
-from tui_trainer.planning.fused_kernels import adapters_apart
+from tui_trainer.planning.fused_kernels import unfused_adapters_reason
 from tui_trainer.training import fused_lora, varlen
 from tui_trainer.training.fused_lora import FusedAdapters
 from tui_trainer.training.optimizer import RunOptimizer
@@ -440,7 +440,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
     keys and values copied for each head of queries."""
     apart = ("tuning.fused_adapters=false",) if plain else ()
     loaded = load_config(Request(assignments=(f"tuning.method={case.method}", *case.settings, *apart)))
-    labels = 2 if case.head in CLASSIFYING else 0
+    labels = 2 if case.head in CLASSIFYING_HEADS else 0
     config = model_config(case.config, labels)
     shape = shape_of(config.to_dict(), head=case.head, labels=labels)
     target = automatic_values.TrainingDevice(device="cuda", reason="", gpu=None)
@@ -454,7 +454,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         stack.enter_context(card_kernels(counter))
         # As on a card, where nobody looks at a mask, and one of a batch without padding is left out.
         stack.enter_context(patch.multiple(masking_utils, **asks))
-        stack.enter_context(patch.object(masks, "waits", lambda batch: True))
+        stack.enter_context(patch.object(masks, "is_off_host", lambda batch: True))
         model = empty_model(config, case.head, dtype=getattr(torch, weights))
         # What the layers compute beside weights in 4 bits is LoRA's.
         four_bits = case.method == "qlora"
@@ -462,7 +462,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         model = method.apply(model, tuning, seed=0, autocast=True).train()
         if library_kernels:
             use_liger(model, counter, stack)
-        is_fused = not adapters_apart(loaded.config, "ddp")
+        is_fused = not unfused_adapters_reason(loaded.config, "ddp")
         if four_bits:
             pack(model, counter, stack, is_copied=not is_fused)
         adapters = FusedAdapters(model, MixedPrecision("bf16", torch.device("cpu")))
@@ -473,8 +473,8 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         if case.head == "causal_lm":
             shares_keys = shares_keys and not plain
             kernel = varlen.Kernel("counted", lengths_kernel(counter, shares_keys=shares_keys), not shares_keys)
-            AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
-            model.set_attn_implementation(varlen.NAME)
+            AttentionInterface.register(varlen.ATTENTION_NAME, varlen.attention_by(kernel))
+            model.set_attn_implementation(varlen.ATTENTION_NAME)
         loss = loss_of(case, model, chunk)
         if library_kernels and not plain and isinstance(loss, NextTokenLoss) and case.head == "causal_lm":
             loss.kernel = fused_loss(counter)
@@ -482,12 +482,12 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         batch = batch_of(case)
         if plain:
             # As if one position were padding.
-            batch = replace(batch, tokens=batch.tokens - 1)
+            batch = replace(batch, token_count=batch.token_count - 1)
         return counted(batch, model, loss, optimizer, adapters, counter)
 
 
 def loss_of(case: Case, model: Any, chunk: int) -> Callable[[MicroBatch], Tensor]:
-    if case.head in CLASSIFYING:
+    if case.head in CLASSIFYING_HEADS:
         return ClassificationLoss(model, "single_label_classification")
     return NextTokenLoss(model, chunk_tokens=chunk)
 
@@ -521,14 +521,14 @@ def counted(
     # Behind the first pass gradients lie where backward left them; each further one adds its own to them.
     with of_sum:
         optimizer.collect()
-        for parameter in optimizer.trained:
+        for parameter in optimizer.trained_parameters:
             if optimizer.masters:
                 parameter.grad.add_(torch.empty_like(parameter, dtype=torch.bfloat16))  # type: ignore[union-attr]
             elif parameter.grad is not None:
                 parameter.grad.add_(torch.empty_like(parameter))
-    for parameter in optimizer.trained:
+    for parameter in optimizer.trained_parameters:
         moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-        optimizer.torch.state[parameter] = {"step": torch.zeros(()), **moments}
+        optimizer.torch_optimizer.state[parameter] = {"step": torch.zeros(()), **moments}
     with of_step:
         optimizer.apply(found.detach(), lr=1e-4, max_grad_norm=1.0)
     return Found(counter, of_sum, of_step, kept_bytes, keepers)
@@ -563,7 +563,9 @@ def batch_of(case: Case) -> MicroBatch:
     if case.answer_tokens:
         inputs["decoder_input_ids"] = ids_BT[:, : case.answer_tokens].clone()
         labels = places = torch.zeros(case.rows * case.answer_tokens, dtype=torch.int64)
-    return MicroBatch(inputs=inputs, labels=labels, places=places, samples=case.rows, tokens=positions)
+    return MicroBatch(
+        inputs=inputs, labels=labels, label_positions=places, sample_count=case.rows, token_count=positions
+    )
 
 
 # Report ---------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tui_trainer.lines.plan_and_events import run_lines
 from tui_trainer.runs.events import EvalDone, RunFinished, RunStarted, to_line
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import Overviews
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 from tui_trainer.units import format_bytes
 
 LIMIT_SECONDS = 0.5
@@ -46,7 +46,7 @@ def make_runs(folder: Path, count: int, steps: int) -> None:
             to_line(start).encode() + b"\n" + body + "".join(to_line(e) + "\n" for e in last).encode()
         )
         run.config.write_text("schema_version = 1\n")
-        remember(run.root)
+        add_to_index(run.root)
 
 
 def seconds_of(overviews: Overviews) -> float:

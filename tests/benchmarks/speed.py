@@ -59,7 +59,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
-from tui_trainer.training.batches import windows
+from tui_trainer.training.batches import micro_batches_of_rows
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import evaluate
@@ -163,10 +163,10 @@ def ours(setup: Setup, told: list[str]) -> Iterator[Entrant]:
             tokens = 0
             for step in range(first, first + STEPS_A_TURN):
                 report = take_step(
-                    partial(components.window, step), components.loss, components.optimizer,
+                    partial(components.micro_batches_of, step), components.loss, components.optimizer,
                     components.mixed_precision, components.clock, lr=components.learning_rate(step), max_grad_norm=1.0,
                 )  # fmt: skip
-                tokens += report.tokens
+                tokens += report.token_count
             return tokens
 
         yield Entrant(take, components.model, components)
@@ -185,13 +185,13 @@ def bare(setup: Setup, told: list[str]) -> Iterator[Entrant]:
         def take(first: int) -> int:
             tokens = 0
             for step in range(first, first + STEPS_A_TURN):
-                window = components.batches.at(step)
+                window = components.batches.micro_batches_of(step)
                 count = sum(batch.label_count for batch in window)
                 for batch in (batch.to(components.device) for batch in window):
                     with components.mixed_precision.autocast():
                         logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)
-                    if len(batch.places) < len(logits):
-                        logits = logits[batch.places]
+                    if len(batch.label_positions) < len(logits):
+                        logits = logits[batch.label_positions]
                     loss = torch.nn.functional.cross_entropy(logits.float(), batch.labels, reduction="sum") / count
                     loss.backward()
                 torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -412,7 +412,7 @@ def held_out_loss(components: Components, model: Any) -> float:
     rows = Rows(components.data.eval_path)
     kept = {name: tensor.clone() for name, tensor in components.model.state_dict().items()}
     components.model.load_state_dict(model.state_dict())
-    result = evaluate(components, windows(rows, range(len(rows)), components.eval_layout))
+    result = evaluate(components, micro_batches_of_rows(rows, range(len(rows)), components.eval_layout))
     components.model.load_state_dict(kept)
     assert result is not None
     return result.loss

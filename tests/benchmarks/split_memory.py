@@ -33,7 +33,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.counting import fake_tensors
 from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, match_targets
+from tui_trainer.models.targets import adapted_linears, adapter_parameters, match_targets
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
@@ -83,9 +83,9 @@ class Alone(Ranks):
     """One of several processes: what the others would say is what it says itself."""
 
     def sum_counts(self, counts: Any) -> tuple[int, ...]:
-        return tuple(self.count * count for count in counts)
+        return tuple(self.world_size * count for count in counts)
 
-    def highest(self, *numbers: int) -> tuple[int, ...]:
+    def maximum(self, *numbers: int) -> tuple[int, ...]:
         return numbers
 
     def sum(self, number: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ def planned(case: Case) -> tuple[MemoryPart, ...]:
         precision="bf16",
         weights=case.weights,  # type: ignore[arg-type]
         method=case.method,
-        trained_parameters=adapter_parameters(adapted(shape, targets), RANK) if targets else shape.parameters,
+        trained_parameters=adapter_parameters(adapted_linears(shape, targets), RANK) if targets else shape.parameters,
         lora_rank=RANK if targets else 0,
         lora_targets=targets,
         gradient_checkpointing=case.checkpointing,
@@ -127,7 +127,7 @@ def tracked(case: Case) -> dict[str, int]:
 
 
 def _tracked(case: Case) -> dict[str, int]:
-    device, ranks = torch.device("cpu"), Alone(count=case.cards)
+    device, ranks = torch.device("cpu"), Alone(world_size=case.cards)
     config = LlamaConfig(**{**case.config, "max_position_embeddings": case.tokens})
     model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, case.weights))
     tuning = TuningSection(method=case.method, r=RANK, target_modules="all-linear")  # type: ignore[arg-type]
@@ -142,12 +142,14 @@ def _tracked(case: Case) -> dict[str, int]:
     optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
     ids_BT = torch.zeros(1, case.tokens, dtype=torch.int64)
     batch = MicroBatch(
-        inputs={"input_ids": ids_BT}, labels=ids_BT.flatten(), places=torch.arange(case.tokens), samples=1,
-        tokens=case.tokens,
+        inputs={"input_ids": ids_BT}, labels=ids_BT.flatten(), label_positions=torch.arange(case.tokens), sample_count=1,
+        token_count=case.tokens,
     )  # fmt: skip
-    for parameter in optimizer.trained:
-        optimizer.torch.state[parameter] = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-    tracker = FSDPMemTracker(model, optimizer.torch)
+    for parameter in optimizer.trained_parameters:
+        optimizer.torch_optimizer.state[parameter] = {
+            key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")
+        }
+    tracker = FSDPMemTracker(model, optimizer.torch_optimizer)
 
     def computed(batch: MicroBatch) -> torch.Tensor:
         # It follows the modules of one pass.

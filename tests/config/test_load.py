@@ -8,7 +8,7 @@ import pytest
 
 from tui_trainer.config.load import LoadedConfig, Origin, Request, all_settings, did_you_mean, load, value_of
 from tui_trainer.config.paths import with_absolute_paths
-from tui_trainer.config.removed import MEANT
+from tui_trainer.config.removed import SETTING_BY_FOREIGN_NAME
 from tui_trainer.config.sections import Config
 from tui_trainer.config.toml_files import Profile
 from tui_trainer.errors import ConfigError
@@ -152,8 +152,8 @@ def test_a_misspelt_key_is_corrected(subtests):
     assert "`tui-trainer explain`" in did_you_mean("zzzzzz")
     # Names of other tools mean a setting and are none themselves.
     bare = {key.rpartition(".")[2] for key in all_settings()}
-    assert set(MEANT.values()) <= set(all_settings())
-    assert len(MEANT) > 80 and not bare & set(MEANT)
+    assert set(SETTING_BY_FOREIGN_NAME.values()) <= set(all_settings())
+    assert len(SETTING_BY_FOREIGN_NAME) > 80 and not bare & set(SETTING_BY_FOREIGN_NAME)
 
 
 def test_a_mistake_names_its_layer_and_file(place):

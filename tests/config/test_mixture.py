@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tui_trainer.config.load import Request, load
-from tui_trainer.config.mixture import joined, last_path, paths_in, weights_of
+from tui_trainer.config.mixture import join_paths, last_path, parse_weights, paths_in
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
 from tui_trainer.config.sections import Config, DataSection
@@ -30,7 +30,7 @@ def loaded(text: str, *assignments: str):
 
 
 def weights(text: str, path: str = "a, b") -> tuple[float, ...]:
-    return weights_of(paths_in(path), text)
+    return parse_weights(paths_in(path), text)
 
 
 PATHS = [
@@ -54,7 +54,7 @@ def test_paths_are_separated_by_commas(subtests, here):
     # Joined paths can be split again.
     for paths in [("a",), ("a", "b"), ("x,y/a", "b"), ("x, y/*.txt",)]:
         with subtests.test(paths=paths):
-            assert paths_in(joined(paths)) == paths
+            assert paths_in(join_paths(paths)) == paths
     # The path being typed is the last one.
     assert last_path("a.txt, b") == ("a.txt, ", "b")
     assert last_path("b") == ("", "b") and last_path("a,") == ("a,", "")
@@ -71,7 +71,7 @@ def test_each_path_is_made_absolute(here):
 def test_lists_in_a_file_are_read_and_saved_as_text(here):
     read = loaded('[data]\npath = ["a.txt", "b,c.txt"]\nweights = [2, 0.5]\n')
     assert paths_in(read.config.data.path) == (str(here / "a.txt"), str(here / "b,c.txt"))
-    assert weights_of(read.config.data.paths, read.config.data.weights) == (2.0, 0.5)
+    assert parse_weights(read.config.data.paths, read.config.data.weights) == (2.0, 0.5)
     again = loaded(to_toml(read))
     assert again.config.data == read.config.data
 

@@ -22,7 +22,7 @@ class Characters(Reader):
     """Tokens are the characters of `text`, and the label is `label`; a text that begins with "-" trains nothing."""
 
     columns = ("input_ids", "labels")
-    learns = False
+    trains_tokenizer = False
 
     def __init__(self) -> None:
         self.heads: list[list] = []

@@ -14,16 +14,16 @@ from tokenizers import Tokenizer
 
 from tests.data.readers import data_at, write
 from tui_trainer.data.preparing import row_selection, tokenizing
-from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
-from tui_trainer.data.preparing.cache import Cut, PreparedData
-from tui_trainer.data.preparing.prepare import cut_rows, prepare
+from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_TOKENIZER_KEY
+from tui_trainer.data.preparing.cache import PreparedData, RowSettings
+from tui_trainer.data.preparing.prepare import prepare, read_cut_rows
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.errors import DataError
 
 END = 1
-CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
-TRAINED = {"encode": None, "tokenizer": TRAINED_HERE, "eos_id": None, "vocabulary": 300}
+CUT = RowSettings(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
+TRAINED = {"encode": None, "tokenizer": TRAINED_TOKENIZER_KEY, "eos_id": None, "vocabulary": 300}
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -48,7 +48,9 @@ def prepared(path: Path, eval_path: Path | None = None, *, progress=None, **chan
     return prepare(data_at(path, eval_paths=[eval_path]), *asked(**changes), path.parent / "cache", progress)
 
 
-def asked(*, encode=encode, eos_id: int | None = END, vocabulary: int = 1000, **changes) -> tuple[TextReader, Cut]:
+def asked(
+    *, encode=encode, eos_id: int | None = END, vocabulary: int = 1000, **changes
+) -> tuple[TextReader, RowSettings]:
     cut = replace(CUT, reading=json.dumps([eos_id, vocabulary]), **changes)
     return TextReader(encode, eos_id=eos_id, vocabulary=vocabulary), cut
 
@@ -96,7 +98,7 @@ def test_a_long_document_is_cut_without_losing_a_label(tmp_path):
             assert joined[-1][-1] == row[0]  # pieces overlap by one token
             joined[-1] += label
     assert joined == expected
-    marks = cut_rows(entry.folder, len(rows))
+    marks = read_cut_rows(entry.folder, len(rows))
     assert marks.tolist() == [False] * 3 + [length > 8 for length in lengths[3:] for _ in range(-(-length // 8))]
     assert (entry.counts.cut_documents, entry.counts.pieces) == (5, sum(-(-n // 8) for n in lengths if n > 8))
     assert "5 of 9 documents are longer than 8 tokens and are split into 16 pieces; no text is dropped" in entry.notes

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from tui_trainer.data.preparing import tokenizing
-from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, FOR_TEXT, train_tokenizer
+from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TEXT_SPECIAL_TOKENS, train_tokenizer
 from tui_trainer.data.preparing.tokenizing import encode_texts, pieces_of
 
 
@@ -70,8 +70,8 @@ def test_a_trained_tokenizer_decodes_every_text_and_has_three_special_tokens():
     assert len(tokenizer.encode("the sheep").ids) < 9
     # A vocabulary too small for all bytes is refused.
     with pytest.raises(ValueError, match="is too small"):
-        train_tokenizer(["a"], FOR_TEXT.smallest_vocabulary - 1)
-    smallest = FOR_TEXT.smallest_vocabulary
+        train_tokenizer(["a"], TEXT_SPECIAL_TOKENS.smallest_vocabulary - 1)
+    smallest = TEXT_SPECIAL_TOKENS.smallest_vocabulary
     assert train_tokenizer(["a b"], smallest).get_vocab_size() == smallest
 
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from tests.data.readers import Characters, write
-from tui_trainer.data.preparing.cache import Cut, PreparedData
+from tui_trainer.data.preparing.cache import PreparedData, RowSettings
 from tui_trainer.data.preparing.estimate import Estimate, Rate, estimate, size_of, text_excerpts
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.tokenizing import CharacterReader, TextReader
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source import Source, open_source, open_sources
 
-DOCUMENTS = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
-STREAM = Cut(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
-TABLE = Cut(rows="examples", max_length=8, eval_fraction=0.1, seed=1, tokenizer="characters")
+DOCUMENTS = RowSettings(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
+STREAM = RowSettings(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
+TABLE = RowSettings(rows="examples", max_length=8, eval_fraction=0.1, seed=1, tokenizer="characters")
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -42,11 +42,11 @@ READERS: dict[str, Callable[[], object]] = {
 }
 
 
-def prepared(source: Source, cut: Cut, folder: Path) -> PreparedData:
+def prepared(source: Source, cut: RowSettings, folder: Path) -> PreparedData:
     return prepare(ResolvedData.of(source), READERS[cut.rows](), cut, folder)
 
 
-def guessed(cut: Cut, *sources: Source, rate: Rate = lambda texts: 1.0) -> Estimate:
+def guessed(cut: RowSettings, *sources: Source, rate: Rate = lambda texts: 1.0) -> Estimate:
     return estimate(sources, READERS[cut.rows](), cut, rate, frame_tokens=int(cut.rows != "examples"))
 
 

@@ -7,12 +7,12 @@ import numpy as np
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import (
     IGNORE,
-    coarse,
-    coarse_sizes,
     collate_answers,
     collate_whole,
-    even,
-    in_even_widths,
+    count_coarse_sizes,
+    round_collate_widths,
+    round_up_coarsely,
+    round_up_to_multiple,
 )
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
@@ -37,12 +37,17 @@ def whole(rows, pad_id=PAD, *, width=0):
 def test_widths_are_multiples_of_eight_up_to_the_planned_width(subtests):
     for longest, width in [(3, 8), (8, 8), (9, 16), (29, 30)]:
         with subtests.test(longest=longest):
-            batch = in_even_widths(whole, PAD, 30, 0, even)(rows_of(longest, 2))
-            assert batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
-            assert batch.tokens == longest + 2 == batch.more["attention_mask"].sum(), "padding is not counted"
+            batch = round_collate_widths(whole, PAD, 30, 0, round_up_to_multiple)(rows_of(longest, 2))
+            assert batch.input_ids.shape == (2, width) == batch.model_arguments["attention_mask"].shape
+            assert batch.token_count == longest + 2 == batch.model_arguments["attention_mask"].sum(), (
+                "padding is not counted"
+            )
             assert (batch.input_ids[:, longest:] == PAD).all()
     # A requested width is kept.
-    assert in_even_widths(whole, PAD, 64, 0, even)(rows_of(5), width=21).input_ids.shape == (1, 21)
+    assert round_collate_widths(whole, PAD, 64, 0, round_up_to_multiple)(rows_of(5), width=21).input_ids.shape == (
+        1,
+        21,
+    )
 
 
 def test_answers_are_padded_as_well_and_their_padding_has_no_label():
@@ -50,23 +55,25 @@ def test_answers_are_padded_as_well_and_their_padding_has_no_label():
         return collate_answers(rows, PAD, 0, width=width)
 
     rows = rows_of(5, 7, answers=(3, 11))
-    plain, batch = answering(rows), in_even_widths(answering, PAD, 64, 64, even)(rows)
-    read = batch.more["decoder_input_ids"]
+    plain, batch = answering(rows), round_collate_widths(answering, PAD, 64, 64, round_up_to_multiple)(rows)
+    read = batch.model_arguments["decoder_input_ids"]
     assert batch.labels.shape == read.shape == (2, 16)
     assert (batch.labels[:, :11] == plain.labels).all() and (batch.labels[:, 11:] == IGNORE).all()
     assert (read[:, :11] == plain.more["decoder_input_ids"]).all() and (read[:, 11:] == PAD).all()
-    narrow = in_even_widths(answering, PAD, 64, 12, coarse)(rows)
-    assert narrow.labels.shape == narrow.more["decoder_input_ids"].shape == (2, 12), "no more positions than there are"
+    narrow = round_collate_widths(answering, PAD, 64, 12, round_up_coarsely)(rows)
+    assert narrow.labels.shape == narrow.model_arguments["decoder_input_ids"].shape == (2, 12), (
+        "no more positions than there are"
+    )
 
 
 ROUNDING = [
-    ("token_classification", "bert", TrainingSetup(device="cuda", precision="bf16"), even),
-    ("token_classification", "bert", TrainingSetup(), even),
-    ("token_classification", "bert", TrainingSetup(precision="bf16"), coarse),
+    ("token_classification", "bert", TrainingSetup(device="cuda", precision="bf16"), round_up_to_multiple),
+    ("token_classification", "bert", TrainingSetup(), round_up_to_multiple),
+    ("token_classification", "bert", TrainingSetup(precision="bf16"), round_up_coarsely),
     ("token_classification", "fnet", TrainingSetup(precision="bf16"), None),
     ("causal_lm", "llama", TrainingSetup(device="cuda", precision="bf16"), None),
     ("causal_lm", "llama", TrainingSetup(), None),
-    ("causal_lm", "llama", TrainingSetup(precision="bf16"), coarse),
+    ("causal_lm", "llama", TrainingSetup(precision="bf16"), round_up_coarsely),
 ]  # fmt: skip
 
 
@@ -77,12 +84,17 @@ def test_widths_are_rounded_where_it_changes_no_result_and_helps(subtests):
 
 
 def test_coarse_sizes_are_few_and_close():
-    sizes = [coarse(count, 4096) for count in range(1, 4097)]
+    sizes = [round_up_coarsely(count, 4096) for count in range(1, 4097)]
     assert all(count <= size <= count + 7 or size / count < 1.125 for count, size in enumerate(sizes, 1))
     assert len(set(sizes)) == 16 + 8 * 5 and sizes == sorted(sizes)
     for most in (1, 8, 9, 127, 128, 129, 144, 145, 255, 256, 257, 300, 1000, 1024):
-        assert coarse_sizes(most) == len({coarse(count, most) for count in range(1, most + 1)})
-    assert (coarse(0, 9), coarse(300, 310), coarse(12, 8), even(300, 512)) == (0, 310, 12, 304)
+        assert count_coarse_sizes(most) == len({round_up_coarsely(count, most) for count in range(1, most + 1)})
+    assert (
+        round_up_coarsely(0, 9),
+        round_up_coarsely(300, 310),
+        round_up_coarsely(12, 8),
+        round_up_to_multiple(300, 512),
+    ) == (0, 310, 12, 304)
 
 
 def test_a_model_sees_few_batch_sizes_and_the_same_labels(subtests):
@@ -112,7 +124,7 @@ def test_a_model_sees_few_batch_sizes_and_the_same_labels(subtests):
                         shapes[name].add(batch.input_ids.size)
                         inputs[name] += batch.input_ids.size
                     before, after = found.values()
-                    assert after.tokens == before.tokens and after.input_ids.shape[1] <= longest
+                    assert after.token_count == before.token_count and after.input_ids.shape[1] <= longest
                     assert (after.labels[after.labels != IGNORE] == before.labels[before.labels != IGNORE]).all()
                     assert (after.input_ids[:, : before.input_ids.shape[1]] == before.input_ids).all()
             assert len(shapes["even"]) <= 24 < 2 * len(shapes["even"]) < len(shapes["plain"])

@@ -13,18 +13,18 @@ import pytest
 
 from tests.data.readers import Characters, data_at, write
 from tui_trainer.data.columns.reader import Example
-from tui_trainer.data.preparing.cache import Cut
-from tui_trainer.data.preparing.prepare import cut_rows
+from tui_trainer.data.preparing.cache import RowSettings
 from tui_trainer.data.preparing.prepare import prepare as prepare_rows
+from tui_trainer.data.preparing.prepare import read_cut_rows
 from tui_trainer.data.preparing.row_selection import split_rows
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.sources.source import open_sources
 from tui_trainer.errors import DataError
 
 
-def cut(**changes) -> Cut:
+def cut(**changes) -> RowSettings:
     plain = {"rows": "examples", "max_length": 8, "eval_fraction": 0.0, "seed": 1, "tokenizer": "characters"}
-    return Cut(**(plain | changes))
+    return RowSettings(**(plain | changes))
 
 
 @pytest.fixture
@@ -114,13 +114,13 @@ def of_lengths(lengths: list[int]) -> list[dict]:
 
 def test_rows_are_marked_if_they_were_cut(prepare):
     data = prepare(of_lengths([3, 20, 8, 9, 1]))
-    assert cut_rows(data.folder, 5).tolist() == [False, True, False, True, False]
+    assert read_cut_rows(data.folder, 5).tolist() == [False, True, False, True, False]
     assert data.counts.truncated_rows == 2
     (data.folder / "cut_rows.npy").write_bytes(b"nothing")
-    assert cut_rows(data.folder, 5) is None is cut_rows(data.folder / "elsewhere", 5)
+    assert read_cut_rows(data.folder, 5) is None is read_cut_rows(data.folder / "elsewhere", 5)
     data = prepare(of_lengths([12] * 10 + [3] * 30), eval_fraction=0.3)
     rows = Rows(data.train_path)
-    marks = cut_rows(data.folder, len(rows))
+    marks = read_cut_rows(data.folder, len(rows))
     assert len(rows) == 28 and marks.tolist() == (rows.lengths == 8).tolist() and 0 < marks.sum() < 10
 
 

@@ -2,7 +2,15 @@
 
 import pytest
 
-from tui_trainer.data.columns.labels import MULTI, REGRESSION, SINGLE, LabelReader, kind_of, label_columns, ordered
+from tui_trainer.data.columns.labels import (
+    MULTI_LABEL,
+    REGRESSION,
+    SINGLE_LABEL,
+    LabelReader,
+    infer_label_kind,
+    label_columns,
+    sort_class_names,
+)
 from tui_trainer.data.columns.row import Row
 from tui_trainer.errors import DataError
 
@@ -34,47 +42,47 @@ def test_a_usual_name_is_the_label_column(subtests):
 
 
 KINDS = [
-    (["joy", "anger"], SINGLE), ([0, 1, 2, None], SINGLE), ([True, False], SINGLE), (["0", "1"], SINGLE),
-    ([4.0, 5.0], SINGLE), ([4.0, 4.5], REGRESSION), (["1", "2.5"], REGRESSION), ([["a"], []], MULTI),
-    (["1", "x", "2.5"], SINGLE), ([str(n) for n in range(31)] + ["other"], SINGLE), (list(range(30)), SINGLE),
+    (["joy", "anger"], SINGLE_LABEL), ([0, 1, 2, None], SINGLE_LABEL), ([True, False], SINGLE_LABEL), (["0", "1"], SINGLE_LABEL),
+    ([4.0, 5.0], SINGLE_LABEL), ([4.0, 4.5], REGRESSION), (["1", "2.5"], REGRESSION), ([["a"], []], MULTI_LABEL),
+    (["1", "x", "2.5"], SINGLE_LABEL), ([str(n) for n in range(31)] + ["other"], SINGLE_LABEL), (list(range(30)), SINGLE_LABEL),
 ]  # fmt: skip
 
 
 def test_the_kind_of_labels_follows_from_the_first_rows(subtests):
     for values, kind in KINDS:
         with subtests.test(values=values):
-            assert kind_of(values, "rows.jsonl", "score") == kind
+            assert infer_label_kind(values, "rows.jsonl", "score") == kind
     # Many different whole numbers need a decision of the user.
     with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type to \"single"):
-        kind_of(range(31), "rows.jsonl", "label")
+        infer_label_kind(range(31), "rows.jsonl", "label")
 
 
 def test_values_become_names():
-    assert read(SINGLE, " joy ", "anger") == [("joy",), ("anger",)]
-    assert read(SINGLE, 3, 4.0, 10) == [("3",), ("4",), ("10",)]
-    assert read(SINGLE, True, False) == [("true",), ("false",)]
-    assert read(SINGLE, ["joy"], '["anger"]', {"sad": 1, "joy": 0}) == [("joy",), ("anger",), ("sad",)]
-    assert read(MULTI, ["b", "a"], []) == [("a", "b"), ()]
-    assert read(MULTI, "y, x", "", "y") == [("x", "y"), (), ("y",)]
+    assert read(SINGLE_LABEL, " joy ", "anger") == [("joy",), ("anger",)]
+    assert read(SINGLE_LABEL, 3, 4.0, 10) == [("3",), ("4",), ("10",)]
+    assert read(SINGLE_LABEL, True, False) == [("true",), ("false",)]
+    assert read(SINGLE_LABEL, ["joy"], '["anger"]', {"sad": 1, "joy": 0}) == [("joy",), ("anger",), ("sad",)]
+    assert read(MULTI_LABEL, ["b", "a"], []) == [("a", "b"), ()]
+    assert read(MULTI_LABEL, "y, x", "", "y") == [("x", "y"), (), ("y",)]
     assert read(REGRESSION, 1, "2.5", -3.25) == [1.0, 2.5, -3.25]
 
 
 BAD_LABELS = [
-    (SINGLE, [None], "rows.jsonl, line 1: the label is missing"),
-    (SINGLE, ["  "], "the label is empty"),
-    (SINGLE, ["joy", 1], "line 2: the label is a number, but earlier labels are strings"),
-    (SINGLE, [1, "joy"], "line 2: the label is a string, but earlier labels are numbers"),
-    (SINGLE, [1, 1.5], "the label 1.5 is not a whole number; to train on numbers, set task.problem_type ="),
-    (SINGLE, [["a", "b"]], 'the label is a list of 2 labels; for several labels per row, set task.problem_type ='),
-    (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
-    (SINGLE, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
-    (MULTI, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),
-    (SINGLE, ["a" * 201], "the label is too long: 201 characters; if the column is the text"),
-    (SINGLE, ["\ud800"], "half a character"),
-    (MULTI, [[0, 1, 0]], "the label '0' is listed twice; list the names"),
-    (MULTI, ["x", ["x"]], "line 2: the labels are a list, but earlier labels are names"),
-    (MULTI, [3], "the labels are a number, not a list"),
-    (MULTI, [[["a"]]], "the label is a list, not a name"),
+    (SINGLE_LABEL, [None], "rows.jsonl, line 1: the label is missing"),
+    (SINGLE_LABEL, ["  "], "the label is empty"),
+    (SINGLE_LABEL, ["joy", 1], "line 2: the label is a number, but earlier labels are strings"),
+    (SINGLE_LABEL, [1, "joy"], "line 2: the label is a string, but earlier labels are numbers"),
+    (SINGLE_LABEL, [1, 1.5], "the label 1.5 is not a whole number; to train on numbers, set task.problem_type ="),
+    (SINGLE_LABEL, [["a", "b"]], 'the label is a list of 2 labels; for several labels per row, set task.problem_type ='),
+    (SINGLE_LABEL, [{"a": "b"}], "the label is an object, not a name"),
+    (SINGLE_LABEL, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
+    (MULTI_LABEL, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),
+    (SINGLE_LABEL, ["a" * 201], "the label is too long: 201 characters; if the column is the text"),
+    (SINGLE_LABEL, ["\ud800"], "half a character"),
+    (MULTI_LABEL, [[0, 1, 0]], "the label '0' is listed twice; list the names"),
+    (MULTI_LABEL, ["x", ["x"]], "line 2: the labels are a list, but earlier labels are names"),
+    (MULTI_LABEL, [3], "the labels are a number, not a list"),
+    (MULTI_LABEL, [[["a"]]], "the label is a list, not a name"),
     (REGRESSION, ["high"], "the label is 'high', not a number"),
     (REGRESSION, [True], "the label is a boolean, not a number"),
     (REGRESSION, [float("nan")], "the label is not a finite number"),
@@ -90,22 +98,22 @@ def test_a_bad_label_is_reported_in_one_sentence(subtests):
             assert words in str(caught.value)
             assert "\n" not in str(caught.value)
     # Lists of 0 and 1 must have one length.
-    reader = LabelReader(["label"], MULTI, [[0, 1], [1, 0]])
+    reader = LabelReader(["label"], MULTI_LABEL, [[0, 1], [1, 0]])
     assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
     for value in ([0, 1, 1], [0, 2]):
         with pytest.raises(DataError, match="earlier labels are lists of 2 values, a 0 or 1 for each class"):
             reader.names(*rows(value))
     # Minus one is not a label.
-    reader = LabelReader(["label"], SINGLE, [0, 1])
+    reader = LabelReader(["label"], SINGLE_LABEL, [0, 1])
     with pytest.raises(DataError, match="the label is -1, which stands for a missing label"):
         reader.names(*rows(-1))
 
 
 def test_class_names_have_a_fixed_order_or_that_of_the_model():
-    assert ordered(["10", "9", "-1"]) == ("-1", "9", "10")
-    assert ordered(["joy", "anger", "10"]) == ("10", "anger", "joy")
+    assert sort_class_names(["10", "9", "-1"]) == ("-1", "9", "10")
+    assert sort_class_names(["joy", "anger", "10"]) == ("10", "anger", "joy")
     # The order of a model with the same class names is kept.
     known = {"0": "negative", "1": "neutral", "2": "positive"}
-    assert ordered(["positive", "neutral", "negative"], known) == ("negative", "neutral", "positive")
-    assert ordered(["positive", "neutral"], known) == ("neutral", "positive")
-    assert ordered(["b", "a"], {"0": "LABEL_0", "1": "LABEL_1"}) == ("a", "b")
+    assert sort_class_names(["positive", "neutral", "negative"], known) == ("negative", "neutral", "positive")
+    assert sort_class_names(["positive", "neutral"], known) == ("neutral", "positive")
+    assert sort_class_names(["b", "a"], {"0": "LABEL_0", "1": "LABEL_1"}) == ("a", "b")

@@ -18,15 +18,15 @@ from tokenizers import Tokenizer
 from tests.data.readers import data_at
 from tui_trainer.data.batching.collate import IGNORE, collate
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
-from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, PreparedData, quantiles
+from tui_trainer.data.preparing.cache import MOST_STORED_LENGTHS, PreparedData, RowSettings, quantiles
 from tui_trainer.data.preparing.prepare import prepare
-from tui_trainer.data.preparing.processes import worth_processes
-from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, DocumentWriter, Rows, StreamWriter
+from tui_trainer.data.preparing.processes import useful_process_count
+from tui_trainer.data.preparing.token_rows import BATCH_ROWS, INPUT_IDS, DocumentWriter, Rows, StreamWriter
 from tui_trainer.data.preparing.tokenizing import CharacterReader
 from tui_trainer.errors import DataError
 from tui_trainer.units import GIB, MIB
 
-CUT = Cut(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
+CUT = RowSettings(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
 
 
 def story(seed: int) -> str:
@@ -91,7 +91,7 @@ def test_rows_cover_the_stream_and_each_label_once(tmp_path, subtests):
                 with StreamWriter(tmp_path / "rows.arrow", max_length=16) as writer:
                     for start in range(0, tokens, portion):
                         part = whole[start : start + portion]
-                        writer.add({COLUMN: (part, np.array([len(part)]))})
+                        writer.add({INPUT_IDS: (part, np.array([len(part)]))})
                 rows = Rows(tmp_path / "rows.arrow")
                 found = [rows.row(index) for index in range(len(rows))]
                 assert len(rows) == writer.row_count == -(-(tokens - 1) // 16)
@@ -198,7 +198,7 @@ def write_blocks(path: Path, *, count: int = 20_000, bad: bool = False) -> Path:
     return path
 
 
-def prepared_by(processes: int, path: Path, cut: Cut = CUT) -> PreparedData:
+def prepared_by(processes: int, path: Path, cut: RowSettings = CUT) -> PreparedData:
     folder = path.parent / f"by-{processes}"
     return prepare(data_at(path), CharacterReader(), cut, folder, processes=processes)
 
@@ -281,7 +281,7 @@ PROCESS_COUNTS = [
 def test_the_number_of_processes_follows_data_cores_and_memory(subtests):
     for data_bytes, cores, available_bytes, expected in PROCESS_COUNTS:
         with subtests.test(data_bytes=data_bytes, cores=cores, available_bytes=available_bytes):
-            assert worth_processes(data_bytes, cores, available_bytes) == expected
+            assert useful_process_count(data_bytes, cores, available_bytes) == expected
 
 
 def test_text_that_spells_a_special_token_stays_text(tmp_path):
@@ -305,7 +305,7 @@ def test_labels_are_the_inputs_shifted_by_one_and_padding_has_none():
     assert batch.input_ids.tolist() == [[5, 6, 7], [9, 0, 0]]
     assert batch.labels.tolist() == [[6, 7, 8], [3, IGNORE, IGNORE]]
     assert batch.input_ids.dtype == batch.labels.dtype == np.int64
-    assert batch.tokens == (batch.labels != IGNORE).sum() == 4
+    assert batch.token_count == (batch.labels != IGNORE).sum() == 4
 
 
 def test_a_writer_takes_many_documents_at_once(tmp_path, subtests):
@@ -314,8 +314,8 @@ def test_a_writer_takes_many_documents_at_once(tmp_path, subtests):
             (folder := tmp_path / str(number)).mkdir()
             lengths = np.full(many, 12)
             with DocumentWriter(folder / "rows.arrow", max_length=8) as writer:
-                writer.add({COLUMN: (np.arange(12 * many, dtype=np.int32), lengths)})
-                writer.add({COLUMN: (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))})
+                writer.add({INPUT_IDS: (np.arange(12 * many, dtype=np.int32), lengths)})
+                writer.add({INPUT_IDS: (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))})
             found = Rows(folder / "rows.arrow")
             rows = [found.row(index).tolist() for index in range(len(found))]
             starts = range(0, 12 * many, 12)
@@ -332,5 +332,5 @@ def test_lengths_are_kept_as_a_sample_of_all():
     assert quantiles([]) == ()
     assert quantiles([5, 3, 4]) == (3, 4, 5)
     kept = quantiles(np.arange(100_000))
-    assert len(kept) == LENGTHS_KEPT
+    assert len(kept) == MOST_STORED_LENGTHS
     assert np.mean(kept) == pytest.approx(50_000, rel=0.001)

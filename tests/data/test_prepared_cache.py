@@ -14,14 +14,14 @@ import pytest
 
 from tests.data.readers import data_at
 from tui_trainer.data.preparing import cache
-from tui_trainer.data.preparing.byte_bpe import TRAINED_HERE
-from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
+from tui_trainer.data.preparing.byte_bpe import TRAINED_TOKENIZER_KEY
+from tui_trainer.data.preparing.cache import PreparedData, RowSettings, find_entry
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.errors import DataError
 
-CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
-TRAINED = replace(CUT, tokenizer=TRAINED_HERE)
+CUT = RowSettings(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
+TRAINED = replace(CUT, tokenizer=TRAINED_TOKENIZER_KEY)
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -45,7 +45,7 @@ def prepared(
     path: Path,
     eval_path: Path | None = None,
     *,
-    cut: Cut = CUT,
+    cut: RowSettings = CUT,
     encode: Callable[[Sequence[str]], list[list[int]]] = encode,
     progress: Callable[..., None] | None = None,
     folder: Path | None = None,

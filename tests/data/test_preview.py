@@ -12,14 +12,14 @@ from tui_trainer.data.batching.collate import (
     collate_answers,
     collate_packed,
     collate_whole,
-    even,
-    padded,
+    pad_rows,
+    round_up_to_multiple,
 )
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.data.preview import Lengths, ShownSample, Speller, samples
+from tui_trainer.data.preview import Lengths, ShownSample, Speller, preview_rows
 
 
 class Numbers:
@@ -53,9 +53,9 @@ def row(tokens, labels=None) -> TokenRow:
 def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout) -> list[ShownSample]:
     order = RowOrder(data.lengths, effective_batch=effective, seed=0)
     about = RowLayout(
-        collate=make, collate_packed=partial(collate_packed, pad_id=0), rows=layout.pop("rows", 100), **layout
+        collate=make, collate_packed=partial(collate_packed, pad_id=0), rows_per_pass=layout.pop("rows", 100), **layout
     )
-    return samples(data, order, about, count, tokenizer=Numbers(), names=names, cut=cut)
+    return preview_rows(data, order, about, count, tokenizer=Numbers(), names=names, cut=cut)
 
 
 def spell(pieces) -> str:
@@ -139,7 +139,7 @@ def test_a_row_with_one_label_shows_its_name(subtests):
 
 def test_words_show_their_tags():
     def make(rows, *, width=0) -> Batch:
-        return collate_whole(rows, 0, padded([one.labels for one in rows], IGNORE, width), width=width)
+        return collate_whole(rows, 0, pad_rows([one.labels for one in rows], IGNORE, width), width=width)
 
     rows = InMemory([row([1, 5, 6, 7, 2], [IGNORE, 1, IGNORE, 0, IGNORE]), row([1, 8, 2], [IGNORE, 0, IGNORE])])
     found = {one.number: one for sample in shown(rows, make, names=("O", "B-PER")) for one in sample.documents}
@@ -178,7 +178,9 @@ def test_grouping_lowers_padding_and_packing_lowers_it_most():
     found = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=True)
     assert found.packed is not None
     assert 0.1 < found.padded < 0.5 and 0 <= found.grouped < 0.1 and 0 <= found.packed < 0.1
-    wider = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=False, rounding=even)
+    wider = padding_shares(
+        inputs, capacity=512, documents=64, micro_batch=8, packs=False, rounding=round_up_to_multiple
+    )
     assert wider.packed is None and found.padded < wider.padded < found.padded + 0.1
 
 

@@ -1,10 +1,10 @@
 """The sample data, which comes with the package."""
 
-from tui_trainer.data.samples import find_sample, samples
+from tui_trainer.data.samples import built_in_samples, find_sample
 
 
 def test_each_sample_has_rows_with_a_place():
-    for name, sample in samples().items():
+    for name, sample in built_in_samples().items():
         rows = sample.content()
         assert len(rows) > 50 and all(where and content for where, content in rows), name
         assert all(isinstance(content, dict) == sample.is_table for _, content in rows), name

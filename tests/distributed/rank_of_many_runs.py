@@ -18,17 +18,17 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.job import Job
-from tui_trainer.training.ranks import ALONE, Ranks, join_ranks
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks, join_ranks
 from tui_trainer.training.run import run
 
 
 def carry_out(folder: RunFolder, ranks: Ranks) -> None:
     plan = read_plan(folder)
-    assert plan is not None and plan.processes.value == ranks.count
+    assert plan is not None and plan.processes.value == ranks.world_size
     data = read_entry(prepared_data_folder() / plan.data_key)
     assert data is not None, "the plan was made from prepared data"
     job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
-    journal = folder.journal if ranks.is_first else folder.logs / f"rank-{ranks.number}.jsonl"
+    journal = folder.journal if ranks.is_first else folder.logs / f"rank-{ranks.rank}.jsonl"
     with JournalWriter(journal) as writer:
         assert run(job, writer, Controls(folder.control), ranks).reason == "done"
 
@@ -38,7 +38,7 @@ def main() -> None:
 
     prepare_environment()
     torch.set_num_threads(1)
-    ranks = join_ranks(torch.device("cpu")) if int(os.environ["WORLD_SIZE"]) > 1 else ALONE
+    ranks = join_ranks(torch.device("cpu")) if int(os.environ["WORLD_SIZE"]) > 1 else SINGLE_PROCESS
     for line in Path(sys.argv[1]).read_text().splitlines():
         try:
             carry_out(RunFolder.open(Path(line)), ranks)

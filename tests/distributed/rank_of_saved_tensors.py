@@ -14,8 +14,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from tui_trainer.models.files import shards
-from tui_trainer.training.checkpoint import SavedTensors, TensorWriter, divided
-from tui_trainer.training.collectives import whole
+from tui_trainer.training.checkpoint import SavedTensors, TensorWriter, separate_sharded
+from tui_trainer.training.collectives import gather_tensor
 from tui_trainer.training.ranks import join_ranks
 
 FILE = "state.safetensors"
@@ -65,10 +65,10 @@ def placed(count):
 def main():
     what, folder = sys.argv[1], Path(sys.argv[2])
     ranks = join_ranks(torch.device("cpu"))
-    tensors = placed(ranks.count)
+    tensors = placed(ranks.world_size)
     if what == "save":
         out = TensorWriter(folder, ranks)
-        at_once, in_parts = divided(tensors)
+        at_once, in_parts = separate_sharded(tensors)
         out.write_whole(at_once, FILE)
         out.write_parts(in_parts, FILE)
         assert out.error is None
@@ -76,9 +76,9 @@ def main():
         with SavedTensors(shards.all_files_of(folder, FILE)) as saved:
             assert saved.names == tensors.keys()
             for name, tensor in tensors.items():
-                found = saved.like(name, tensor)
+                found = saved.read_like(name, tensor)
                 assert type(found) is type(tensor) and found.dtype == tensor.dtype, name
-                assert whole(found).equal(values(name)), name
+                assert gather_tensor(found).equal(values(name)), name
     ranks.gathered(None)
     sys.stdout.flush()
     os._exit(0)

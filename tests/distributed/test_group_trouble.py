@@ -34,7 +34,7 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.overview import overview
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 
 TWO = {"distributed.processes": 2, "training.max_steps": 12, "checkpoint.save_steps": 4}
 NO_MEMORY = "raise session.GroupOutOfMemory('out of memory in process 1 at step 6 (planted)')"
@@ -59,7 +59,7 @@ def test_a_killed_process_is_reported_and_the_run_goes_on_to_the_bit(killed_run)
     assert (problem.kind, problem.step) == ("process ended", 4)
     assert "process 0 ended (SIGKILL)" in problem.message and "rank-0.txt" in problem.message
     assert [event.resumed_from_step for event in events(folder, RunStarted)] == [None, 4]
-    assert fold(read_all(folder.journal)).status == "finished"
+    assert apply_events(read_all(folder.journal)).status == "finished"
 
 
 @pytest.mark.full
@@ -115,7 +115,7 @@ def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_
     plan = json.loads(folder.plan.read_bytes())
     # What the screens show, and what no later plan goes by.
     assert overview(folder).out_of_memory_events == plan["out_of_memory_events"] == 1
-    shown = fold(read_all(folder.journal)).plan
+    shown = apply_events(read_all(folder.journal)).plan
     assert (shown.per_device_train_batch_size, shown.gradient_accumulation_steps) == (2, 2)
     assert plan["shape_key"] == "" and len(timed) == 1 and timed[0].per_device_train_batch_size.value == 2
     assert plan["per_device_train_batch_size"]["value"] == plan["gradient_accumulation_steps"]["value"] == 2
@@ -151,11 +151,11 @@ def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_nu
     assert saved.reason == "stopped" and saved.step in (5, 6)
     other = RunFolder(shutil.copytree(folder.root, folder.root.with_name("other")))
     run = reopen_run(folder)
-    assert run.plan.processes.value == 2 and not run.moved
+    assert run.plan.processes.value == 2 and not run.moved_words
     assert execute_run(run).exit_code == 0
     assert same(folder, whole)
     run = reopen_run(other, processes=1)
-    assert "resuming with 1 process instead of 2" in run.moved
+    assert "resuming with 1 process instead of 2" in run.moved_words
     assert execute_run(run).exit_code == 0 and len(forked_ranks.started) == 2
     assert losses(other) == pytest.approx(losses(whole), rel=1e-4)
 

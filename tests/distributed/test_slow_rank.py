@@ -7,7 +7,7 @@ import pytest
 from tests.distributed.outcomes import TWO, events
 from tests.runs.journals import read_all
 from tui_trainer.runs.events import RanksTimed
-from tui_trainer.runs.state import fold, slowest_rank
+from tui_trainer.runs.state import apply_events, slowest_rank
 
 pytestmark = pytest.mark.full
 # A clock that goes on by so many seconds each time that it is read: no test depends on how long something takes.
@@ -28,6 +28,6 @@ def test_the_slow_process_is_named_with_its_lag(tiny_run, forked_ranks, strategy
     assert outcome.exit_code == 0
     timed = events(folder, RanksTimed)
     assert timed and all(len(event.communication_seconds) == 2 for event in timed)
-    found = slowest_rank(fold(read_all(folder.journal)))
+    found = slowest_rank(apply_events(read_all(folder.journal)))
     assert found.rank == slow and found.communication_seconds > 0
     assert found.lag_seconds == pytest.approx(3 * found.communication_seconds)

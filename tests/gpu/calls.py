@@ -488,7 +488,7 @@ def waiting(results: Results, call: str, *, again: int = 0, dry: bool = False) -
 
 def carry_out(work: Work, item: Item) -> bool:
     """Carry an item out, and note how it ended; False where it broke the device."""
-    from tui_trainer.training.process import breaks_the_device, give_memory_back
+    from tui_trainer.training.process import breaks_the_device, free_run_memory
 
     append(work.results, {"name": work.name, "state": "started", "at": now()})
     end: dict[str, Any] = {"state": "done"}
@@ -509,7 +509,7 @@ def carry_out(work: Work, item: Item) -> bool:
     words = f"{work.name}: {end['state']} in {seconds} s {end.get('reason', '')}"
     print(words, *end.get("error", ())[-3:], sep="\n  | ", flush=True)
     if is_whole:
-        give_memory_back()
+        free_run_memory()
     return is_whole
 
 

@@ -26,7 +26,7 @@ from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, attention_of, planned_mask
+from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, attention_of, planned_mask_reason
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.training import varlen
@@ -173,7 +173,7 @@ def test_torch_takes_the_kernel_that_is_planned(model, precision, rows):
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     sizes = ((shape.attention_heads, facts.head_size), (keys, facts.head_size), (keys, facts.value_size))
     three = [torch.zeros(1, heads, 256, size, device=GPU, dtype=dtype).requires_grad_() for heads, size in sizes]
-    masked = planned_mask(shape, attention_table.ROWS[rows])
+    masked = planned_mask_reason(shape, attention_table.ROWS[rows])
     mask = torch.zeros(1, shape.attention_heads, 256, 256, device=GPU, dtype=dtype, requires_grad=facts.learnt_bias)
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(planned.kernel == CUDNN)

@@ -15,7 +15,7 @@ from tui_trainer.hardware import libraries, processor
 from tui_trainer.hardware import nvml as signs
 from tui_trainer.hardware import storage as places
 from tui_trainer.hardware.cgroup import CgroupLimits, memory_left, read_limits
-from tui_trainer.hardware.probe import disk_free_bytes, look, probe
+from tui_trainer.hardware.probe import disk_free_bytes, probe, read_hardware
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -27,7 +27,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_a_look_at_this_machine_fills_every_field():
-    hardware = look()
+    hardware = read_hardware()
     assert 1 <= hardware.usable_cores <= hardware.logical_cores
     assert 0 < hardware.memory_available_bytes <= hardware.memory_bytes <= hardware.machine_memory_bytes
     assert hardware.host and hardware.libraries["torch"]

@@ -18,7 +18,7 @@ from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import GaugesRead, PhaseChanged, RunFinished, StepDone
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 
 GIB = 1 << 30
 THREAD = "tui-trainer-run-gauges"
@@ -159,7 +159,7 @@ def test_a_driver_that_hangs_delays_no_end_and_writes_nothing_after_it(fake_nvml
     released.set()
     thread.join(1500)
     assert not thread.is_alive()
-    assert readings(journal) == [] and journal.failing is None
+    assert readings(journal) == [] and journal.failure_reason is None
 
 
 @pytest.mark.full
@@ -191,7 +191,7 @@ def test_a_run_has_readings_in_order_and_the_same_losses_as_without(tiny_config,
     assert [event.step for event in read] == sorted(event.step for event in read)
     assert all(event.process_memory_bytes and event.gpus == [] for event in read)
     assert any(event.process_cpu_share for event in read)
-    state = fold(events)
+    state = apply_events(events)
     assert list(state.steps) == list(range(1, 11)) and state.gauge_summary.readings == len(read)
     figures = [
         [(event.step, event.loss_sum, event.grad_norm) for event in found if isinstance(event, StepDone)]

@@ -6,7 +6,7 @@ as Python has a name instead: arguments of a trainer, a loader or a compiler, an
 
 from pathlib import Path
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.rules import Why
 
@@ -110,7 +110,7 @@ def test_a_printed_config_becomes_the_same_settings_and_each_is_reported_in_one_
         with subtests.test(name):
             imported = import_file(CONFIGS / name)
             assert imported.values == expected
-            assert all(same(imported.values[key], value) for key, value in expected.items())
+            assert all(is_same_value(imported.values[key], value) for key, value in expected.items())
             assert {left.key: left.why for left in imported.left_out} == LEFT_OUT.get(name, {})
             for rewrite in imported.rewrites:
                 [line] = [line for line in imported.report if f" -> {rewrite.key} = " in line]

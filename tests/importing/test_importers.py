@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.detection import all_importers, find_importer, spread
+from tui_trainer.importing.detection import all_importers, find_importer, flatten_keys
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.missing import missing_names
 from tui_trainer.importing.reading import read_foreign
@@ -131,10 +131,10 @@ def test_each_file_is_recognised_and_every_key_is_accounted_for(tmp_path, subtes
         with subtests.test(name=name):
             imported = import_file(CONFIGS / name)
             assert imported.importer.name == importer
-            assert keys_of(imported) == set(spread(imported.importer, read_foreign(CONFIGS / name)))
+            assert keys_of(imported) == set(flatten_keys(imported.importer, read_foreign(CONFIGS / name)))
             assert Why.UNKNOWN not in {one.why for one in imported.left_out}
             config = loaded(imported, tmp_path).config
             assert imported.rewrites
             for key, value in imported.values.items():
                 if key not in ("output.runs_dir", "data.path"):  # these are made absolute
-                    assert same(value_of(config, key), value)
+                    assert is_same_value(value_of(config, key), value)

@@ -23,7 +23,7 @@ from tests.combinations import first_by_default
 from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.load import Request, all_settings, value_of
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.probe import probe
@@ -210,7 +210,7 @@ def train(block: Block, run: OpenRun, changes: Mapping[str, str]) -> list[RunPro
     assert plan is not None and plan.device == "cpu" and plan.total_steps.value == 1
     kept = block.imported.keys() - block.lacking.keys() - changes.keys()
     assert kept >= block.imported.keys() - {MODEL, PROVIDER} - changes.keys()
-    assert all(same(value_of(plan.config, key), block.imported[key]) for key in kept)
+    assert all(is_same_value(value_of(plan.config, key), block.imported[key]) for key in kept)
     return [event for event in events if isinstance(event, RunProblem)]
 
 

@@ -10,7 +10,7 @@ from transformers import masking_utils
 from tests.tiny_models import tiny_model
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.losses import micro_batch as masks
-from tui_trainer.losses.micro_batch import MicroBatch, known_masks, micro_batch
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch, skip_mask_checks
 
 DRAW = np.random.default_rng(3)
 DOCUMENTS = [DRAW.integers(4, 380, size=length, dtype=np.int32) for length in (12, 7, 12, 9)]
@@ -41,7 +41,7 @@ BATCHES = {
 
 @pytest.mark.versions
 def test_logits_equal_those_with_the_masks_of_transformers(monkeypatch, subtests):
-    monkeypatch.setattr(masks, "waits", lambda batch: True)
+    monkeypatch.setattr(masks, "is_off_host", lambda batch: True)
     names = ("find_packed_sequence_indices", "is_tracing")
     before = [getattr(masking_utils, name) for name in names]
     for case, (family, batch) in BATCHES.items():
@@ -49,7 +49,7 @@ def test_logits_equal_those_with_the_masks_of_transformers(monkeypatch, subtests
         inputs = batch.inputs if family == "bert" else {**batch.inputs, "use_cache": False}
         with subtests.test(case), torch.no_grad():
             asked = model(**inputs).logits
-            with known_masks(batch), monkeypatch.context() as patch:
+            with skip_mask_checks(batch), monkeypatch.context() as patch:
                 # The `all` of a mask would wait for the device.
                 patch.setattr(torch.Tensor, "__bool__", lambda tensor: pytest.fail("the device was asked"))
                 known = model(**inputs).logits
@@ -68,8 +68,8 @@ def test_full_rows_are_computed_without_a_mask(lengths, masks_built, monkeypatch
         has_mask.append(attn_mask is not None)
         return attend(*three, attn_mask=attn_mask, **more)
 
-    monkeypatch.setattr(masks, "waits", lambda batch: True)
+    monkeypatch.setattr(masks, "is_off_host", lambda batch: True)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
-    with torch.no_grad(), known_masks(batch):
+    with torch.no_grad(), skip_mask_checks(batch):
         model(**batch.inputs)
     assert (len(has_mask), sum(has_mask)) == (2, masks_built)

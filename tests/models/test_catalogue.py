@@ -12,7 +12,7 @@ import pytest
 from tests import catalogue_rows
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.models import catalogue
-from tui_trainer.models.catalogue import CatalogueEntry, all_entries, find_shape
+from tui_trainer.models.catalogue import CatalogueEntry, all_entries, find_catalogue_entry
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
@@ -131,11 +131,11 @@ def test_entries_are_found_by_name_and_name_their_source(subtests):
         with subtests.test(entry.name):
             assert f"huggingface.co/{entry.name}:" in entry.source and entry.license
             assert entry.gated == entry.name.startswith(("meta-llama/", "google/gemma"))
-            assert find_shape(entry.name) is find_shape(f" {entry.name.upper()} ") is entry
+            assert find_catalogue_entry(entry.name) is find_catalogue_entry(f" {entry.name.upper()} ") is entry
     for short, name in (("distilgpt2", "distilbert/distilgpt2"), ("GPT2", "openai-community/gpt2")):
-        assert find_shape(short).name == name
+        assert find_catalogue_entry(short).name == name
     for unknown in ("", "gpt", "openai-community", "other/gpt2", "openai-community/", "./gpt2", "2b"):
-        assert find_shape(unknown) is None, unknown
+        assert find_catalogue_entry(unknown) is None, unknown
     assert max(Counter(entry.name.lower() for entry in ENTRIES).values()) == 1
 
 
@@ -165,4 +165,4 @@ def test_every_model_of_a_recipe_has_an_entry():
         if (model := profile.values.get("model", {}).get("model_name_or_path"))
     }
     assert set(named) >= {"distilgpt2-full", "tinyllama-lora", "llama-8b-lora", "qwen-lora"}
-    assert [name for name, model in named.items() if find_shape(model) is None] == []
+    assert [name for name, model in named.items() if find_catalogue_entry(model) is None] == []

@@ -14,7 +14,13 @@ from tui_trainer.models.files.soundness import misfits
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.problems import length_problems
 from tui_trainer.models.shape import scratch_config, scratch_problems, scratch_shape, shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, head_modules, match_targets, saved_module_parameters
+from tui_trainer.models.targets import (
+    adapted_linears,
+    adapter_parameters,
+    head_modules,
+    match_targets,
+    saved_module_parameters,
+)
 
 # An encoder, a decoder with another head, and an encoder-decoder; the other families are in the full part.
 FEW = [("bert", "token_classification"), ("llama-tied", "sequence_classification"), ("t5-gated", "seq2seq_lm")]
@@ -39,7 +45,7 @@ def test_a_shape_is_that_of_the_model_that_transformers_builds(cases, subtests):
             assert shape.labels == labels_of(head)
             names = [name for name, _ in tiny.model.named_modules()]
             for entry in (*shape.linears, *shape.parts):
-                assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.count, entry
+                assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.world_size, entry
 
 
 @FAMILIES
@@ -70,7 +76,7 @@ def test_adapters_and_the_trained_head_are_counted_as_in_peft(cases, subtests):
             model = get_peft_model(copy.deepcopy(tiny.model), config)
             trained = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
             saved = sum(count for name, count in trained.items() if "modules_to_save" in name)
-            assert adapter_parameters(adapted(shape, names), 4) == sum(trained.values()) - saved > 0
+            assert adapter_parameters(adapted_linears(shape, names), 4) == sum(trained.values()) - saved > 0
             assert saved_module_parameters(shape, ",".join(whole)) == saved
             assert bool(whole) == (head != "seq2seq_lm")
             assert not [

@@ -12,7 +12,7 @@ from tests.tiny_models import ENCODERS, save_tiny_model, tiny_tokenizer
 from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.heads import CLASSIFYING, Labels
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Labels
 from tui_trainer.models.loading import (
     config_only,
     load_config,
@@ -26,7 +26,7 @@ from tui_trainer.models.problems import model_problems
 LABELS = Labels(("no", "yes", "both"), "single_label_classification")
 FEW = [("bert", "token_classification"), ("llama", "sequence_classification"), ("t5", "seq2seq_lm")]
 FAMILIES = [*ENCODERS, "llama", "gpt2"]
-MORE = [(family, CLASSIFYING[place % 2]) for place, family in enumerate(FAMILIES)] + [("bart", "seq2seq_lm")]
+MORE = [(family, CLASSIFYING_HEADS[place % 2]) for place, family in enumerate(FAMILIES)] + [("bart", "seq2seq_lm")]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def load(folder, head, labels=LABELS, seed=1, **more):
 
     torch.manual_seed(seed)
     notices: list[str] = []
-    labels = labels if head in CLASSIFYING else None
+    labels = labels if head in CLASSIFYING_HEADS else None
     return load_pretrained(
         folder, ModelSection(), torch.float32, head=head, labels=labels, tell=notices.append, **more
     ), notices
@@ -58,7 +58,7 @@ def test_a_model_is_planned_loaded_and_run_with_its_head(cases, folder_of, subte
     for family, head in cases:
         with subtests.test(f"{family} {head}"):
             folder = folder_of(family)
-            labels = len(LABELS.names) if head in CLASSIFYING else 0
+            labels = len(LABELS.names) if head in CLASSIFYING_HEADS else 0
             facts = find_model(str(folder), head=head, labels=labels)
             assert model_problems(facts, "pretrained", False) == []
             model, notices = load(folder, head, pad_token_id=0)
@@ -153,13 +153,13 @@ def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtest
             family = {"causal_lm": "llama", "seq2seq_lm": "t5"}.get(head, "bert")
             tiny_tokenizer(family).save_pretrained(tmp_path / head)
             tokenizer = load_tokenizer(tmp_path / head)
-            labels = LABELS if head in CLASSIFYING else None
+            labels = LABELS if head in CLASSIFYING_HEADS else None
             shape = load_config(None, config, vocabulary=384, tokenizer=tokenizer, head=head, labels=labels)
             model = new_model(shape, config.model, torch.float32, head=head)
             assert shape.model_type == family and shape.vocab_size == 384
             assert shape.pad_token_id == tokenizer.pad_token_id
             rows = torch.full((2, 20), 7)
-            if head in CLASSIFYING:
+            if head in CLASSIFYING_HEADS:
                 assert shape.max_position_embeddings == 20 and shape.id2label[1] == "yes"
                 # Bidirectional: the first token sees the last one.
                 model.eval()

@@ -9,7 +9,13 @@ import pytest
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, match_targets, saved_module_parameters, target_names
+from tui_trainer.models.targets import (
+    adapted_linears,
+    adapter_parameters,
+    match_targets,
+    saved_module_parameters,
+    target_names,
+)
 
 FEW, MORE = ("llama-tied", "gpt2"), ("phi", "opt-projected", "falcon-new")
 
@@ -34,7 +40,7 @@ def test_all_linear_is_counted_as_in_peft(variants, make_tiny, subtests):
             tiny = make_tiny(variant)
             shape = shape_of(tiny.config)
             names = match_targets(shape, "all-linear")
-            counted = adapter_parameters(adapted(shape, names), 4, use_dora)
+            counted = adapter_parameters(adapted_linears(shape, names), 4, use_dora)
             assert counted == peft_counts(tiny, "all-linear", 4, use_dora)[0]
             assert counted == peft_counts(tiny, list(names), 4, use_dora)[0]
 
@@ -55,7 +61,7 @@ def test_named_targets_are_counted_as_in_peft(make_tiny, subtests):
             tiny = make_tiny(variant)
             shape = shape_of(tiny.config)
             names = match_targets(shape, targets)
-            assert adapter_parameters(adapted(shape, names), 8) == peft_counts(tiny, list(names), 8)[0]
+            assert adapter_parameters(adapted_linears(shape, names), 8) == peft_counts(tiny, list(names), 8)[0]
 
 
 SAVED = [
@@ -77,7 +83,10 @@ def test_modules_to_save_are_counted_as_in_peft(make_tiny, subtests):
             target = target_names(shape)[0]
             match_targets(shape, target, saved)
             counted = peft_counts(tiny, [target], 4, modules_to_save=saved.split(", "))
-            assert (adapter_parameters(adapted(shape, [target]), 4), saved_module_parameters(shape, saved)) == counted
+            assert (
+                adapter_parameters(adapted_linears(shape, [target]), 4),
+                saved_module_parameters(shape, saved),
+            ) == counted
 
 
 UNMATCHED = [

@@ -20,8 +20,8 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import adapted, adapter_parameters, match_targets
-from tui_trainer.models.towers import TRAINED_ON_TEXT, language_model, place, tower_modules
+from tui_trainer.models.targets import adapted_linears, adapter_parameters, match_targets
+from tui_trainer.models.towers import TEXT_TRAINED_TYPES, language_model, move_to_device, tower_modules
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -61,7 +61,7 @@ def folders(tmp_path_factory) -> Path:
 @pytest.mark.full
 @pytest.mark.versions
 def test_the_language_model_and_its_towers_are_counted_separately(folders, subtests):
-    assert set(TOWERS) == set(TRAINED_ON_TEXT)
+    assert set(TOWERS) == set(TEXT_TRAINED_TYPES)
     for family in TOWERS:
         with subtests.test(family):
             facts, model = find_model(str(folders / family)), tiny_model_with_towers(family)
@@ -125,8 +125,8 @@ def test_towers_take_memory_for_weights_but_not_for_gradients(folders):
     packed = replace(adapters, method="qlora", four_bits=FourBits(), weights="bfloat16")
     for setup in (TrainingSetup(method="full"), adapters, packed):
         static, without = Static(shape, setup), Static(plain, setup)
-        assert static.weights().bytes - without.weights().bytes == frozen * static.weight_size
-        assert static.trained == without.trained and static.optimizer() == without.optimizer()
+        assert static.weights().bytes - without.weights().bytes == frozen * static.weight_number_bytes
+        assert static.trained_parameters == without.trained_parameters and static.optimizer() == without.optimizer()
 
 
 @pytest.mark.full
@@ -156,13 +156,13 @@ def test_a_model_moves_to_its_device_without_its_towers(subtests):
             model = tiny_model_with_towers(family)
             adapted = find_method(method).apply(model, TuningSection(method=method), seed=0, autocast=False)
             names = {name for name, _ in adapted.named_parameters(remove_duplicate=False)}
-            place(adapted, torch.device("meta"), towers_on_host=True)
+            move_to_device(adapted, torch.device("meta"), towers_on_host=True)
             inside = {f"{path}." for path in tower_modules(adapted)}
             assert inside and {name for name, _ in adapted.named_parameters(remove_duplicate=False)} == names
             for name, weight in adapted.named_parameters(remove_duplicate=False):
                 assert weight.device.type == ("cpu" if name.startswith(tuple(inside)) else "meta"), name
             assert adapted.device.type == "meta"
-            place(adapted, torch.device("meta"), towers_on_host=False)
+            move_to_device(adapted, torch.device("meta"), towers_on_host=False)
             assert {weight.device.type for weight in adapted.parameters()} == {"meta"}
 
 
@@ -171,7 +171,7 @@ def test_adapters_are_counted_in_the_language_model_only(folders):
     with pytest.raises(ConfigError, match="the model has no module called qkv"):
         match_targets(shape, "qkv")
     # q 32 x 32, k and v 32 x 16, o 32 x 32, of two layers, each with both narrow matrices.
-    assert adapter_parameters(adapted(shape, ("q_proj", "k_proj", "v_proj", "o_proj")), 4) == 2 * 4 * (
+    assert adapter_parameters(adapted_linears(shape, ("q_proj", "k_proj", "v_proj", "o_proj")), 4) == 2 * 4 * (
         64 + 48 + 48 + 64
     )
 

@@ -19,7 +19,7 @@ from tui_trainer.planning.duration import (
 from tui_trainer.planning.measured_steps import Calibration
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.runs.steps_and_eta import eta_seconds
 from tui_trainer.runs.wording import planned_time_words
 
@@ -181,11 +181,11 @@ def test_the_remaining_time_counts_evaluations_and_saves_that_are_still_due():
     # is the forward pass.
     estimated_evaluation, save = 120 / 8 / 3, 12e6 / 300e6
     events = [started(), planned(eval_every_steps=30, save_every_steps=50), *ten_steps]
-    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + 4 * estimated_evaluation + 2 * save)
+    assert eta_seconds(apply_events(events)) == pytest.approx(90 * 0.5 + 4 * estimated_evaluation + 2 * save)
     measured = e.EvalDone(step=30, loss_sum=1.0, tokens=1, loss=1.0, seconds=2.0, scheduled=True, best=True)
     events = [started(), planned(eval_every_steps=30, save_every_steps=0), *thirty_steps, measured]
-    assert eta_seconds(fold(events)) == pytest.approx(70 * 0.5 + 3 * 2.0 + save)
+    assert eta_seconds(apply_events(events)) == pytest.approx(70 * 0.5 + 3 * 2.0 + save)
     events = [started(), planned(eval_every_steps=10, save_every_steps=0, eval_rows=0), *map(step, range(1, 11))]
-    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + save), "no held-out rows"
+    assert eta_seconds(apply_events(events)) == pytest.approx(90 * 0.5 + save), "no held-out rows"
     events = [started(), planned(eval_every_steps=30, save_every_steps=30), *map(step, range(1, 101))]
-    assert eta_seconds(fold(events)) == 0
+    assert eta_seconds(apply_events(events)) == 0

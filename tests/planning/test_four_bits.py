@@ -10,7 +10,7 @@ from tests.planning.test_profiles_on_machines import FACTS, NO_CARD, loaded_on, 
 from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.sections import Config, QuantizationSection, TuningSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.catalogue import find_shape
+from tui_trainer.models.catalogue import find_catalogue_entry
 from tui_trainer.models.four_bits import FourBits, quantised_linears
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.disk import final_model_bytes
@@ -50,7 +50,7 @@ def test_matrices_take_4_bits_with_their_scales_and_the_rest_16():
 
 
 def test_memory_holds_one_unpacked_matrix_in_the_compute_dtype():
-    shape = shape_of(find_shape("meta-llama/Llama-3.1-8B").config)
+    shape = shape_of(find_catalogue_entry("meta-llama/Llama-3.1-8B").config)
     setup = TrainingSetup(device="cuda", precision="bf16", weights="bfloat16", method="qlora", four_bits=FourBits())
     assert Static(shape, setup).unpacking_bytes(10) == 2 * 4096 * 14336 + 2 * 10 * 14336
     wide = replace(setup, four_bits=FourBits(compute_dtype="float32"))
@@ -64,7 +64,7 @@ def test_memory_holds_one_unpacked_matrix_in_the_compute_dtype():
 
 @pytest.mark.full
 def test_the_head_and_fully_trained_modules_are_not_quantized():
-    shape = shape_of(find_shape("meta-llama/Llama-3.1-8B").config)
+    shape = shape_of(find_catalogue_entry("meta-llama/Llama-3.1-8B").config)
     every = Config(tuning=TuningSection(method="qlora"))
     names = {linear.name for linear in quantised_linears(shape, FourBits.of(every, shape))}
     assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -42,14 +42,14 @@ def test_fp16_on_request_is_refused_for_a_family_that_overflows():
 def test_a_loss_that_is_not_finite_asks_for_fp32_under_fp16_and_else_for_a_lower_learning_rate():
     import torch
 
-    from tui_trainer.training.clock import Between
+    from tui_trainer.training.clock import BetweenStepsTimer
     from tui_trainer.training.position import Position
     from tui_trainer.training.recorder import Recorder
     from tui_trainer.training.step import StepReport
 
     marks = {"data_seconds": 0.0, "forwards": ((0.0, 1.0),), "accumulated": 2.0, "updated": 3.0}
     nan = torch.tensor(float("nan"))
-    report = StepReport(loss_sum=nan, grad_norm=nan, tokens=4, input_tokens=4, samples=1, lr=0.0, **marks)
+    report = StepReport(loss_sum=nan, grad_norm=nan, token_count=4, input_tokens=4, samples=1, lr=0.0, **marks)
     for fp16, hint, other in (
         (True, 'training.mixed_precision = "no"', "lower training.learning_rate"),
         (False, "lower training.learning_rate", "mixed_precision"),
@@ -57,7 +57,7 @@ def test_a_loss_that_is_not_finite_asks_for_fp32_under_fp16_and_else_for_a_lower
         events: list[object] = []
         journal = SimpleNamespace(append=lambda *more, events=events: events.extend(more))
         settings = {"steps_per_epoch": 1, "group": 1, "clipped_by_scale": fp16}
-        recorder = Recorder(journal, Position(), torch.device("cpu"), Between(journal), **settings)
+        recorder = Recorder(journal, Position(), torch.device("cpu"), BetweenStepsTimer(journal), **settings)
         with pytest.raises(RunError) as raised:
             recorder.add(1, report)
         assert hint in str(raised.value) and other not in str(raised.value)

@@ -13,7 +13,7 @@ from tui_trainer.launching import run_lifecycle as carry_out_module
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.launching.run_lifecycle import execute_run
-from tui_trainer.planning.measured_steps import LASTING, keep_measured_peak, measured_peaks, nearest_peak
+from tui_trainer.planning.measured_steps import LASTING_PARTS, keep_measured_peak, measured_peaks, nearest_peak
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import PEAK, Key, count_kinds, keep_record
 from tui_trainer.planning.training_setup import MeasuredPeak
@@ -44,7 +44,7 @@ def test_a_plan_takes_the_measured_peak_of_the_same_batch(settings):
     after = planned(settings)
     assert after.memory_bytes.value == sum(part.bytes for part in after.memory_parts) == pytest.approx(peak, abs=20)
     assert after.memory_bytes.reason.startswith("2 runs here with 8 rows per pass had a peak of ")
-    lasting = [[part for part in plan.memory_parts if part.name in LASTING] for plan in (before, after)]
+    lasting = [[part for part in plan.memory_parts if part.name in LASTING_PARTS] for plan in (before, after)]
     assert lasting[0] == lasting[1]
 
 

@@ -14,13 +14,13 @@ from tui_trainer.models.shape import scratch_shape
 from tui_trainer.planning.batch_cut import (
     cut_batch,
     cut_by_length,
+    decide_packing,
     longest_row,
-    most_rows,
+    max_rows_of_step,
     packed_cut,
-    packing,
     packing_problems,
 )
-from tui_trainer.planning.fit import most_labels, most_passes, parts_of_run, row_tokens
+from tui_trainer.planning.fit import longest_row_tokens, most_labels, most_passes, parts_of_run
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
 
@@ -48,11 +48,11 @@ NOT_PACKED = [
 
 
 def test_packing_is_on_unless_it_saves_nothing_or_would_mix_documents(subtests):
-    found = packing(loaded(), FACTS, shape(), 32)
+    found = decide_packing(loaded(), FACTS, shape(), 32)
     assert found.value and found.reason == "32 documents of about 49 tokens fill 6.4 rows"
     for config, facts, family, reason in NOT_PACKED:
         with subtests.test(reason):
-            planned = packing(loaded(*config), facts, shape(family), 32)
+            planned = decide_packing(loaded(*config), facts, shape(family), 32)
             assert not planned.value
             assert reason in planned.reason
 
@@ -84,7 +84,7 @@ def test_a_step_is_cut_into_passes_of_similar_rows_where_that_saves_more_than_pa
 
             whole = cut_batch(loaded(), lambda limit: limit)
             cut = cut_by_length(whole, replace(FACTS, row_tokens=np.mean(lengths)), padding, starting_tokens)
-            assert (cut.micro, cut.accumulation, cut.effective) == (micro, 32 // micro, 32)
+            assert (cut.micro_batch, cut.accumulation, cut.effective_batch) == (micro, 32 // micro, 32)
             assert cut == whole or "rows of similar length share a pass" in cut.micro_reason
 
 
@@ -111,11 +111,11 @@ def test_a_micro_batch_counts_packed_rows(subtests):
                 256,
                 lambda limit, fits=fits: min(limit, fits),
             )
-            assert (cut.micro, cut.accumulation) == (micro, accumulation)
-            assert cut.effective == 32, "a step learns from the same documents, however they lie"
+            assert (cut.micro_batch, cut.accumulation) == (micro, accumulation)
+            assert cut.effective_batch == 32, "a step learns from the same documents, however they lie"
     wide = loaded("data.max_length=4096")
     cut = packed_cut(wide, cut_batch(wide, lambda limit: limit), FACTS, 2039, lambda limit: limit)
-    assert (cut.micro, cut.accumulation) == (1, 1), "a small batch is one row"
+    assert (cut.micro_batch, cut.accumulation) == (1, 1), "a small batch is one row"
 
 
 WIDEST = [
@@ -146,21 +146,24 @@ def test_no_step_has_more_packed_rows_than_planned(subtests):
             documents = [np.zeros(draw.randint(1, longest) + 1, dtype=np.int32) for _ in range(draw.randint(1, 80))]
             facts = replace(FACTS, longest_row=longest, row_tokens=width)  # as long as it needs for full rows
             settings = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
-            most = most_rows(settings, facts, True, len(documents))
+            most = max_rows_of_step(settings, facts, True, len(documents))
             assert len(pack_batch(documents, longest_row(settings, facts, True))) <= most <= len(documents)
     documents = [np.zeros(51, dtype=np.int32)] * 32
     facts = replace(FACTS, longest_row=50)
-    assert most_rows(loaded().config, facts, True, 32) == len(pack_batch(documents, 256)) == 7, "of equal length"
+    assert max_rows_of_step(loaded().config, facts, True, 32) == len(pack_batch(documents, 256)) == 7, "of equal length"
 
 
 def test_one_pass_is_planned_only_if_a_step_never_has_more_rows():
     config = loaded().config
     # Of documents of 50 tokens at least five share a row: 7 rows at most. One of 200 tokens has a row of its own.
     for longest, micro, passes in ((50, 7, 1), (50, 6, 2), (200, 8, 4), (200, 32, 1)):
-        most = most_rows(config, replace(FACTS, longest_row=longest), True, 32)
+        most = max_rows_of_step(config, replace(FACTS, longest_row=longest), True, 32)
         assert most_passes(config, TrainingSetup(packed=True, most_rows=most), micro) == passes, (longest, micro)
     # Padded rows are as many as the documents.
-    assert most_rows(config, FACTS, False, 32) == 32 and most_rows(config, replace(FACTS, rows=5), False, 32) == 5
+    assert (
+        max_rows_of_step(config, FACTS, False, 32) == 32
+        and max_rows_of_step(config, replace(FACTS, rows=5), False, 32) == 5
+    )
 
 
 def test_a_padded_pair_takes_two_rows_and_a_packed_pair_a_part_of_one():
@@ -173,7 +176,7 @@ def test_a_padded_pair_takes_two_rows_and_a_packed_pair_a_part_of_one():
     assert parts(4, row_documents=2) == parts(8) != parts(4)
     assert parts(4, row_documents=2, packed=True) == parts(4, packed=True)
     pairs = TrainingSetup(longest_row=400, row_documents=2)
-    assert [row_tokens(settings, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
+    assert [longest_row_tokens(settings, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
 
 
 @pytest.mark.full
@@ -199,7 +202,7 @@ def test_all_tokens_count_as_labels_if_rows_are_full_or_of_similar_length():
 @pytest.mark.full
 def test_logits_of_a_chat_are_planned_for_the_learnt_share_only():
     config = loaded().config
-    room = 16 * row_tokens(config, TrainingSetup())
+    room = 16 * longest_row_tokens(config, TrainingSetup())
     found = [most_labels(config, TrainingSetup(packed=True, label_share=share), 16, 16) for share in (0.05, 0.2, 0.4)]
     assert found == sorted(found) and 0.05 * room < found[0] < found[-1] < room
     assert most_labels(config, TrainingSetup(packed=True, label_share=0.9), 1, 16) == 0, "a pass may be all labels"

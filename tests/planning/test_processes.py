@@ -16,7 +16,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.planning.retarget import in_processes
+from tui_trainer.planning.retarget import retarget_processes
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, format_bytes, format_seconds
 
@@ -125,16 +125,16 @@ def test_conflicting_settings_are_one_problem(subtests):
 
 def test_a_run_can_continue_in_another_number_of_processes():
     plan = planned(FOUR, training__effective_batch_size=64, training__per_device_train_batch_size=8)
-    fewer, words = in_processes(plan, FOUR, 2)
+    fewer, words = retarget_processes(plan, FOUR, 2)
     assert words == "resuming with 2 processes instead of 4"
     assert (fewer.processes.value, len(fewer.gpu_uuids)) == (2, 2)
     assert (fewer.per_device_train_batch_size.value, fewer.gradient_accumulation_steps.value) == (8, 4)
-    assert in_processes(plan, FOUR, None) == (plan, "")
-    lost, words = in_processes(plan, machine(*map(card, range(3))), None)
+    assert retarget_processes(plan, FOUR, None) == (plan, "")
+    lost, words = retarget_processes(plan, machine(*map(card, range(3))), None)
     assert (lost.processes.value, words) == (3, "resuming with 3 processes instead of 4")
     for count, why in ((5, "5 processes need one GPU each, but only 4 can be used"), (65, "need one GPU each")):
         with pytest.raises(ConfigError, match=why):
-            in_processes(plan, FOUR, count)
+            retarget_processes(plan, FOUR, count)
 
 
 def test_rows_are_shared_evenly_among_processes_and_none_is_lost():
@@ -224,15 +224,15 @@ def test_memory_of_a_sharded_run_follows_a_change_of_its_processes():
     settings = {"distributed__strategy": "fsdp", "tuning__method": "full", "training__effective_batch_size": 16}
     two, four = (planned(FOUR, distributed__processes=count, **settings) for count in (2, 4))
     assert two.memory_bytes.value > four.memory_bytes.value
-    moved, _ = in_processes(two, FOUR, 4)
+    moved, _ = retarget_processes(two, FOUR, 4)
     assert (moved.training_setup.shards, moved.training_setup.most_rows) == (4, four.training_setup.most_rows)
     split = {"per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size"}
     assert all(getattr(moved, name).value == getattr(four, name).value for name in split)
     assert (moved.memory_parts, moved.memory_bytes.value) == (four.memory_parts, four.memory_bytes.value)
     assert moved.host_memory_parts == four.host_memory_parts
-    alone, _ = in_processes(two, FOUR, 1)
+    alone, _ = retarget_processes(two, FOUR, 1)
     assert alone.training_setup.shards == 1 and "gathered" not in {part.name for part in alone.memory_parts}
-    back, _ = in_processes(alone, FOUR, 4)
+    back, _ = retarget_processes(alone, FOUR, 4)
     assert back.memory_parts == four.memory_parts
 
 
@@ -241,7 +241,7 @@ def test_resume_rejects_fewer_processes_if_the_model_does_not_fit():
     plan = planned(small, tuning__method="full", distributed__strategy="fsdp", training__effective_batch_size=4)
     assert plan.training_setup.shards == 4
     with pytest.raises(ConfigError, match=r"the run needs about .* the GPU has 12\.0 GiB"):
-        in_processes(plan, small, 1)
+        retarget_processes(plan, small, 1)
 
 
 def offloaded(hardware, **settings):

@@ -13,7 +13,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.diagnosis import training_device
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
 from tui_trainer.hardware.gpu_models import CARDS, find_card
-from tui_trainer.models.catalogue import find_shape
+from tui_trainer.models.catalogue import find_catalogue_entry
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.hardware_match import choose_hardware_profile, match_problems, specificity, why_it_matches
@@ -204,7 +204,7 @@ def test_a_recipe_needs_no_download_or_asks_for_the_users_own_data(subtests):
                 continue
             assert config.data.path == ""
             if model:
-                fields = find_shape(model).config
+                fields = find_catalogue_entry(model).config
                 positions = fields.get("max_position_embeddings", fields.get("n_positions"))
                 assert config.data.max_length <= (positions or shape_of(fields).max_position_embeddings)
 

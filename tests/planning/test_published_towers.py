@@ -6,7 +6,7 @@ import pytest
 
 from tests.benchmarks.published_towers import IN_FOUR_BITS, PUBLISHED, frozen_bytes, part_bytes, plan_of
 from tui_trainer.config.toml_files import all_profiles
-from tui_trainer.models.catalogue import find_shape
+from tui_trainer.models.catalogue import find_catalogue_entry
 from tui_trainer.models.towers import has_towers
 from tui_trainer.units import GIB
 
@@ -18,7 +18,7 @@ def test_every_recipe_with_a_multimodal_checkpoint_has_published_sizes():
         name: profile.values.get("model", {}).get("model_name_or_path")
         for name, profile in all_profiles("recipes").items()
     }
-    found = {name: find_shape(model) for name, model in names.items() if model}
+    found = {name: find_catalogue_entry(model) for name, model in names.items() if model}
     assert set(PUBLISHED) == {name for name, entry in found.items() if entry and has_towers(entry.config["model_type"])}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader, JournalWriter
-from tui_trainer.runs.registry import remember
+from tui_trainer.runs.registry import add_to_index
 
 AT = "2026-11-20T13:45:00.000Z"
 PLANNED = e.PlanMade(
@@ -57,5 +57,5 @@ def run_of(parent: Path, name: str, *events: e.Event) -> RunFolder:
     folder.config.write_text("schema_version = 1\n")
     with JournalWriter(folder.journal) as writer:
         writer.append(*events)
-    assert remember(folder.root) is None
+    assert add_to_index(folder.root) is None
     return folder

@@ -10,7 +10,7 @@ from tests.runs.journals import PLANNED, end, held_out, run_of, start, step_done
 from tui_trainer.lines.comparison_lines import comparison_lines
 from tui_trainer.runs.comparison import compare, train_curve
 from tui_trainer.runs.events import LibrariesLoaded
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 
 
 def config(learning_rate=0.001, **more):
@@ -58,22 +58,22 @@ def test_curves_are_against_steps_tokens_and_seconds(pair):
     ]
     last = first.train_curve[-1]
     assert (len(first.train_curve), last.step, last.tokens, last.seconds) == (100, 100, 10_000, 50.0)
-    assert last.loss == pytest.approx(fold(steps(1, 100)).loss_smoothed)
+    assert last.loss == pytest.approx(apply_events(steps(1, 100)).loss_smoothed)
 
 
 def test_a_curve_has_a_bounded_number_of_points_and_ends_with_the_last_step(subtests):
     for last, points in ((1, 1), (7, 7), (399, 50), (1_000, 50)):
         with subtests.test(f"{last} steps"):
-            curve = train_curve(fold(steps(1, last)), 50)
+            curve = train_curve(apply_events(steps(1, last)), 50)
             assert (len(curve), curve[-1].step, curve[-1].tokens) == (points, last, 100 * last)
             assert all(before.step < after.step and before.loss > after.loss for before, after in pairwise(curve))
 
 
 def test_steps_with_a_loss_that_is_not_finite_are_left_out_of_the_curve():
     nothing = step_done(2, float("nan"))
-    curve = train_curve(fold([step_done(1), nothing, step_done(3, 4.0)]), 50)
+    curve = train_curve(apply_events([step_done(1), nothing, step_done(3, 4.0)]), 50)
     assert [(one.step, one.loss) for one in curve] == [(1, 2.0), (2, 2.0), (3, 3.0)]
-    assert train_curve(fold([nothing]), 50) == ()
+    assert train_curve(apply_events([nothing]), 50) == ()
 
 
 def test_only_settings_that_differ_are_listed(pair):

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs.lock import RunLock, folder_lock, owner
+from tui_trainer.runs.lock import RunLock, folder_lock, read_lock_owner
 from tui_trainer.units import utc_now
 
 HOLD = """
@@ -45,12 +45,12 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_the_run_free(path):
         assert child.stdout.readline() == b"held\n"
         with pytest.raises(FolderError, match=f"in use by process {child.pid} on this host since 20"):
             RunLock(path).acquire()
-        held_by = owner(path)
+        held_by = read_lock_owner(path)
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet reaped by its parent
-        assert owner(path) is None
+        assert read_lock_owner(path) is None
         with RunLock(path):
-            assert owner(path).pid == os.getpid()
+            assert read_lock_owner(path).pid == os.getpid()
     assert held_by.pid == child.pid
 
 
@@ -58,7 +58,7 @@ def test_an_old_lock_of_this_process_is_taken_over(path):
     mine = psutil.Process()
     named(path, pid=mine.pid, process_started=mine.create_time())
     with RunLock(path):
-        assert owner(path).pid == mine.pid
+        assert read_lock_owner(path).pid == mine.pid
 
 
 def test_the_lock_is_private_and_its_file_is_emptied_on_release(path):
@@ -70,7 +70,7 @@ def test_the_lock_is_private_and_its_file_is_emptied_on_release(path):
         os.umask(before)
     assert path.read_bytes() == b""
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert owner(path) is None
+    assert read_lock_owner(path) is None
     with RunLock(path):
         pass
 
@@ -79,7 +79,7 @@ def test_a_run_is_not_started_twice_in_one_process(path):
     with RunLock(path):
         with pytest.raises(FolderError, match="in use by process"):
             RunLock(path).acquire()
-        assert owner(path) is not None
+        assert read_lock_owner(path) is not None
 
 
 def test_a_living_owner_keeps_the_lock_where_flock_does_nothing(path):
@@ -88,7 +88,7 @@ def test_a_living_owner_keeps_the_lock_where_flock_does_nothing(path):
         FolderError, match=f"in use by process {os.getppid()}.*`tui-trainer stop {path.parent.name}` ends it"
     ):
         RunLock(path).acquire()
-    assert owner(path).pid == os.getppid()
+    assert read_lock_owner(path).pid == os.getppid()
 
 
 def test_the_lock_of_a_dead_process_a_reused_pid_or_nonsense_is_taken_over(path, subtests):
@@ -99,15 +99,15 @@ def test_the_lock_of_a_dead_process_a_reused_pid_or_nonsense_is_taken_over(path,
     ):  # fmt: skip
         with subtests.test(str(changes)):
             named(path, **changes)
-            assert owner(path) is None
+            assert read_lock_owner(path) is None
             with RunLock(path):
-                assert owner(path).pid == os.getpid()
+                assert read_lock_owner(path).pid == os.getpid()
     for content in (b"", b"\x00\x00", b"{", b"[]", b"null", b"\xff"):
         with subtests.test(repr(content)):
             path.write_bytes(content)
-            assert owner(path) is None
+            assert read_lock_owner(path) is None
             with RunLock(path):
-                assert owner(path).pid == os.getpid()
+                assert read_lock_owner(path).pid == os.getpid()
 
 
 def test_an_owner_keeps_the_lock_when_the_clock_is_set(path, monkeypatch):
@@ -118,7 +118,7 @@ def test_an_owner_keeps_the_lock_when_the_clock_is_set(path, monkeypatch):
         # What the system gives as the time of its start moves with the clock, and the start of each process with it.
         create_time = psutil.Process.create_time
         monkeypatch.setattr(psutil.Process, "create_time", lambda process: create_time(process) - 3600)
-        held_by = owner(path)
+        held_by = read_lock_owner(path)
         with pytest.raises(FolderError, match=f"in use by process {child.pid} on this host"):
             RunLock(path).acquire()
         child.kill()
@@ -131,7 +131,7 @@ def test_a_file_system_without_locks_uses_the_name_of_the_owner(path, monkeypatc
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with RunLock(path):
-        assert owner(path).pid == os.getpid()
+        assert read_lock_owner(path).pid == os.getpid()
     named(path)
     with pytest.raises(FolderError, match=f"in use by process {os.getppid()}"):
         RunLock(path).acquire()
@@ -142,10 +142,10 @@ def test_an_owner_on_another_host_keeps_the_lock(path):
     with pytest.raises(FolderError, match=r"remove the lock: `rm .*run\.lock`$") as refusal:
         RunLock(path).acquire()
     assert "\x1b" not in str(refusal.value)
-    assert owner(path) is not None
+    assert read_lock_owner(path) is not None
     path.unlink()
     with RunLock(path):
-        assert owner(path).here
+        assert read_lock_owner(path).is_on_this_host
 
 
 def test_a_lock_held_by_helpers_of_a_killed_run_is_refused(path):
@@ -161,7 +161,7 @@ def test_a_lock_that_cannot_be_opened_is_refused_with_the_reason(tmp_path):
     for path, reason in ((tmp_path / "link", "symbolic"), (tmp_path / "no" / "run.lock", "No such file")):
         with pytest.raises(FolderError, match=reason):
             RunLock(path).acquire()
-        assert owner(path) is None
+        assert read_lock_owner(path) is None
 
 
 def test_changes_in_one_folder_exclude_each_other(tmp_path):

@@ -18,8 +18,8 @@ from tui_trainer.runs.events import to_line
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import CURVE_POINTS, Overviews, overview
-from tui_trainer.runs.registry import forget, remember
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.registry import add_to_index, remove_from_index
+from tui_trainer.runs.state import apply_events
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_loss_and_curve_are_of_the_whole_journal(tmp_path, subtests):
         with subtests.test(f"{last} steps"):
             folder = run_of(tmp_path, f"{last}", start(), *steps(1, last))
             found = overview(folder)
-            assert found.loss == pytest.approx(fold(read_all(folder.journal)).loss_smoothed)
+            assert found.loss == pytest.approx(apply_events(read_all(folder.journal)).loss_smoothed)
             curve = found.loss_curve
             assert len(curve) == min(last, CURVE_POINTS) and list(curve) == sorted(curve, reverse=True)
             assert curve[-1] == pytest.approx(5 - last / 1000, abs=0.01 + last / 1000 / CURVE_POINTS)
@@ -99,7 +99,7 @@ def test_unchanged_journals_are_not_read_again(tmp_path, reads):
     assert [one.status for one in overviews.read()] == ["interrupted", "finished", "interrupted"]
     assert sum(reads) == folders[1].journal.stat().st_size
     reads.clear()
-    assert compare(folders[:2]).runs[1].status == "finished" and facts_of(folders[2]).about == first[0]
+    assert compare(folders[:2]).runs[1].status == "finished" and facts_of(folders[2]).listed_run == first[0]
     assert sum(reads) == sum(folder.journal.stat().st_size for folder in folders), "each is read once"
 
 
@@ -252,7 +252,7 @@ def test_unlisted_runs_are_found_in_the_folders_of_runs(tmp_path):
     known = [begun("old", "10"), begun("new", "20")]
     unknown = [begun("newest", "25"), begun("between", "15"), begun("oldest", "05"), begun("half", "15")]
     for folder in unknown:
-        assert forget(folder.root) is None
+        assert remove_from_index(folder.root) is None
     unknown[3].root.rename(tmp_path / "runs" / ".deleting-half")
     for name in (".cache", "thesis"):
         (tmp_path / "runs" / name).mkdir()
@@ -271,7 +271,7 @@ def test_unlisted_runs_are_found_in_the_folders_of_runs(tmp_path):
 def test_runs_of_all_folders_are_listed(tmp_path):
     run_of(tmp_path / "runs", "a", start())
     elsewhere = run_of(tmp_path / "other", "a", start())
-    remember(elsewhere.root)
+    add_to_index(elsewhere.root)
     assert [one.path.parent.name for one in Overviews().read()] == ["other", "runs"]
 
 

@@ -10,13 +10,13 @@ from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import (
+    add_to_index,
     find_run,
-    forget,
     known_runs,
     list_problem,
     listed_roots,
-    move,
-    remember,
+    move_in_index,
+    remove_from_index,
     state_folder,
 )
 
@@ -29,7 +29,7 @@ def home(private_home):
 def made(parent, *names):
     folders = [RunFolder.create(parent, name) for name in names]
     for folder in folders:
-        assert remember(folder.root) is None
+        assert add_to_index(folder.root) is None
     return folders
 
 
@@ -46,9 +46,9 @@ def test_the_state_folder_follows_the_environment(monkeypatch, tmp_path):
 def test_known_runs_are_newest_last_without_deleted_ones(tmp_path):
     assert known_runs() == []
     first, second, third = made(tmp_path / "runs", "a", "b", "c")
-    remember(first.root)
+    add_to_index(first.root)
     assert known_runs() == [second, third, first]
-    forget(third.root)
+    remove_from_index(third.root)
     shutil.rmtree(second.root)
     assert known_runs() == [first]
 
@@ -66,7 +66,7 @@ def test_the_index_is_private_and_compacted(tmp_path, home):
     try:
         folders = made(tmp_path / "runs", "a", "b")
         for _ in range(100):
-            remember(folders[0].root)
+            add_to_index(folders[0].root)
     finally:
         os.umask(before)
     assert (home / "runs.jsonl").read_bytes().count(b'"run"') < 70
@@ -78,8 +78,8 @@ def test_the_index_is_private_and_compacted(tmp_path, home):
 def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home, monkeypatch, capsys):
     folder = RunFolder.create(tmp_path / "runs", "a")
     home.write_text("a file where the folder should be")
-    assert "cannot write the list of runs" in remember(folder.root).message
-    assert forget(folder.root) is not None
+    assert "cannot write the list of runs" in add_to_index(folder.root).message
+    assert remove_from_index(folder.root) is not None
     assert known_runs() == []
     assert find_run("runs/a") == folder
     for place, words in ((home, "this is not a folder"), (home / "inside", "this is not a folder")):
@@ -139,8 +139,8 @@ def test_an_unknown_run_is_refused_with_the_nearest_names(tmp_path):
 def test_a_moved_run_keeps_its_place_in_the_list(tmp_path):
     first, second = made(tmp_path / "runs", "a", "b")
     new_root = first.root.rename(first.root.with_name("z"))
-    assert move(first.root, new_root) is None
+    assert move_in_index(first.root, new_root) is None
     assert listed_roots() == [new_root, second.root]
     assert find_run("last") == second
-    assert move(tmp_path / "unknown", tmp_path / "x") is None
+    assert move_in_index(tmp_path / "unknown", tmp_path / "x") is None
     assert listed_roots() == [new_root, second.root]

@@ -15,7 +15,7 @@ from tui_trainer.runs.result import (
     score_words,
     scores_line,
 )
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 
 BASELINES = {"accuracy of the most frequent class": 0.31, "macro_f1 of the most frequent class": 0.08}
 
@@ -38,7 +38,7 @@ def test_baselines_of_one_model_are_in_one_phrase():
 def test_a_smaller_error_is_better():
     known = {"mse of the mean": 0.2, "accuracy of the usual": 0.2}
     found = score_words({"mse": 0.1, "accuracy": 0.1, "r2": 0.5}, known)
-    assert [score.beaten for score in found] == [True, False, None]
+    assert [score.beats_baseline for score in found] == [True, False, None]
 
 
 def finished(**more):
@@ -55,7 +55,7 @@ def finished(**more):
 
 def test_the_lines_of_a_run_show_the_scores_of_its_model():
     events = finished(eval_loss=0.5)
-    state = fold(events)
+    state = apply_events(events)
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
     counted = e.BaselinesMeasured(losses={"bigram baseline": 2.477}, eval_tokens=10, unit="token")
     assert event_line(counted, state) == (
@@ -81,7 +81,7 @@ def test_a_list_of_runs_has_a_column_of_scores_if_a_run_has_any(tmp_path):
 
 def test_early_stopping_keeps_the_weights_of_the_best_evaluation():
     plan = replace(trained(0)[4], metric="macro_f1", early_stopping_patience=2)
-    state = fold([plan, *(one for one in trained(50) if isinstance(one, e.StepDone))])
+    state = apply_events([plan, *(one for one in trained(50) if isinstance(one, e.StepDone))])
 
     def evaluated(step: int, f1: float | None, best: bool = False, scheduled: bool = True) -> KeptWeights:
         scores = {} if f1 is None else {"macro_f1": f1}
@@ -114,11 +114,11 @@ def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
         plan = replace(trained(0)[4], metric=metric, early_stopping_patience=2)
         best, worse = done(4, *first, best=True), done(5, *((1.0, 0.9) if metric == "loss" else (0.01, 0.4)),
                                                        scheduled=False)  # fmt: skip
-        state = fold([plan, best, worse])
+        state = apply_events([plan, best, worse])
         assert not kept_weights(state).requested_was_better and "(best so far)" in event_line(best, state)
         assert "(requested)" in event_line(worse, state)
         better = done(6, *((0.8, 0.1) if metric == "loss" else (2.0, 0.7)), scheduled=False)
-        fold([better], state)
+        apply_events([better], state)
         assert kept_weights(state).best is best and kept_weights(state).best_words.endswith(
             "(scheduled evaluations only)"
         )

@@ -14,7 +14,7 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.events import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.result import best_by, ending_words, kept_step, newest_scores, training_memory_bytes
-from tui_trainer.runs.state import GaugeSummary, fold, slowest_rank
+from tui_trainer.runs.state import GaugeSummary, apply_events, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds
 
 
@@ -47,9 +47,9 @@ def columns(state):
 
 
 def test_the_first_two_steps_of_a_start_are_not_timed():
-    state = fold([started(), step(1, seconds=9.0), step(2, seconds=8.0), step(3), step(4)])
-    assert (state.times.whole.steps, state.times.whole.step_seconds) == (2, 1.0)
-    assert [done.step for done in state.recent] == [3, 4]
+    state = apply_events([started(), step(1, seconds=9.0), step(2, seconds=8.0), step(3), step(4)])
+    assert (state.times.sums_since_start.steps, state.times.sums_since_start.step_seconds) == (2, 1.0)
+    assert [done.step for done in state.recent_sums] == [3, 4]
 
 
 def test_a_resumed_run_forgets_events_after_its_checkpoint():
@@ -59,8 +59,8 @@ def test_a_resumed_run_forgets_events_after_its_checkpoint():
     lost = [*steps(5, 8), evaluated(8, 1.0), saved(8), e.EpochDone(
         step=8, epoch=2, mean_loss=2.0, seconds=2.0, samples_per_second=1.0, tokens_per_second=1.0
     ), e.TextSampled(step=8, prompt="p", text="lost"), e.RunFailed(step=8, message="killed")]  # fmt: skip
-    state = fold([*before, *lost, started(resumed_from_step=4)])
-    assert [list(column) for column in columns(state)] == [list(column) for column in columns(fold(before))]
+    state = apply_events([*before, *lost, started(resumed_from_step=4)])
+    assert [list(column) for column in columns(state)] == [list(column) for column in columns(apply_events(before))]
     assert {len(column) for column in columns(state)} == {4}
     for kept in (state.evals, state.checkpoints, state.epochs):
         assert [done.step for done in kept] == [4]
@@ -75,9 +75,9 @@ def test_memory_of_a_run_that_continues_in_another_process_is_counted_from_that_
 
     here = [started(), e.LibrariesLoaded(resident_bytes=900), peak(1, 1080)]
     elsewhere = [started(resumed_from_step=1), e.LibrariesLoaded(resident_bytes=860)]
-    assert training_memory_bytes(fold(here)) == 180
-    assert training_memory_bytes(fold([*here, *elsewhere])) is None
-    assert training_memory_bytes(fold([*here, *elsewhere, peak(2, 1030)])) == 170
+    assert training_memory_bytes(apply_events(here)) == 180
+    assert training_memory_bytes(apply_events([*here, *elsewhere])) is None
+    assert training_memory_bytes(apply_events([*here, *elsewhere, peak(2, 1030)])) == 170
 
 
 def test_scores_of_steps_are_weighted_means():
@@ -85,27 +85,27 @@ def test_scores_of_steps_are_weighted_means():
         return replace(step(number), sums={"accuracy": right, "margin": 2.0}, counts={"accuracy": pairs, "margin": 0})
 
     before = [started(), step(1), step(2), scored(3, 1, 4), scored(4, 6, 6)]
-    state = fold(before)
+    state = apply_events(before)
     assert state.training_scores == {"accuracy": 0.7}, "a sum of which nothing counted has no mean"
     assert [f"{mean:g}" for mean in state.step_scores["accuracy"]] == ["nan", "nan", "0.25", "1"]
     assert "loss 2.0000  accuracy 0.700  lr" in step_line(before[-1], state)
     [chart] = [chart for chart in charts_of(state) if chart.title == "In training: accuracy"]
     assert chart.curves[0].points[-1] == (4, 1.0)
-    fold([started(resumed_from_step=3), step(4)], state)
+    apply_events([started(resumed_from_step=3), step(4)], state)
     assert [f"{mean:g}" for mean in state.step_scores["accuracy"]] == ["nan", "nan", "0.25", "nan"]
-    assert fold(steps(1, 3)).step_scores == {}
+    assert apply_events(steps(1, 3)).step_scores == {}
 
 
 def test_a_start_without_a_checkpoint_begins_anew_but_keeps_prepared_data():
     data = e.DataPrepared(from_cache=False, rows=1, eval_rows=1, tokens=1, eval_tokens=1, documents=1,
                           eval_documents=1, vocabulary=1, seconds=1.0)  # fmt: skip
-    state = fold([started(), *steps(1, 5), evaluated(0), data, started(total_steps=7), *steps(1, 2)])
+    state = apply_events([started(), *steps(1, 5), evaluated(0), data, started(total_steps=7), *steps(1, 2)])
     assert list(state.steps) == [1, 2]
     assert (state.evals, state.data, state.total_steps) == ([], data, 7)
 
 
 def test_a_repeated_step_replaces_the_first_one_and_all_after_it():
-    state = fold([started(), *steps(1, 6), evaluated(6), step(4, loss=9.0)])
+    state = apply_events([started(), *steps(1, 6), evaluated(6), step(4, loss=9.0)])
     assert list(state.steps) == [1, 2, 3, 4]
     assert state.losses[-1] == 9.0
     assert state.evals == []
@@ -129,7 +129,7 @@ STATUSES = [
 def test_the_status_is_one_word(subtests):
     for events, status in STATUSES:
         with subtests.test(f"{status} after {len(events)} events"):
-            assert fold(events).status == status
+            assert apply_events(events).status == status
 
 
 EARLY = {"reason": "early stopping", "loss": 1.0, "seconds": 1.0, "step": 4, "model_path": "model"}
@@ -152,7 +152,9 @@ EARLY_ENDS = [
 def test_a_run_that_stopped_early_reports_the_model_that_it_kept(subtests):
     for metric, last, words in EARLY_ENDS:
         with subtests.test(f"{metric} {last.model_step}"):
-            state = fold([started(), replace(PLANNED, total_steps=10, metric=metric), BEFORE_THE_LAST, LAST, last])
+            state = apply_events(
+                [started(), replace(PLANNED, total_steps=10, metric=metric), BEFORE_THE_LAST, LAST, last]
+            )
             assert ending_words(state) == "stopped early at step 4" + (f"; {words}" if words else "")
             assert (state.status, state.status_words) == ("finished", "stopped early")
             assert kept_step(state) == (3 if words else None)
@@ -170,65 +172,67 @@ OTHER_ENDS = [
 def test_every_other_end_has_its_sentence_and_no_kept_step(subtests):
     for last, words in OTHER_ENDS:
         with subtests.test(words):
-            state = fold([started(), replace(PLANNED, total_steps=10), step(1), step(2), last])
+            state = apply_events([started(), replace(PLANNED, total_steps=10), step(1), step(2), last])
             assert ending_words(state).startswith(words) and kept_step(state) is None and state.share_done == 0.2
 
 
 def test_progress_ends_with_its_phase():
     working = [e.PhaseChanged(phase="preparing"), e.Progress(what="tokenising", done=1, total=2, unit="rows")]
-    assert fold(working).progress == working[1]
-    assert fold([*working, e.PhaseChanged(phase="loading")]).progress is None
+    assert apply_events(working).progress == working[1]
+    assert apply_events([*working, e.PhaseChanged(phase="loading")]).progress is None
 
 
 def test_the_remaining_time_is_known_from_the_third_step():
     slow = [step(1, seconds=60.0), step(2, seconds=30.0)]
-    assert eta_seconds(fold([started(), *slow])) is None
-    assert eta_seconds(fold([started(), *slow, step(3)])) == pytest.approx(97 * 0.5)
-    assert eta_seconds(fold([started(), *slow, *steps(3, 80), step(100)])) == 0
+    assert eta_seconds(apply_events([started(), *slow])) is None
+    assert eta_seconds(apply_events([started(), *slow, step(3)])) == pytest.approx(97 * 0.5)
+    assert eta_seconds(apply_events([started(), *slow, *steps(3, 80), step(100)])) == 0
 
 
 def test_the_remaining_time_warms_up_again_after_a_resume():
     events = [started(), *steps(1, 10), started(resumed_from_step=10), step(11, seconds=60.0), step(12, seconds=60.0)]
-    assert eta_seconds(fold(events)) is None
-    assert eta_seconds(fold([*events, step(13)])) == pytest.approx(87 * 0.5)
+    assert eta_seconds(apply_events(events)) is None
+    assert eta_seconds(apply_events([*events, step(13)])) == pytest.approx(87 * 0.5)
 
 
 def test_the_remaining_time_counts_scheduled_evaluations_and_saves():
     events = [started(), evaluated(0, seconds=50.0), *steps(1, 10), evaluated(10), saved(10), *steps(11, 20)]
     events += [evaluated(20), evaluated(20, seconds=99.0, scheduled=False), saved(20)]
-    assert eta_seconds(fold(events)) == pytest.approx(80 * (0.5 + 0.2 + 0.1))
+    assert eta_seconds(apply_events(events)) == pytest.approx(80 * (0.5 + 0.2 + 0.1))
 
 
 def test_the_remaining_time_is_none_when_the_run_has_ended():
-    assert eta_seconds(fold([started(), *steps(1, 9), e.RunFailed(message="x")])) is None
-    assert eta_seconds(fold([started(total_steps=0), *steps(1, 9)])) is None
+    assert eta_seconds(apply_events([started(), *steps(1, 9), e.RunFailed(message="x")])) is None
+    assert eta_seconds(apply_events([started(total_steps=0), *steps(1, 9)])) is None
 
 
 def test_rates_are_of_the_last_fifty_steps():
-    assert fold([started()]).tokens_per_second is None
+    assert apply_events([started()]).tokens_per_second is None
     events = [started(), *[step(number, seconds=5.0) for number in range(1, 101)]]
-    state = fold([*events, *[step(number, tokens=200, seconds=0.25) for number in range(101, 151)]])
+    state = apply_events([*events, *[step(number, tokens=200, seconds=0.25) for number in range(101, 151)]])
     assert state.tokens_per_second == pytest.approx(800)
     assert state.samples_per_second == pytest.approx(16)
 
 
 def test_the_smoothed_loss_is_weighted_by_tokens_without_losses_that_are_not_finite():
-    state = fold([started(), step(1, loss=1.0, tokens=300), step(2, loss=5.0, tokens=100), step(3, loss=math.nan)])
+    state = apply_events(
+        [started(), step(1, loss=1.0, tokens=300), step(2, loss=5.0, tokens=100), step(3, loss=math.nan)]
+    )
     assert state.loss_smoothed == pytest.approx(2.0)
     assert math.isnan(state.losses[-1])
-    assert fold([started()]).loss_smoothed is None
+    assert apply_events([started()]).loss_smoothed is None
 
 
 def test_the_best_evaluation_is_the_lowest_finite_one():
-    assert best_by(fold([]), "loss") is None
+    assert best_by(apply_events([]), "loss") is None
     events = [evaluated(1, math.nan), evaluated(2, 1.25), evaluated(3, 1.75)]
-    assert best_by(fold(events), "loss") == events[1]
+    assert best_by(apply_events(events), "loss") == events[1]
 
 
 def test_the_last_samples_and_problems_are_kept():
     samples = [e.TextSampled(step=number, prompt="p", text="t") for number in range(30)]
     problems = [e.RunProblem(step=number, kind="stall", message="m") for number in range(130)]
-    state = fold([*samples, *problems])
+    state = apply_events([*samples, *problems])
     assert [sample.step for sample in state.samples] == list(range(10, 30))
     assert [problem.step for problem in state.problems] == list(range(30, 130))
 
@@ -238,7 +242,7 @@ def used(number, share=0.5):
 
 
 def test_readings_are_of_the_last_hour_and_their_summary_of_the_whole_run():
-    state = fold([started(), *(used(number) for number in range(1000))])
+    state = apply_events([started(), *(used(number) for number in range(1000))])
     assert [reading.step for reading in state.gauges] == list(range(280, 1000))
     summary = state.gauge_summary
     assert (summary.readings, summary.peak("process_memory_bytes"), summary.mean("busy_cores")) == (1000, 999, 1.0)
@@ -247,7 +251,7 @@ def test_readings_are_of_the_last_hour_and_their_summary_of_the_whole_run():
 
 def test_a_resume_keeps_all_readings():
     again = [started(resumed_from_step=4), used(4), started(), used(0)]
-    state = fold([started(), *steps(1, 6), used(6), *again])
+    state = apply_events([started(), *steps(1, 6), used(6), *again])
     assert [reading.step for reading in state.gauges] == [6, 4, 0]
     assert state.gauge_summary.readings == 3
 
@@ -259,17 +263,17 @@ def test_a_journal_with_the_former_deadline_and_events_of_a_later_version_is_rea
     planned, unknown = (from_line(json.dumps(line)) for line in (plan, late))
     assert planned == PLANNED and isinstance(unknown, e.Unknown)
     begun, *done = started(), *steps(1, 2)
-    assert fold([begun, planned, *done, unknown]) == fold([begun, PLANNED, *done])
+    assert apply_events([begun, planned, *done, unknown]) == apply_events([begun, PLANNED, *done])
 
 
 def test_a_step_takes_less_than_a_hundred_bytes_of_memory(tmp_path):
     with JournalWriter(tmp_path / "journal.jsonl") as writer:
         writer.append(started(), *steps(1, 2_000))
-    state = fold(JournalReader(tmp_path / "journal.jsonl").stream())
+    state = apply_events(JournalReader(tmp_path / "journal.jsonl").stream())
     assert len(columns(state)) > 10 and {len(column) for column in columns(state)} == {2_000}
     kept_bytes = sum(len(column) * column.itemsize for column in columns(state))
     assert kept_bytes / 2_000 < 100
-    assert len(state.recent) <= 50
+    assert len(state.recent_sums) <= 50
 
 
 # Gauges.
@@ -326,7 +330,7 @@ def test_readings_that_are_not_finite_are_not_shown():
 def timed(*times, step_seconds=0.1):
     """Return the state after ten steps and reports of the seconds that each process spent in communication."""
     done = [step(n, seconds=step_seconds) for n in range(1, 11)]
-    return fold([started(), *done, *(e.RanksTimed(step=10, communication_seconds=list(one)) for one in times)])
+    return apply_events([started(), *done, *(e.RanksTimed(step=10, communication_seconds=list(one)) for one in times)])
 
 
 def test_the_process_that_waits_least_is_the_slowest():

@@ -16,7 +16,7 @@ from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.page import to_markdown
 from tui_trainer.runs.events import EvalDone, InferenceMeasured, PlanMade, RunFinished, from_line
 from tui_trainer.runs.result import targets_of, targets_summary
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 
 ALL = {
     "samples_per_second": 2.0,
@@ -33,14 +33,14 @@ def planned(metric="f1", **targets):
 
 
 def verdicts(*events):
-    return {target.label: target.verdict for target in targets_of(fold([start(100), *events]))}
+    return {target.label: target.verdict for target in targets_of(apply_events([start(100), *events]))}
 
 
 def test_no_target_is_known_before_it_is_measured():
     assert verdicts(planned(**ALL)) == dict.fromkeys(
         ("samples/s", "inference samples/s", "memory", "model size", "held-out loss", "F1"), "unknown yet"
     )
-    assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 6 met, 6 unknown yet"
+    assert targets_summary(apply_events([start(), planned(**ALL)])) == "0 of 6 met, 6 unknown yet"
 
 
 def test_each_target_is_a_lower_or_an_upper_limit():
@@ -48,7 +48,7 @@ def test_each_target_is_a_lower_or_an_upper_limit():
     speed = InferenceMeasured(step=5, samples_per_second=9.0, rows=32)
     events = [planned(**ALL), *steps(1, 5), held_out(5, 1.25, f1=0.7), ended, speed]
     assert set(verdicts(*events).values()) == {"met"}
-    assert targets_summary(fold([start(), *events])) == "6 of 6 met"
+    assert targets_summary(apply_events([start(), *events])) == "6 of 6 met"
     heavy = replace(step_done(6), peak_memory_bytes=2**29 + 1, samples=0)
     ended, speed = replace(ended, eval_loss=1.4, model_bytes=2**28 + 1), replace(speed, samples_per_second=8.9)
     worse = [planned(**ALL), heavy, held_out(5, 1.4, f1=0.6), ended, speed]
@@ -57,7 +57,7 @@ def test_each_target_is_a_lower_or_an_upper_limit():
 
 def test_only_targets_that_were_set_are_judged():
     assert verdicts(planned(loss=1.0), held_out(1, 1.5)) == {"held-out loss": "not met"}
-    assert verdicts(planned()) == {} and targets_summary(fold([start(), planned()])) == ""
+    assert verdicts(planned()) == {} and targets_summary(apply_events([start(), planned()])) == ""
     assert verdicts() == {}
 
 
@@ -78,13 +78,13 @@ def test_a_journal_without_targets_is_read():
         "effective_batch_size": 1, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "parameters": 1,
         "memory_bytes": 1, "disk_bytes": 1, "duration_seconds": None}})  # fmt: skip
 
-    assert targets_of(fold([from_line(line)])) == []
+    assert targets_of(apply_events([from_line(line)])) == []
 
 
 def test_the_size_of_an_adapter_is_that_of_the_merged_model():
     adapted = replace(planned(model_size_gib=0.25), merged_bytes=2**29)
     ended = replace(end(100), model_bytes=2**20, model_path="model")
-    state = fold([start(100), adapted, *steps(1, 5), ended])
+    state = apply_events([start(100), adapted, *steps(1, 5), ended])
     (target,) = targets_of(state)
     assert target.met is False
     assert target.words == "model size 512.0 MiB, merged; the adapter alone takes 1.0 MiB (at most 256.0 MiB)"
@@ -92,7 +92,7 @@ def test_the_size_of_an_adapter_is_that_of_the_merged_model():
 
 
 def test_inference_speed_is_not_known_before_bench():
-    state = fold([start(100), planned(inference_samples_per_second=50.0), *steps(1, 5), end(100)])
+    state = apply_events([start(100), planned(inference_samples_per_second=50.0), *steps(1, 5), end(100)])
     (target,) = targets_of(state)
     assert target.verdict == "unknown yet" and "tui-trainer bench a" in target.words
     state.apply(InferenceMeasured(step=100, samples_per_second=60.0, rows=32))
@@ -114,7 +114,7 @@ def test_a_run_shows_its_targets_in_terminal_and_report(tiny_run):
     targets = {"samples_per_second": 0.001, "memory_gib": 0.001, "model_size_gib": 1, "loss": 100}
     folder, _ = tiny_run("aimed", {f"targets.{name}": value for name, value in targets.items()})
     events = read_all(folder.journal)
-    state = fold(events)
+    state = apply_events(events)
     assert [target.met for target in targets_of(state)] == [True, False, True, True]
     assert [one.targets for one in events if isinstance(one, PlanMade)] == [targets]
     finished = next(one for one in events if isinstance(one, RunFinished))
@@ -122,7 +122,7 @@ def test_a_run_shows_its_targets_in_terminal_and_report(tiny_run):
     printed = "\n".join(lines.end_lines(state, "aimed", str(folder.root)))
     assert "(at least 0.001): met" in printed and "(at most 1.0 MiB): not met" in printed
     last = next(one for one in reversed(events) if isinstance(one, EvalDone))
-    before = fold([one for one in events if not isinstance(one, RunFinished)])
+    before = apply_events([one for one in events if not isinstance(one, RunFinished)])
     assert lines.event_line(last, before).endswith("targets 2 of 4 met, 1 unknown yet")
     report = (folder.root / "report.md").read_text().split("## Targets\n")[1].split("\n## ")[0]
     assert report.count("| met |") == 3 and report.count("| not met |") == 1

@@ -10,7 +10,7 @@ from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning.duration import busy_words
 from tui_trainer.runs.events import ComputeRates, EpochDone, GaugesRead, LibrariesLoaded, PlanMade
 from tui_trainer.runs.result import computing_words, grade, throughput_words
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.runs.steps_and_eta import is_off_plan, speed_rows, time_words, whole_seconds
 
 WORDS = [
@@ -45,7 +45,7 @@ def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
     """Of a run of this plan, beside others that use so many of two cores."""
     reading = GaugesRead(process_cpu_share=1.0 - others / 2, usable_cores=2.0, machine_cpu_share=1.0)
     events = [start(), *([plan] if plan else []), LibrariesLoaded(resident_bytes=0), *steps(1, 5), reading]
-    return grade(fold(events), rate)
+    return grade(apply_events(events), rate)
 
 
 def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():
@@ -91,7 +91,7 @@ def test_there_is_no_grade_without_a_best_rate_and_computing_rates():
     assert graded(2.0, PLANNED) == "" and graded(2.0, None) == "" and graded(0.0, ON_A_CPU) == ""
     unknown_card = replace(ON_A_CARD, compute_rates=replace(ON_A_CARD.compute_rates, maker=None))
     assert graded(2.0, unknown_card) == ""
-    assert throughput_words(fold([start(), PLANNED, *steps(1, 5)])) == ""
+    assert throughput_words(apply_events([start(), PLANNED, *steps(1, 5)])) == ""
 
 
 def test_a_rate_is_shown_as_a_share_of_the_computing_rates():
@@ -103,7 +103,7 @@ def test_a_rate_is_shown_as_a_share_of_the_computing_rates():
 
 
 def test_the_line_of_an_epoch_has_grade_and_planned_time():
-    state = fold([start(), replace(ON_A_CPU, best_samples_per_second=2.0), *steps(1, 5), EPOCH])
+    state = apply_events([start(), replace(ON_A_CPU, best_samples_per_second=2.0), *steps(1, 5), EPOCH])
     line = lines.event_line(EPOCH, state)
     assert line.endswith("good, 80 % of the best earlier speed here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
     assert throughput_words(state).startswith("excellent, 100 %")
@@ -112,7 +112,7 @@ def test_the_line_of_an_epoch_has_grade_and_planned_time():
 def test_the_end_shows_throughput_time_and_use():
     reading = GaugesRead(process_cpu_share=0.5, usable_cores=2.0, machine_cpu_share=0.9)
     before = LibrariesLoaded(resident_bytes=0)
-    state = fold(
+    state = apply_events(
         [
             start(10),
             replace(ON_A_CPU, total_steps=10, memory_bytes=1024),
@@ -137,18 +137,20 @@ def test_the_end_shows_throughput_time_and_use():
 
 
 def test_the_estimated_time_is_corrected_by_the_steps_so_far():
-    state = fold([start(100), replace(ON_A_CPU, total_steps=100, duration_seconds=25.0, busy_words="others are here")])
+    state = apply_events(
+        [start(100), replace(ON_A_CPU, total_steps=100, duration_seconds=25.0, busy_words="others are here")]
+    )
     assert time_words(state) == "about 25.0 s planned: numpy matmuls here; others are here"
-    fold(steps(1, 21), state)
+    apply_events(steps(1, 21), state)
     assert not is_off_plan(state, 25.0), "too few steps"
-    fold(steps(22, 22), state)
+    apply_events(steps(22, 22), state)
     assert is_off_plan(state, 25.0) and not is_off_plan(state, whole_seconds(state))
     assert whole_seconds(state) >= 50 and "estimated from the steps so far, 25.0 s planned" in time_words(state)
 
 
 def test_time_before_the_first_step_is_shown_apart():
     planned = replace(ON_A_CPU, total_steps=10, duration_seconds=32.5, beginning_seconds=30.0)
-    state = fold([start(10), planned, *steps(1, 10), EPOCH, end(10)])
+    state = apply_events([start(10), planned, *steps(1, 10), EPOCH, end(10)])
     assert time_words(state).startswith("5.0 s, 32.5 s planned, including 30.0 s before the first step; 500 ms/step")
 
 
@@ -166,14 +168,16 @@ def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     events = read_all(folder.journal)
     best = next(event for event in events if isinstance(event, PlanMade)).best_samples_per_second
     assert best is not None and best > 0
-    assert "% of the best earlier speed here" in "\n".join(lines.end_lines(fold(events), "two", str(folder.root)))
+    assert "% of the best earlier speed here" in "\n".join(
+        lines.end_lines(apply_events(events), "two", str(folder.root))
+    )
     assert "% of the best earlier speed here" in (folder.root / "report.md").read_text()
 
 
 @pytest.mark.full
 def test_the_first_run_of_a_shape_is_graded_by_what_the_machine_computes(tiny_run):
     folder, _ = tiny_run("one", {"training.max_steps": 30, "training.learning_rate": 0.00123})
-    state = fold(read_all(folder.journal))
+    state = apply_events(read_all(folder.journal))
     assert state.plan.compute_rates.measured > 0 and state.plan.compute_rates.row_flops > 0
     report = (folder.root / "report.md").read_text()
     for words in (throughput_words(state), time_words(state)):

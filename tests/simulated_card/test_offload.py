@@ -19,7 +19,7 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock, Communication
-from tui_trainer.training.collectives import whole
+from tui_trainer.training.collectives import gather_tensor
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
@@ -49,7 +49,7 @@ def card_with_streams() -> Iterator[None]:
 def group(monkeypatch):
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield Ranks(host=dist.group.WORLD)
+    yield Ranks(host_group=dist.group.WORLD)
     dist.destroy_process_group()
 
 
@@ -71,7 +71,7 @@ class Trained:
         labels = ids_BT.roll(-1, 1).flatten()
         places = torch.arange(ROWS * TOKENS)
         return MicroBatch(
-            inputs={"input_ids": ids_BT}, labels=labels, places=places, samples=ROWS, tokens=ROWS * TOKENS,
+            inputs={"input_ids": ids_BT}, labels=labels, label_positions=places, sample_count=ROWS, token_count=ROWS * TOKENS,
         ).to(self.device)  # fmt: skip
 
     def step(self):
@@ -88,7 +88,7 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
     alone = Trained(group, CPU, dtype, offloads=False)
     expected = [(float(report.loss_sum), float(report.grad_norm)) for report in (alone.step() for _ in range(STEPS))]
     held_out = alone.batch()
-    with alone.together.reading():
+    with alone.together.evaluation_context():
         expected_loss = float(alone.loss(held_out))
     with card_with_streams():
         trained = Trained(group, CUDA, dtype, offloads=True)
@@ -97,18 +97,20 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
             report = trained.step()
             assert report.loss_sum.device == report.grad_norm.device == CUDA
             found.append((float(report.loss_sum), float(report.grad_norm)))
-        with trained.together.reading():
+        with trained.together.evaluation_context():
             loss = trained.loss(trained.batch())
             assert loss.device == CUDA
             assert float(loss) == pytest.approx(expected_loss, rel=rel)
         optimizer = trained.optimizer
-        kept = [*trained.model.parameters(), *optimizer.trained]
-        kept += [value for state in optimizer.torch.state.values() for value in state.values()]
+        kept = [*trained.model.parameters(), *optimizer.trained_parameters]
+        kept += [value for state in optimizer.torch_optimizer.state.values() for value in state.values()]
         assert {tensor.device for tensor in kept} == {CPU}
-        saved = {name: whole(tensor).cpu().clone() for name, tensor in optimizer.tensors().items()}
+        saved = {name: gather_tensor(tensor).cpu().clone() for name, tensor in optimizer.tensors().items()}
         optimizer.load_shards([saved])
         again = optimizer.tensors()
-        assert all(tensor.device == CPU and torch.equal(whole(tensor), saved[name]) for name, tensor in again.items())
+        assert all(
+            tensor.device == CPU and torch.equal(gather_tensor(tensor), saved[name]) for name, tensor in again.items()
+        )
         trained.step()
     for one, two in zip(expected, found, strict=True):
         assert two == pytest.approx(one, rel=rel)

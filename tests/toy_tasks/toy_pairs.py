@@ -18,8 +18,8 @@ import tui_trainer.tasks
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row
-from tui_trainer.data.preparing.byte_bpe import FOR_TEXT
-from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS
+from tui_trainer.data.preparing.byte_bpe import TEXT_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, INPUT_IDS, LABELS
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
@@ -50,10 +50,10 @@ class ToyPairs(LearnsNextToken):
     name = "toy_pairs"
     title = "Pairs of documents"
     pipeline_tag = "text-generation"
-    reads = ()
-    packs = True
-    specials = FOR_TEXT
-    reads_columns = ()
+    used_settings = ()
+    can_pack = True
+    specials = TEXT_SPECIAL_TOKENS
+    used_column_settings = ()
 
     def reader(self, config: Any) -> TableReader:
         return _Reader(config, self.head, self.specials)
@@ -62,11 +62,11 @@ class ToyPairs(LearnsNextToken):
         return PairLoss(NextTokenLoss(model, chunk_tokens=chunk_tokens))
 
     def row_pass(self, config: Any, data: Any, objective: Any) -> RowPass:
-        return RowPass(what="reading pairs", width=2, values=objective.of_documents, key={"version": 1})
+        return RowPass(activity="reading pairs", width=2, values=objective.of_documents, key={"version": 1})
 
 
 class _Reader(TableReader):
-    columns = (COLUMN, LABELS, DOCUMENT_LENGTHS)
+    columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
 
     def read(self, row: Row) -> Example:
         prompt, chosen, rejected = (row.values[name] for name in ("prompt", "chosen", "rejected"))
@@ -81,7 +81,7 @@ class _Reader(TableReader):
             tokens = [token for answer in written for token in (*ids, *answer)]
             labels = [label for answer in written for label in (*[IGNORE] * len(ids), *answer)]
             lengths = [len(ids) + len(answer) for answer in written]
-            columns = {COLUMN: tokens, LABELS: labels, DOCUMENT_LENGTHS: lengths}
+            columns = {INPUT_IDS: tokens, LABELS: labels, DOCUMENT_LENGTHS: lengths}
             found.append(Encoded(columns, sum(label != IGNORE for label in labels)))
         return found
 
@@ -100,13 +100,13 @@ class PairLoss(NamedLoss):
         self.losses = losses
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
-        return {"pairs": batch.samples, "tokens": int(batch.document_labels[::2].sum())}
+        return {"pairs": batch.sample_count, "tokens": int(batch.document_labels[::2].sum())}
 
     def terms_of(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        return {"level": margins(batch, self.losses.by_label(batch)).sum()}
+        return {"level": margins(batch, self.losses.label_losses(batch)).sum()}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        losses = self.losses.by_label(batch)
+        losses = self.losses.label_losses(batch)
         found = margins(batch, losses)
         return {
             "preference": -F.logsigmoid(BETA * (found - batch.terms["level"] / 2)).sum(),
@@ -118,7 +118,7 @@ class PairLoss(NamedLoss):
 
     def of_documents(self, batch: MicroBatch) -> Tensor:
         """Return the cross entropy of both documents of each pair, in nats: fp32 [samples, 2]."""
-        return by_document(batch, self.losses.by_label(batch))
+        return by_document(batch, self.losses.label_losses(batch))
 
 
 def by_document(batch: MicroBatch, losses: Tensor) -> Tensor:

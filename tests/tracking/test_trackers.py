@@ -24,7 +24,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.tracking import feeder as feeding
 from tui_trainer.tracking import reader
 from tui_trainer.tracking.contract import find_tracker
-from tui_trainer.tracking.feeder import Feeder, metrics_of
+from tui_trainer.tracking.feeder import Feeder, event_metrics
 from tui_trainer.worker.child import Child
 
 # A library that raises at each call, and one that hangs, in the place of real ones.
@@ -90,17 +90,18 @@ def test_a_tracker_gets_parameters_metrics_and_the_end(tmp_path):
 
 
 def test_scores_of_a_step_are_tracked_with_its_loss():
-    row = metrics_of(replace(step_done(1), sums={"accuracy": 3.0, "loss": 9.0}, counts={"accuracy": 4, "loss": 1}))
+    row = event_metrics(replace(step_done(1), sums={"accuracy": 3.0, "loss": 9.0}, counts={"accuracy": 4, "loss": 1}))
     assert (row.values["train/accuracy"], row.values["train/loss"]) == (0.75, 2.0)
 
 
 def test_figures_that_are_not_finite_are_left_out():
-    row = metrics_of(replace(step_done(1), loss_sum=float("nan"), grad_norm=float("inf")))
+    row = event_metrics(replace(step_done(1), loss_sum=float("nan"), grad_norm=float("inf")))
     assert (
         "train/loss" not in row.values and "train/grad_norm" not in row.values and "train/learning_rate" in row.values
     )
     assert (
-        metrics_of(e.EvalDone(loss_sum=0, tokens=0, loss=float("nan"), seconds=0, scheduled=True, best=False)) is None
+        event_metrics(e.EvalDone(loss_sum=0, tokens=0, loss=float("nan"), seconds=0, scheduled=True, best=False))
+        is None
     )
 
 

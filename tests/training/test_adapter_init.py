@@ -17,12 +17,12 @@ from tui_trainer.launching.open_run import open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.lines.plan_and_events import plan_lines
-from tui_trainer.planning.memory.parts import begun_bytes
+from tui_trainer.planning.memory.parts import initial_adapter_bytes
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import Progress, RunProblem
 from tui_trainer.training import session
-from tui_trainer.tuning.adapter_init import TakenOut
+from tui_trainer.tuning.adapter_init import InitialAdapters
 from tui_trainer.units import format_seconds
 
 INIT = "tuning.init_lora_weights"
@@ -61,8 +61,8 @@ def test_a_run_begins_with_the_loss_of_the_model_and_reports_the_decomposition(i
 @pytest.mark.full
 def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(settings, tiny_run, monkeypatch):
     changes = settings("pissa_niter_2", {"tuning.lora_dropout": 0.1, "model.init": "pretrained"})
-    decompose, calls = TakenOut.decompose, []
-    monkeypatch.setattr(TakenOut, "decompose", lambda *given: calls.append(1) or decompose(*given))
+    decompose, calls = InitialAdapters.decompose, []
+    monkeypatch.setattr(InitialAdapters, "decompose", lambda *given: calls.append(1) or decompose(*given))
     assert_resumes_to_the_bit(tiny_run, changes)
     assert len(calls) == 2, "one for each run, none when it is resumed"
 
@@ -70,7 +70,7 @@ def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(sett
 @pytest.mark.full
 def test_a_stop_during_the_decomposition_restarts_the_run(settings, tiny_run):
     whole, _ = tiny_run("whole", settings("pissa"))
-    decompose, folders, done = TakenOut.decompose, [], []
+    decompose, folders, done = InitialAdapters.decompose, [], []
 
     def asked_to_stop(taken_out, init, goes_on):
         controls.request(folders[0].control, "stop")
@@ -78,7 +78,7 @@ def test_a_stop_during_the_decomposition_restarts_the_run(settings, tiny_run):
         return done[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TakenOut, "decompose", asked_to_stop)
+        patch.setattr(InitialAdapters, "decompose", asked_to_stop)
         part, outcome = tiny_run("part", settings("pissa"), before=lambda run: folders.append(run.folder))
     assert done == [False] and outcome.exit_code == EXIT_STOPPED and not list(part.checkpoints.iterdir())
     assert execute_run(reopen_run(part)).exit_code == 0
@@ -109,7 +109,7 @@ def test_it_is_merged_and_continued_as_plain_lora_of_twice_the_rank(settings, ti
     plan = read_plan_file(first.plan.read_bytes())
     on_disk = (first.model / "adapter_model.safetensors").stat().st_size
     assert on_disk == pytest.approx(8 * plan.trained_parameters.value, abs=4096)
-    assert begun_bytes(plan.training_setup) == 4 * plan.trained_parameters.value
+    assert initial_adapter_bytes(plan.training_setup) == 4 * plan.trained_parameters.value
     loaded = tiny_config("next", {"model.model_name_or_path": "first", "profile": "finetune"})
     tuning = loaded.config.tuning
     assert (tuning.r, tuning.lora_alpha, tuning.init_lora_weights) == (8, 64.0, "default")

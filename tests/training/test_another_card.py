@@ -28,7 +28,7 @@ from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import threads_of
-from tui_trainer.planning.retarget import moved, setup_of
+from tui_trainer.planning.retarget import retarget_plan, setup_of
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.training import process, session
 from tui_trainer.training import process as device
@@ -203,16 +203,16 @@ def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
     opened = reopen_run(folder, gpu=1)
     assert opened.plan.gpu_uuid == "GPU-1000"
-    assert opened.moved == "resuming on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
+    assert opened.moved_words == "resuming on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
     opened.lock.release()
 
 
 def test_a_run_stays_on_its_own_card_with_the_plan_as_it_is(machine, begun):
     plan = begun
     hardware = machine(SECOND, replace(CARD, uuid=OLD, memory_free_bytes=GIB // 2))
-    assert moved(plan, hardware, None) == (plan, "")
+    assert retarget_plan(plan, hardware, None) == (plan, "")
     hidden = replace(hardware, gpus=(SECOND, replace(CARD, uuid=OLD, visible=False)))
-    assert moved(plan, hidden, None)[0].gpu_uuid == "GPU-1000"
+    assert retarget_plan(plan, hidden, None)[0].gpu_uuid == "GPU-1000"
 
 
 def test_on_a_smaller_card_the_step_is_split_into_smaller_passes(machine, begun):
@@ -224,7 +224,7 @@ def test_on_a_smaller_card_the_step_is_split_into_smaller_passes(machine, begun)
     }
     assert plan.per_device_train_batch_size.value == 4 and needed[2] < needed[3] < needed[4]
     small = replace(CARD, memory_free_bytes=int(needed[2] / GPU_SHARE) + 1, memory_bytes=2 * GIB)
-    changed, words = moved(plan, machine(small), None)
+    changed, words = retarget_plan(plan, machine(small), None)
     split = (changed.per_device_train_batch_size.value, changed.gradient_accumulation_steps.value)
     assert split == (2, 2) and changed.per_device_eval_batch_size.value == 2
     assert changed.effective_batch_size == plan.effective_batch_size and changed.total_steps == plan.total_steps
@@ -232,7 +232,7 @@ def test_on_a_smaller_card_the_step_is_split_into_smaller_passes(machine, begun)
     assert changed.memory_bytes.value == needed[2] and changed.per_device_train_batch_size.reason == words
     tiny = replace(CARD, memory_free_bytes=GIB // 2, memory_bytes=GIB // 2)
     with pytest.raises(ConfigError, match=r"needs about .* with a micro-batch of 1, but the GPU has 512"):
-        moved(plan, machine(tiny), None)
+        retarget_plan(plan, machine(tiny), None)
 
 
 def test_without_a_card_a_run_is_resumed_on_the_cpu_only_on_request(machine, stopped, tiny_run, capsys):
@@ -258,22 +258,22 @@ def test_settings_that_the_cpu_cannot_compute_are_refused_before_the_start(machi
         content = begun.model_dump()
         (content["config"]["training"] if "optim" in changes else content).update(changes)
         with pytest.raises(ConfigError, match=words):
-            moved(Plan.model_validate(content), machine(), "none")
+            retarget_plan(Plan.model_validate(content), machine(), "none")
 
 
 def test_a_card_without_bf16_does_not_take_over_a_run_in_bf16(machine, begun):
     plan = begun.model_copy(update={"precision": begun.precision.model_copy(update={"value": "bf16"})})
     old = replace(CARD, name="Tesla T4", capability=(7, 5), memory_bytes=16 * GIB, memory_free_bytes=15 * GIB)
     with pytest.raises(ConfigError, match=r"computes in bf16, which a GPU of compute capability 7\.5 does not support"):
-        moved(plan, machine(old), None)
+        retarget_plan(plan, machine(old), None)
 
 
 def test_a_run_on_the_cpu_is_moved_to_a_card_only_on_request(machine, begun):
     hardware = machine(CARD)
-    plan, _ = moved(begun, hardware, "none")
+    plan, _ = retarget_plan(begun, hardware, "none")
     assert plan.device == "cpu" and plan.threads.value == threads_of(hardware).value
-    assert moved(plan, hardware, None) == (plan, "") == moved(plan, hardware, "none")
-    back, words = moved(plan, hardware, 0)
+    assert retarget_plan(plan, hardware, None) == (plan, "") == retarget_plan(plan, hardware, "none")
+    back, words = retarget_plan(plan, hardware, 0)
     assert (back.device, back.gpu_uuid) == ("cuda", CARD.uuid) and words.endswith("instead of the CPU")
     assert back.training_setup.device == "cuda"
 
@@ -282,4 +282,4 @@ def test_a_run_is_not_moved_where_its_library_is_not_installed(machine, begun):
     training = begun.config.training.model_copy(update={"optim": "adamw_8bit"})
     plan = begun.model_copy(update={"config": begun.config.model_copy(update={"training": training})})
     with pytest.raises(ConfigError, match="needs bitsandbytes, which is not installed here"):
-        moved(plan, replace(machine(CARD), libraries={}), None)
+        retarget_plan(plan, replace(machine(CARD), libraries={}), None)

@@ -6,7 +6,7 @@ import pytest
 
 from tui_trainer.runs.events import BetweenSteps
 from tui_trainer.training import clock as module
-from tui_trainer.training.clock import Between
+from tui_trainer.training.clock import BetweenStepsTimer
 
 
 class Journal:
@@ -26,7 +26,7 @@ def clock(monkeypatch):
 
 def test_each_second_between_steps_is_counted_once(clock):
     journal = Journal()
-    between = Between(journal)
+    between = BetweenStepsTimer(journal)
     between.step_begins(1)
     clock[0] += 1
     between.step_ended()
@@ -46,7 +46,7 @@ def test_each_second_between_steps_is_counted_once(clock):
 
 def test_a_pause_is_not_counted_and_nothing_is_written_without_a_step(clock):
     journal = Journal()
-    between = Between(journal)
+    between = BetweenStepsTimer(journal)
     between.write(0)
     between.step_begins(1)
     between.step_ended()
@@ -59,7 +59,7 @@ def test_a_pause_is_not_counted_and_nothing_is_written_without_a_step(clock):
 
 def test_short_steps_write_one_event_in_a_few_seconds(clock):
     journal = Journal()
-    between = Between(journal)
+    between = BetweenStepsTimer(journal)
     for step in range(1, 1_001):
         between.step_begins(step)
         clock[0] += 0.01

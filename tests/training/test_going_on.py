@@ -33,8 +33,8 @@ from tui_trainer.runs import delete_and_rename
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import overview
-from tui_trainer.runs.registry import remember
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.registry import add_to_index
+from tui_trainer.runs.state import apply_events
 
 FROM = "model.model_name_or_path"
 
@@ -52,7 +52,7 @@ def copied(reference_run, tmp_path):
 
     def make(name, changes):
         root = shutil.copytree(reference_run(changes).root, tmp_path / "runs" / name)
-        remember(root)
+        add_to_index(root)
         return RunFolder(root)
 
     return make
@@ -97,7 +97,7 @@ def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed
     (first.model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
     with pytest.raises(ConfigError, match=r"the folder `model` has changed since the run wrote it: config\.json"):
         open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
-    remember(shutil.copytree(first.root, first.root.with_name("firsts")))
+    add_to_index(shutil.copytree(first.root, first.root.with_name("firsts")))
     with pytest.raises(ConfigError, match="'fir' matches 2 runs"):
         tiny_config("second", {FROM: "fir"})
     shutil.rmtree(first.model)
@@ -301,7 +301,7 @@ def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, ba
     ).abs().max() * 2
     with pytest.raises(AssertionError):
         classify("refused", others, {FROM: "first", "tuning.method": "lora"})
-    failed = fold(read_all(RunFolder(first.root.with_name("refused")).journal)).failed
+    failed = apply_events(read_all(RunFolder(first.root.with_name("refused")).journal)).failed
     assert "the labels of the adapter (cat, dog, owl) differ from those of the data" in failed.message
 
 

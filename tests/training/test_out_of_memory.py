@@ -29,7 +29,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, MicroBatchReduced, RunFailed, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
 from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint_folder import steps_saved
@@ -310,7 +310,7 @@ def test_a_killed_run_is_resumed_with_the_smaller_passes_to_the_bit(
     shortage.steps = set()
     assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
     assert_equal_ends(folder, whole)
-    state = fold(read_all(folder.journal))
+    state = apply_events(read_all(folder.journal))
     assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
 
 
@@ -440,7 +440,7 @@ def test_an_evaluation_is_repeated_in_smaller_passes(reference_run, tiny_run, no
         ("evaluation", 2, 8, 4), ("evaluation", 2, 4, 2),
     ]  # fmt: skip
     assert read_plan(folder).per_device_eval_batch_size.value == 2
-    assert fold(read_all(folder.journal)).plan.per_device_train_batch_size == 4
+    assert apply_events(read_all(folder.journal)).plan.per_device_train_batch_size == 4
     assert weights_of(folder) == weights_of(small)
 
 
@@ -454,7 +454,7 @@ def test_an_evaluation_of_one_row_without_memory_is_given_up_and_reported_once(t
     assert evaluations(folder) == []
     assert [event.step for event in of_kind(folder, StepDone)] == [1, 2, 3, 4, 5, 6], "nobody stopped early"
     assert (folder.model / "model.safetensors").is_file()
-    state = fold(read_all(folder.journal))
+    state = apply_events(read_all(folder.journal))
     assert state.status == "finished" and state.finished.eval_loss is None
 
 
@@ -527,7 +527,7 @@ def test_lines_plan_screen_and_report_show_the_smaller_passes(tiny_run, shortage
     shortage.steps, shortage.rows = {3}, 2
     folder, _ = tiny_run("failing", WHOLE)
     events = read_all(folder.journal)
-    state = fold(events)
+    state = apply_events(events)
     (event,) = of_kind(folder, MicroBatchReduced)
     line = lines.event_line(event, state)
     assert ": 4 rows x 1 do not fit, continuing with 2 rows x 2; longest row 17 tokens, peak memory " in line
@@ -560,8 +560,8 @@ def warnings_for(bytes_left, *, total=16 * GIB, steps_each=10):
 
     watch, warnings = HostMemoryWatch(read, clock), []
     for number in range(len(bytes_left)):
-        warnings.append(watch.look(number * steps_each))
-        assert watch.look(number * steps_each) == "", "not twice in five seconds"
+        warnings.append(watch.check_memory(number * steps_each))
+        assert watch.check_memory(number * steps_each) == "", "not twice in five seconds"
         clock.seconds += 5.0
     return warnings
 
@@ -602,7 +602,7 @@ def test_memory_that_was_freed_is_watched_again():
 @pytest.mark.full
 def test_a_checkpoint_is_saved_before_memory_runs_out(tiny_run, monkeypatch):
     warnings = iter(["", "", "memory is running out: 1 GiB of the 16 GiB of the machine are left"])
-    monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(warnings, ""))
+    monkeypatch.setattr(HostMemoryWatch, "check_memory", lambda self, step: next(warnings, ""))
     folder, outcome = tiny_run("warned", WHOLE | {"training.max_steps": 6})
     assert outcome.exit_code == EXIT_DONE
     (problem,) = of_kind(folder, RunProblem)

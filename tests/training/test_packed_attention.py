@@ -126,7 +126,9 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
     model, notices = tiny_model("llama"), []
     with flash_stand_in():
         model.set_attn_implementation(attention)
-        assert leak_probe.packing_leaks(components_of(model), Rows(documents), by_lengths=attention in FLASH) is None
+        assert (
+            leak_probe.packing_difference(components_of(model), Rows(documents), by_lengths=attention in FLASH) is None
+        )
         monkeypatch.setattr(
             masking_utils, "find_packed_sequence_indices", lambda ids: find(ids) if len(ids) == 1 else None
         )
@@ -183,9 +185,9 @@ def test_the_probe_tries_long_documents_and_the_backward_pass(kernel, expected, 
     model = tiny_model("llama", max_position_embeddings=256)
     components = components_of(model)
     components.mixed_precision = MixedPrecision(precision, CPU)
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(Kernel("stand-in", kernel)))
-    model.set_attn_implementation(varlen.NAME)
-    found = leak_probe.packing_leaks(components, Rows(documents), by_lengths=True)
+    AttentionInterface.register(varlen.ATTENTION_NAME, varlen.attention_by(Kernel("stand-in", kernel)))
+    model.set_attn_implementation(varlen.ATTENTION_NAME)
+    found = leak_probe.packing_difference(components, Rows(documents), by_lengths=True)
     assert (found or "").startswith(expected or "\0") == (expected is not None), found
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -195,8 +197,8 @@ def test_the_probe_tries_long_documents_and_the_backward_pass(kernel, expected, 
 def test_the_kernel_of_torch_gets_the_window_of_each_layer(family, documents, shapes):
     model = tiny_model(family, **FAMILIES[family])
     alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(Kernel("stand-in", varlen_kernel)))
-    model.set_attn_implementation(varlen.NAME)
+    AttentionInterface.register(varlen.ATTENTION_NAME, varlen.attention_by(Kernel("stand-in", varlen_kernel)))
+    model.set_attn_implementation(varlen.ATTENTION_NAME)
     packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
     assert_same(learnt(model, packed), alone)
 
@@ -259,8 +261,8 @@ def test_the_kernel_of_flash_attention_3_is_tried_before_that_of_torch_on_hopper
 
     model = tiny_model("mistral", sliding_window=6)
     alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(third))
-    model.set_attn_implementation(varlen.NAME)
+    AttentionInterface.register(varlen.ATTENTION_NAME, varlen.attention_by(third))
+    model.set_attn_implementation(varlen.ATTENTION_NAME)
     packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
     assert_same(learnt(model, packed), alone)
     assert flash_stand_ins.calls.by_lengths
@@ -318,4 +320,4 @@ def test_attention_by_lengths_stands_in_for_sdpa_only(family, attention, expecte
     before = model.config._attn_implementation
     (kernel,) = varlen.kernels(CPU)
     assert (not varlen.switch_on(model, kernel)) == expected
-    assert model.config._attn_implementation == (varlen.NAME if expected else before)
+    assert model.config._attn_implementation == (varlen.ATTENTION_NAME if expected else before)

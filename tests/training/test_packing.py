@@ -18,7 +18,7 @@ from tui_trainer.planning.attention import ON_CPU
 from tui_trainer.planning.training_setup import Precision
 from tui_trainer.training import varlen
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.probes import packing_leaks
+from tui_trainer.training.probes import packing_difference
 from tui_trainer.training.varlen import Kernel
 
 CPU = torch.device("cpu")
@@ -81,7 +81,7 @@ def assert_documents_stay_apart(family, documents):
         mixed = logits_packed(model, documents, attention_mask=mask)
         assert (mixed - alone).abs().max() > 1e-2
     components = _Components(model_of(family))
-    leak = packing_leaks(components, _Rows(documents))
+    leak = packing_difference(components, _Rows(documents))
     assert (leak is not None) == (family in (*NOT_PACKED, "qwen3_5"))
     assert components.model.training
 
@@ -101,12 +101,12 @@ def test_packed_logits_and_the_probe_of_other_families(documents, subtests):
 
 
 def test_documents_mix_in_a_qwen_with_positions_of_text_only(documents):
-    assert packing_leaks(_Components(tiny_model_with_towers("qwen2_5_vl")), _Rows(documents))
+    assert packing_difference(_Components(tiny_model_with_towers("qwen2_5_vl")), _Rows(documents))
 
 
 def test_the_probe_decides_in_16_bits_as_well(documents):
     for family in ("llama", "opt"):
-        leak = packing_leaks(_Components(tiny_model(family), precision="bf16"), _Rows(documents))
+        leak = packing_difference(_Components(tiny_model(family), precision="bf16"), _Rows(documents))
         assert (leak is not None) == (family == "opt"), family
 
 
@@ -117,7 +117,7 @@ def test_packed_and_padded_batches_hold_the_same_labels(documents):
         padded = micro_batch(collate(chosen, 0))
         packed = micro_batch(collate_packed(pack_batch(chosen, draw.randint(18, 64)), 0))
         assert sorted(padded.labels.tolist()) == sorted(packed.labels.tolist())
-        assert padded.samples == packed.samples == len(chosen)
+        assert padded.sample_count == packed.sample_count == len(chosen)
 
 
 def kernel_of_torch_2_13(
@@ -148,11 +148,11 @@ KERNELS = [
 def assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents):
     model = model_of(family).eval()
     wanted = logits_alone(model, documents)
-    AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
-    model.set_attn_implementation(varlen.NAME)
+    AttentionInterface.register(varlen.ATTENTION_NAME, varlen.attention_by(kernel))
+    model.set_attn_implementation(varlen.ATTENTION_NAME)
     batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)
     with torch.no_grad():
-        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.label_positions]
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
         prompt = batch.inputs["input_ids"][:1, :8]
         written = logits_of_text(model, prompt)
@@ -162,7 +162,7 @@ def assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents)
         mask[1, :3] = 0
         with varlen.with_masks(model):
             two = logits_of_text(model, ids, attention_mask=mask)
-        assert model.config._attn_implementation == varlen.NAME
+        assert model.config._attn_implementation == varlen.ATTENTION_NAME
         varlen.switch_off(model)
         same, short = logits_of_text(model, prompt), logits_of_text(model, prompt[:, 3:])
     assert torch.equal(written, same), "text samples do not need lengths"

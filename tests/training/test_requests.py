@@ -11,7 +11,7 @@ from tui_trainer.launching.open_run import open_new, reopen_run
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved, ControlApplied, EvalDone, PhaseChanged, RunProblem, StepDone
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.session import Session
 
@@ -67,12 +67,12 @@ def test_a_stopped_run_is_resumed_to_the_bit(reference_run, tiny_run, ask_at, ch
     ask_at[6] = ["stop"]
     stopped, outcome = tiny_run("stopped", changes)
     assert outcome.exit_code == EXIT_STOPPED
-    assert fold(read_all(stopped.journal)).status == "stopped"
+    assert apply_events(read_all(stopped.journal)).status == "stopped"
     assert not stopped.model.exists()
     ask_at.clear()
 
     assert execute_run(reopen_run(stopped)).exit_code == EXIT_DONE
-    state = fold(read_all(stopped.journal))
+    state = apply_events(read_all(stopped.journal))
     assert state.resumed_from_step == 6
     assert list(state.steps) == list(range(1, 11))
     assert figures(stopped) == figures(plain)
@@ -108,7 +108,7 @@ def test_a_paused_run_waits_until_it_is_resumed(tiny_config, ask_at, monkeypatch
     assert execute_run(run).exit_code == EXIT_DONE
     assert len(naps) == 3
     assert phases() == ["preparing", "loading", "training", "paused", "training", "saving"]
-    assert fold(read_all(run.folder.journal)).step == 10
+    assert apply_events(read_all(run.folder.journal)).step == 10
 
 
 def test_a_run_stopped_before_its_first_step_is_resumed_from_any_folder(tiny_run, tmp_path, monkeypatch):
@@ -118,7 +118,7 @@ def test_a_run_stopped_before_its_first_step_is_resumed_from_any_folder(tiny_run
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert execute_run(reopen_run(folder)).exit_code == EXIT_DONE
-    assert list(fold(read_all(folder.journal)).steps) == list(range(1, 11))
+    assert list(apply_events(read_all(folder.journal)).steps) == list(range(1, 11))
 
 
 @pytest.mark.full

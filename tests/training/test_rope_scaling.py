@@ -18,7 +18,7 @@ from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.launching.open_run import open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.rope import FIELDS
-from tui_trainer.models.writing import most_tokens
+from tui_trainer.models.writing import longest_sequence_tokens
 from tui_trainer.runs.events import StepDone
 
 FROM, ROPE, METHOD, LENGTH = "model.model_name_or_path", "model.rope_scaling", "tuning.method", "data.max_length"
@@ -99,7 +99,7 @@ def test_losses_equal_those_of_a_plain_loop_with_the_same_positions(tiny_run, se
     saved = AutoModelForCausalLM.from_pretrained(run.model)
     assert saved.config.rope_parameters["rope_type"] == kind == saved.model.rotary_emb.rope_type
     assert saved.config.max_position_embeddings == 4 * POSITIONS
-    assert most_tokens(saved, AutoTokenizer.from_pretrained(run.model)) == 4 * POSITIONS
+    assert longest_sequence_tokens(saved, AutoTokenizer.from_pretrained(run.model)) == 4 * POSITIONS
     with torch.no_grad():
         assert torch.allclose(saved(ids[0]).logits, bare(ids[0]).logits, atol=1e-4)
 
@@ -117,7 +117,7 @@ def test_a_continued_adapter_keeps_its_positions(tiny_run, settings):
     trained = TrainedModel.of(run)
     model = trained.load(merge=True)
     assert model.config.rope_parameters["rope_type"] == "yarn" == model.model.rotary_emb.rope_type
-    assert most_tokens(model, load_tokenizer(trained)) == 4 * POSITIONS
+    assert longest_sequence_tokens(model, load_tokenizer(trained)) == 4 * POSITIONS
     assert "positions" in (run.model / "README.md").read_text()
     for name, method in (("continued", "lora"), ("merged", "full")):
         again, outcome = tiny_run(name, {**settings("", more), FROM: "lora", METHOD: method, **STILL})

@@ -33,7 +33,7 @@ from tui_trainer.runs.events import (
     TextSampled,
 )
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.training import checkpoint
 from tui_trainer.training.checkpoint_folder import steps_saved
 
@@ -192,7 +192,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_weight(tiny_run, 
     steps = of_kind(folder, StepDone)
     assert [event.step for event in steps] == list(range(1, 8))
     assert math.isnan(steps[-1].loss)
-    assert fold(read_all(folder.journal)).status == "failed"
+    assert apply_events(read_all(folder.journal)).status == "failed"
     weights = load_file(folder.checkpoints / "step-6" / "model.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())
 

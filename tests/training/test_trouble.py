@@ -18,7 +18,7 @@ from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted, TextSampled
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.training import checkpoint, checkpoint_folder, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.evaluate import Evaluation
@@ -49,7 +49,7 @@ def held_out_losses(monkeypatch):
     losses: list[float] = []
     monkeypatch.setattr(
         session,
-        "concluded",
+        "combine_results",
         lambda components, parts: Evaluation(loss_sum=100 * losses.pop(0), tokens=100, seconds=0.1),
     )
     return losses
@@ -148,7 +148,7 @@ def test_a_stop_that_cannot_save_fails(tiny_run, saves_fail_at, monkeypatch):
     assert outcome.exit_code == EXIT_FAILED
     assert "step 5" in outcome.failure
     assert steps_saved(folder.checkpoints) == [3]
-    assert fold(read_all(folder.journal)).status == "failed"
+    assert apply_events(read_all(folder.journal)).status == "failed"
 
 
 @pytest.mark.full

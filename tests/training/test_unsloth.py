@@ -105,7 +105,7 @@ def test_it_trains_in_its_environment_with_the_same_losses(made, tmp_path):
     [plan] = [event for event in read_all(first / "journal.jsonl") if isinstance(event, PlanMade)]
     assert "tui_trainer.models.unsloth tui_trainer.launching.rank_process" in plan.command
     [missing] = [event for event in read_all(first / "journal.jsonl") if isinstance(event, RunProblem)]
-    assert missing.kind == unsloth.NOT_IN_THE_MODEL and "computes 0 of" in missing.message
+    assert missing.kind == unsloth.KERNELS_MISSING and "computes 0 of" in missing.message
     # Adapters and layers that are one function round once less.
     apart = {"tuning.fused_adapters": "false"}
     plain = wanted | apart | {"model.provider": "transformers", "output.name": "two"}

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tests.tuning.test_lora import logits, trained
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import CheckpointError
-from tui_trainer.training.collectives import fill, whole
-from tui_trainer.tuning.adapter_init import taken_out_of
+from tui_trainer.training.collectives import fill, gather_tensor
+from tui_trainer.tuning.adapter_init import initial_adapters_of
 from tui_trainer.tuning.lora import METHOD
 
 INITS = ("pissa", "pissa_niter_4", "olora")
@@ -25,7 +25,7 @@ def adapted(model, init, *, decomposed=True, **settings):
     tuning = TuningSection(method="lora", r=4, init_lora_weights=init, **settings)
     made = METHOD.apply(model, tuning, seed=7, autocast=False)
     if decomposed:
-        assert taken_out_of(made).decompose(init, lambda done: True)
+        assert initial_adapters_of(made).decompose(init, lambda done: True)
     return made
 
 
@@ -43,7 +43,7 @@ def test_the_output_does_not_change_and_the_weights_do(base, subtests):
                     if (left := inside.get(name.replace(".weight", ".base_layer.weight"))) is not None
                     and (left - weight).norm() > 1e-2 * weight.norm()
                 ]
-                assert len(changed) == len(taken_out_of(model)) == matrices
+                assert len(changed) == len(initial_adapters_of(model)) == matrices
                 trained = [weight for weight in model.parameters() if weight.requires_grad]
                 assert all(p.dtype == torch.float32 and p.is_contiguous() for p in trained)
                 assert all(p.untyped_storage().nbytes() == p.nbytes for p in trained)
@@ -95,17 +95,17 @@ def test_saving_for_16_bit_weights_loses_no_more_than_their_rounding(base, tmp_p
 @pytest.mark.parametrize("init", INITS)
 def test_a_checkpoint_restores_the_changed_weights_to_the_bit(init, base):
     model = trained(adapted(base(), init), rate=0.02)
-    tensors = {name: whole(tensor).clone() for name, tensor in METHOD.saved(model).items()}
+    tensors = {name: gather_tensor(tensor).clone() for name, tensor in METHOD.checkpoint_tensors(model).items()}
     other = adapted(base(), init, decomposed=False)
     for _ in range(2):  # a run that returns to its best evaluation loads a second time
-        for name, tensor in METHOD.saved(other).items():
+        for name, tensor in METHOD.checkpoint_tensors(other).items():
             assert tensor.shape == tensors[name].shape
             fill(tensor, tensors[name])
     for (name, one), (_, again) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(one, again), name
     assert torch.equal(logits(model), logits(other))
     with pytest.raises(CheckpointError, match="was initialised differently from the adapter in this checkpoint"):
-        for name, tensor in METHOD.saved(other).items():
+        for name, tensor in METHOD.checkpoint_tensors(other).items():
             fill(tensor, tensors[name] + 1)
 
 
@@ -113,7 +113,7 @@ def test_gaussian_adapters_do_not_change_the_weights_or_the_output(base, tmp_pat
     model = METHOD.apply(
         base(), TuningSection(method="lora", r=4, init_lora_weights="gaussian"), seed=7, autocast=False
     )
-    assert taken_out_of(model) is None and torch.equal(logits(model), logits(base()))
+    assert initial_adapters_of(model) is None and torch.equal(logits(model), logits(base()))
     usual = METHOD.apply(base(), TuningSection(method="lora", r=4), seed=7, autocast=False)
     names = [name for name in METHOD.weights(model) if "lora_A" in name]
     assert names and not any(torch.equal(METHOD.weights(model)[name], METHOD.weights(usual)[name]) for name in names)

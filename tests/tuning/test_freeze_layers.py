@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from tests.runs.journals import read_all
 from tests.tiny_models import TOWERS, save_tiny_model, tiny_model_with_towers
 from tests.trained_runs import train
-from tui_trainer.advice.rules.memory import other_method
+from tui_trainer.advice.rules.memory import method_patch
 from tui_trainer.config.sections import Config, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel
@@ -20,8 +20,8 @@ from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.heads import CAUSAL, auto_class
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.runs.state import fold
-from tui_trainer.tuning.freeze_layers import METHOD, part_of, planned_part, trained_names
+from tui_trainer.runs.state import apply_events
+from tui_trainer.tuning.freeze_layers import METHOD, planned_part, trained_names, trained_part
 
 IDS = torch.arange(3, 43).reshape(2, 20)
 
@@ -41,7 +41,7 @@ def assert_plan_counts_what_trains(family, wanted, model_of, tmp_path):
     model = METHOD.apply(model_of(family), TuningSection(trainable_layers=wanted), seed=1, autocast=False)
     config = json.loads((tmp_path / family / "config.json").read_text())
     planned = planned_part(config, CAUSAL, 0, wanted)
-    assert planned == part_of(model, wanted)
+    assert planned == trained_part(model, wanted)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert planned.parameters == sum(p.numel() for p in trained.values()) < sum(p.numel() for p in model.parameters())
     model(input_ids=IDS, labels=IDS).loss.backward()
@@ -73,7 +73,7 @@ def test_beside_towers_only_layers_of_the_language_model_train(family):
     model = tiny_model_with_towers(family)
     names = trained_names(model, "last 1")
     assert names and all(".language_model.layers.1." in name for name in names)
-    assert part_of(model, "last 1").backward_layers == 1
+    assert trained_part(model, "last 1").backward_layers == 1
     with pytest.raises(ConfigError, match="matches no weight"):
         trained_names(model, "visual|vision_tower")
 
@@ -119,7 +119,7 @@ def test_activations_are_saved_only_for_layers_that_gradients_reach(wanted, laye
         model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, vocab_size=50)).train()
         if trainable_layers:
             METHOD.apply(model, TuningSection(trainable_layers=trainable_layers), seed=1, autocast=False)
-            assert part_of(model, trainable_layers).backward_layers == layers
+            assert trained_part(model, trainable_layers).backward_layers == layers
         own, found = {p.untyped_storage().data_ptr() for p in model.parameters()}, {}
         keep = []
 
@@ -143,8 +143,8 @@ def test_activations_are_saved_only_for_layers_that_gradients_reach(wanted, laye
 def test_advice_of_another_method_drops_the_chosen_layers():
     chosen = Config(tuning=TuningSection(method="full", trainable_layers="last 2"))
     for method in ("lora", "qlora"):
-        assert other_method(chosen, method) == {"tuning.method": method, "tuning.trainable_layers": ""}
-        assert other_method(Config(), method) == {"tuning.method": method}
+        assert method_patch(chosen, method) == {"tuning.method": method, "tuning.trainable_layers": ""}
+        assert method_patch(Config(), method) == {"tuning.method": method}
 
 
 def settings(tmp_path, family="llama", **changes):
@@ -184,7 +184,7 @@ def test_frozen_weights_stay_and_have_no_state_and_no_copy(family, changes, tmp_
 def test_a_run_is_resumed_to_the_bit_and_its_checkpoint_can_be_tried(tmp_path):
     (tmp_path / "whole").mkdir()
     run = train(tmp_path / "whole", "causal_lm", settings(tmp_path))
-    whole, losses = load_file(run.model / "model.safetensors"), list(fold(read_all(run.journal)).losses)
+    whole, losses = load_file(run.model / "model.safetensors"), list(apply_events(read_all(run.journal)).losses)
     (run.model).rename(tmp_path / "model")
     tried = TrainedModel.of(run, unfinished=True).load()
     assert all(torch.equal(tensor, tried.state_dict()[name]) for name, tensor in whole.items())
@@ -193,4 +193,4 @@ def test_a_run_is_resumed_to_the_bit_and_its_checkpoint_can_be_tried(tmp_path):
     assert execute_run(reopen_run(run)).exit_code == 0
     again = load_file(run.model / "model.safetensors")
     assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
-    assert list(fold(read_all(run.journal)).losses) == losses
+    assert list(apply_events(read_all(run.journal)).losses) == losses

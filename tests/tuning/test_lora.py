@@ -15,7 +15,7 @@ from tui_trainer.data.batching.collate import collate
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import adapted as layers_of
+from tui_trainer.models.targets import adapted_linears as layers_of
 from tui_trainer.models.targets import adapter_parameters, head_modules, match_targets, saved_module_parameters
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.lora import METHOD

@@ -20,7 +20,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.models.added_tokens import resize_tables
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits, quantised_linears, refuse_poisoned_files
-from tui_trainer.models.heads import CLASSIFYING, Labels, lacks_head
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Labels, lacks_head
 from tui_trainer.models.loading import load_pretrained
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.training.components import checkpoint_activations
@@ -72,7 +72,7 @@ def settings(folder, *, quantization=None, **tuning):
 
 
 def labels_of(head):
-    return ENDS if head == "question_answering" else LABELS if head in CLASSIFYING else None
+    return ENDS if head == "question_answering" else LABELS if head in CLASSIFYING_HEADS else None
 
 
 def shape_and_bits(config, head="causal_lm"):
@@ -154,7 +154,7 @@ def test_a_new_head_of_a_classifier_is_not_packed_and_trains_with_the_adapters(f
 @pytest.mark.full
 def test_no_new_head_of_any_family_is_packed(folder_of, bitsandbytes, subtests):
     for family in ("bert", "roberta", "distilbert", "llama", "gpt2"):
-        for head in CLASSIFYING:
+        for head in CLASSIFYING_HEADS:
             if not lacks_head(family, head):
                 with subtests.test(f"{family} {head}"):
                     assert_head_trains_unpacked(family, head, folder_of)

@@ -62,11 +62,11 @@ FACTS = DataFacts(
 
 def finding(name: str, status: str, order: int, evidence: str, **fix) -> Finding:
     rule = Rule(name=name, order=order, title=f"The {name} suits the run", why="Time is money.",
-                published="2x faster (arXiv:1234.56789)", group=get_args(Group)[order // 7])  # fmt: skip
+                published_gain="2x faster (arXiv:1234.56789)", group=get_args(Group)[order // 7])  # fmt: skip
     patch = {key.replace("__", "."): value for key, value in fix.items()}
     changes = tuple(Change(key=key, old=0.1, new=new) for key, new in patch.items())
     switch = f"{name}: on" if order < 4 else ""
-    verdict = Verdict(status=status, evidence=evidence, fix=patch or None, switch=switch)
+    verdict = Verdict(status=status, evidence=evidence, fix=patch or None, switch_state=switch)
     return Finding(rule=rule, verdict=verdict, changes=changes)
 
 
@@ -135,7 +135,7 @@ class CannedRun(WatchedRun):
     """A run whose journal is given, and that is alive when it is said so."""
 
     alive = False
-    is_ours = True
+    is_trained_here = True
 
     def __init__(self, events: list[e.Event], alive: bool) -> None:
         super().__init__(RunFolder(Path("/data/runs/quickstart-1802")))
@@ -143,12 +143,12 @@ class CannedRun(WatchedRun):
         for event in events:
             self.state.apply(event)
             self._note(event)
-        self.doctor.look()
+        self.doctor.examine_news()
 
-    def look(self) -> None:
+    def read_new_events(self) -> None:
         pass
 
-    def take(self) -> bool:
+    def apply_new_events(self) -> bool:
         return False
 
 
@@ -157,7 +157,7 @@ class NewsRun(CannedRun):
 
     waiting: tuple[e.Event, ...] = ()
 
-    def take(self) -> bool:
+    def apply_new_events(self) -> bool:
         news, self.waiting = self.waiting, ()
         for event in news:
             self.state.apply(event)

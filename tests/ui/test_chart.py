@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tui_trainer.runs import events as e
-from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.state import RunState, apply_events
 from tui_trainer.ui.chart import ChartView, LossChart
 from tui_trainer.ui.curves import METRICS, Series, metrics_of
 from tui_trainer.ui.plot import GUTTER, Bounds, domain_steps, with_y_axis
@@ -40,7 +40,7 @@ def started(total_steps=100, resumed_from_step=None):
 
 
 def run(losses, total_steps=100):
-    return fold([started(total_steps), *(step(number + 1, loss) for number, loss in enumerate(losses))])
+    return apply_events([started(total_steps), *(step(number + 1, loss) for number, loss in enumerate(losses))])
 
 
 class Drawn:
@@ -51,7 +51,7 @@ class Drawn:
         self.chart = LossChart(lambda: self.state, ChartView(**view))
 
     def lines(self, width=60, height=10, glyphs=UNICODE):
-        lines = self.chart.drawn(width, height, glyphs)
+        lines = self.chart.draw_lines(width, height, glyphs)
         assert [width_of(line) for line in lines] == [width] * height
         return lines
 
@@ -265,9 +265,9 @@ def test_baselines_stand_at_their_height_and_pass_no_control_signs():
 
 def test_tokens_a_second_are_those_that_the_model_reads_as_in_the_line_of_speed():
     steps = [replace(step(number, 1.0), tokens=10, input_tokens=300) for number in (1, 2, 3)]
-    state = fold([started(), *steps])
+    state = apply_events([started(), *steps])
     assert METRICS["tokens/s"].values(state).tolist() == [600.0] * 3 == [state.tokens_per_second] * 3
-    again = fold([started(), *steps, started(resumed_from_step=1), replace(steps[1], input_tokens=0)])
+    again = apply_events([started(), *steps, started(resumed_from_step=1), replace(steps[1], input_tokens=0)])
     assert METRICS["tokens/s"].values(again).tolist() == [600.0, 20.0], "an old journal has only those of the loss"
 
 

@@ -15,7 +15,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.launching.detached import open_detached, resume_detached
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 
 STEPS = 800
 ENDS_WITHIN_SECONDS = 180
@@ -33,7 +33,7 @@ def run_in(folder: Path) -> RunFolder:
 
 def wait_until_finished(folder: RunFolder) -> None:
     until = time.monotonic() + ENDS_WITHIN_SECONDS
-    while (state := fold(read_all(folder.journal))).status != "finished":
+    while (state := apply_events(read_all(folder.journal))).status != "finished":
         assert time.monotonic() < until, (state.status, state.step)
         time.sleep(0.1)
 
@@ -88,7 +88,7 @@ def test_a_run_goes_on_to_the_bit_whatever_happens_to_who_began_it(open_terminal
     for run in (run_in(killed.cwd), run_in(left.cwd)):
         wait_until_finished(run)
         assert weights(run) == undisturbed
-        assert list(fold(read_all(run.journal)).steps) == list(range(1, STEPS + 1))
+        assert list(apply_events(read_all(run.journal)).steps) == list(range(1, STEPS + 1))
 
 
 @pytest.mark.e2e

@@ -8,7 +8,7 @@ from textual.widgets import Markdown
 from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
 from tui_trainer.lines.guides import guides, sections
-from tui_trainer.ui.help import page_of
+from tui_trainer.ui.help import page_section
 from tui_trainer.ui.keymap import PLACES, TITLES
 from tui_trainer.ui.spans import ASCII
 
@@ -21,7 +21,7 @@ def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_ha
             assert section.text and (title or section == sections(name)[0])
         assert len(text) > 300
     assert len(guides()) > 15
-    assert [page_of(place).title for place in PLACES[1:]] == [TITLES[place] for place in PLACES[1:]]
+    assert [page_section(place).title for place in PLACES[1:]] == [TITLES[place] for place in PLACES[1:]]
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from tests.ui.pictures import in_event_loop
 from tui_trainer.runs.events import PhaseChanged
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import footer_hints, hints_line
-from tui_trainer.ui.keymap import ACTIONS, Keymap, in_keys, keys_file, load_keymap
+from tui_trainer.ui.keymap import ACTIONS, Keymap, keys_file, load_keymap, name_keys_for_commands
 from tui_trainer.ui.spans import UNICODE, text_of
 
 
@@ -178,7 +178,7 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     keymap = Keymap({"app.start": ("s",), "app.help": ("f1",)})
     assert keys_of(keymap, "train.save") == ()
     assert any("train.save has no key" in problem for problem in keymap.problems)
-    hints = footer_hints(keymap.of("train") + keymap.of("app"), lambda action: action.label, 200)
+    hints = footer_hints(keymap.actions_on("train") + keymap.actions_on("app"), lambda action: action.label, 200)
     line = text_of([hints_line(hints, 200, UNICODE)])
     assert "s start" in line and "save" not in line and line.endswith("F1 help")
 
@@ -230,7 +230,7 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
 
 
 def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
-    monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
+    monkeypatch.setattr("tui_trainer.ui.keymap.active_keymap", Keymap())
     for text, shown in (
         ("step 5: paused; resume with: tui-trainer ask chat resume", "step 5: paused; press p to resume"),
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
@@ -250,9 +250,9 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("`tui-trainer evaluate chat --data FILE` uses the rows", None),
     ):  # fmt: skip
         with subtests.test(text):
-            assert in_keys(text) == (shown or text)
-    monkeypatch.setattr("tui_trainer.ui.keymap.shown", written('"train.pause" = "z"\n'))
-    assert in_keys("paused; resume with: tui-trainer ask chat resume") == "paused; press z to resume"
+            assert name_keys_for_commands(text) == (shown or text)
+    monkeypatch.setattr("tui_trainer.ui.keymap.active_keymap", written('"train.pause" = "z"\n'))
+    assert name_keys_for_commands("paused; resume with: tui-trainer ask chat resume") == "paused; press z to resume"
 
 
 @pytest.mark.full

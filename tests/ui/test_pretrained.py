@@ -17,7 +17,7 @@ from tui_trainer.config.load import Request
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.events import PlanMade, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.ui.main import _tell_end
 
 SETTINGS = (
@@ -85,7 +85,7 @@ async def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_sc
 def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by_flags, tmp_path, capsys):
     by_flags = asyncio.run(_trained(named_by_flags, saves=True))
     run = RunFolder(by_flags)
-    _tell_end(SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None))
+    _tell_end(SimpleNamespace(folder=run, state=apply_events(read_all(run.journal)), outcome=None, poll=lambda: None))
     told = capsys.readouterr().out
     assert f"adapter        {by_flags}/model" in told and f"base model   {tmp_path / 'tiny-llama'}" in told
     from_file = asyncio.run(_trained(Request(config_file=tmp_path / "tui-trainer.toml"), saves=False))

@@ -22,7 +22,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import starting
-from tui_trainer.ui.main import _afterwards
+from tui_trainer.ui.main import _finish_run
 from tui_trainer.ui.spans import UNICODE
 
 
@@ -42,7 +42,7 @@ def request_of_seconds(tmp_path: Path) -> Request:
 async def test_an_error_in_background_work_ends_the_screens_with_a_report():
     with pytest.raises(ZeroDivisionError):
         async with open_canned() as screens:
-            screens.bench.background.do("work", lambda: 1 / 0, print)
+            screens.bench.background.run_work("work", lambda: 1 / 0, print)
             await screens.until(lambda: screens.ended)
 
 
@@ -145,13 +145,13 @@ async def test_a_stop_that_cannot_be_asked_for_is_asked_again_until_it_can_and_n
                     await screens.shows("cannot request stop")
                 screens.app.tick()
                 await screens.settled()
-            assert list(Controls(other.control).wanted()) == []
+            assert list(Controls(other.control).take_requests()) == []
             run.control.rmdir()
             heard: list[str] = []
             for _ in range(4):
                 screens.app.tick()
                 await screens.settled()
-                heard += [one.action for one in asked.wanted()]
+                heard += [one.action for one in asked.take_requests()]
             assert heard == ["stop"], "once it could be asked for, it is not asked again"
 
 
@@ -200,10 +200,10 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
     async with open_screens(endless) as screens:
         bench = screens.bench
         starting.start(bench)
-        await screens.until(lambda: bench.own_run and bench.own_run.state.step > 0)
-        own = bench.own_run
+        await screens.until(lambda: bench.local_run and bench.local_run.state.step > 0)
+        own = bench.local_run
         bench.ask_run("stop")
-        await screens.until(lambda: not own.alive)
+        await screens.until(lambda: not own.running_process)
         shutil.copytree(own.folder.root, tmp_path / "other")
         bench.attach_to(RunFolder(tmp_path / "other"))
         await screens.until(lambda: bench.run is not own)
@@ -212,7 +212,7 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
         await screens.press("N", "ctrl+u", *"told-at-the-end", "enter")
         await screens.shows("renamed to told-at-the-end")
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
-    assert _afterwards(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
+    assert _finish_run(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
     told = capsys.readouterr().out
     assert "stopped at step" in told and "told-at-the-end" in told
 

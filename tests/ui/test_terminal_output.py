@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from tui_trainer.terminal import standard_files
-from tui_trainer.terminal.standard_files import patient
+from tui_trainer.terminal.standard_files import never_blocking_stream
 
 pytestmark = pytest.mark.full
 
@@ -58,7 +58,7 @@ def test_last_words_do_not_hold_the_exit_up(almost_full):
     almost_full()
 
     def say_them():
-        with patient("stdout"), patient("stderr"):
+        with never_blocking_stream("stdout"), never_blocking_stream("stderr"):
             print("o" * 1000, flush=True)
             print("e" * 1000, file=sys.stderr, flush=True)
 
@@ -79,7 +79,7 @@ def test_a_terminal_that_reads_gets_them_in_order(almost_full):
     reader = threading.Thread(target=read_all, daemon=True)
     reader.start()
     before = sys.stdout, sys.stderr
-    with patient("stdout"), patient("stderr"):
+    with never_blocking_stream("stdout"), never_blocking_stream("stderr"):
         print("first" * 200, flush=True)
         print("second" * 200, file=sys.stderr, flush=True)
         print("third", flush=True)
@@ -95,7 +95,7 @@ def test_what_a_stalled_reader_of_errors_has_missed_is_named(monkeypatch):
     reading, writing = os.pipe()
     with os.fdopen(reading) as read, os.fdopen(writing, "w") as errors:
         monkeypatch.setattr(sys, "stderr", errors)
-        with patient("stderr"):
+        with never_blocking_stream("stderr"):
             for number in range(3_000):
                 print(f"line {number:0100}", file=sys.stderr)
             lines = [read.readline()]
@@ -115,5 +115,5 @@ def test_what_is_no_terminal_is_left_alone(monkeypatch, tmp_path):
     with (tmp_path / "out").open("w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", None)
-        with patient("stdout"), patient("stderr"):
+        with never_blocking_stream("stdout"), never_blocking_stream("stderr"):
             assert sys.stdout is out and sys.stderr is None

@@ -15,7 +15,7 @@ from tests.ui.canned import CPU, CannedRun, open_canned, stand_still, trained
 from tests.ui.pictures import in_event_loop
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
-from tui_trainer.ui.theme import readable
+from tui_trainer.ui.theme import with_readable_text
 
 pytestmark = pytest.mark.full
 
@@ -160,7 +160,7 @@ def contrast_table() -> Iterator[tuple[str, dict[str, float], dict[str, float]]]
     for name, theme in BUILTIN_THEMES.items():
         if not theme.ansi:
             colours = theme.to_color_system().generate() | theme.variables
-            yield name, contrasts(colours), contrasts(readable(dict(colours)))
+            yield name, contrasts(colours), contrasts(with_readable_text(dict(colours)))
 
 
 def test_words_of_each_theme_have_the_least_contrast_and_lines_that_of_lines(subtests):

@@ -13,7 +13,7 @@ import pytest
 from tests.ui.canned import CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tui_trainer.errors import DataError, FolderError, RunError
-from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place
+from tui_trainer.launching.model_process import ChildWriter, ModelDevice, ModelProcess
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
@@ -43,11 +43,11 @@ class FakeWriter:
 @asynccontextmanager
 async def trying(monkeypatch, writer=FakeWriter, task="char_lm", base="", find_device=None):
     """The dialog over a finished run of a task, with a writer in place of its weights."""
-    place = Place(words="on GPU 0, where it fits")
+    place = ModelDevice(words="on GPU 0, where it fits")
     monkeypatch.setattr(run_dialogs, "ChildWriter", writer)
     monkeypatch.setattr(run_dialogs, "find_device", find_device or (lambda *_, **__: place))
     # There is no folder that loading would keep in its place.
-    monkeypatch.setattr("tui_trainer.runs.lock.in_use", lambda folder, command: nullcontext())
+    monkeypatch.setattr("tui_trainer.runs.lock.keep_in_use", lambda folder, command: nullcontext())
     begun, *events = trained(148, base_model=base)
     async with open_canned(run=CannedRun([replace(begun, task=task), *events], False)) as screens:
         await screens.press("4", "w")
@@ -154,7 +154,7 @@ async def test_the_base_model_answers_beside_the_trained_one_where_there_is_room
 
     def find_device(*_, models=1, **__):
         asked.append(models)
-        return Place(words=f"on GPU 0 for {models}", card_uuid="GPU-1", card_bytes=1)
+        return ModelDevice(words=f"on GPU 0 for {models}", card_uuid="GPU-1", card_bytes=1)
 
     monkeypatch.setattr(ModelProcess, "close", lambda process: ended.append(process.place.words))
     async with trying(monkeypatch, task="chat", base="llama", find_device=find_device) as screens:

@@ -20,8 +20,8 @@ from tui_trainer.advice.contract import (
     passed,
     warned,
 )
-from tui_trainer.advice.fixes import patched, refusals
-from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, is_of_steps
+from tui_trainer.advice.fixes import load_patched, refusals
+from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, affects_steps
 from tui_trainer.config.changes import Change, Patch
 from tui_trainer.config.load import LoadedConfig, Origin, value_of
 from tui_trainer.terminal.safe_text import one_line
@@ -71,14 +71,14 @@ class Finding:
     @property
     def alternative(self) -> Patch | None:
         """Settings with which the config can be compared by measurement: those of the fix, or else the opposite."""
-        return self.verdict.fix or self.verdict.opposite
+        return self.verdict.fix or self.verdict.opposite_patch
 
     @property
     def why_not_measured(self) -> str:
         """Reason why no comparison of steps can be measured; empty if one can."""
         if not self.alternative:
             return "this check has no setting to toggle"
-        if not any(map(is_of_steps, self.alternative)):
+        if not any(map(affects_steps, self.alternative)):
             return "this check has no effect on step time"
         return ""
 
@@ -120,26 +120,26 @@ def worst(findings: Iterable[Finding]) -> Status:
     return min((finding.status for finding in findings), key=STATUSES.index, default="n/a")
 
 
-def counts(findings: Sequence[Finding]) -> dict[Status, int]:
+def count_statuses(findings: Sequence[Finding]) -> dict[Status, int]:
     """Return the number of findings with each status, the worst status first."""
     return {status: sum(finding.status == status for finding in findings) for status in STATUSES}
 
 
 def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
     verdict = _look(rule, context)
-    gain = gains.find(verdict.fix or verdict.opposite or {}) if gains else None
+    gain = gains.find(verdict.fix or verdict.opposite_patch or {}) if gains else None
     if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
-        verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
-    elif rule.is_for_speed and verdict.opposite and gain and gain.turned().is_slower:
-        evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite)} was measured to be faster here"
-        verdict = warned(evidence, *verdict.details, switch=verdict.switch, fix=verdict.opposite)
+        verdict = passed(evidence, *verdict.details, switch=verdict.switch_state, opposite=verdict.fix)
+    elif rule.is_for_speed and verdict.opposite_patch and gain and gain.turned().is_slower:
+        evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite_patch)} was measured to be faster here"
+        verdict = warned(evidence, *verdict.details, switch=verdict.switch_state, fix=verdict.opposite_patch)
     if verdict.status == "warn" and verdict.fix and not (gain and gain.is_difference):
         # Values of a hardware profile have reasons, which only a measurement on this machine can contradict.
         profile = context.loaded.hardware_profile
         if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
             evidence = f"{verdict.evidence}; no change is proposed, because hardware profile {profile.name} sets it"
-            verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
+            verdict = passed(evidence, *verdict.details, switch=verdict.switch_state, opposite=verdict.fix)
     if verdict.fix and (reasons := refusals(context, verdict.fix)):
         verdict, gain = _without_fix(verdict, verdict.fix, reasons), None
     changes = tuple(
@@ -159,12 +159,12 @@ def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdic
 def _look(rule: Rule, context: Context) -> Verdict:
     if rule.needs_plan and context.plan is None:
         return _without_plan(rule, context)
-    if rule.counted and context.counted is None:
-        return not_applicable(f"{rule.counted} is known once the data is prepared (run tui-trainer preview)")
+    if rule.needed_count and context.counted_facts is None:
+        return not_applicable(f"{rule.needed_count} is known once the data is prepared (run tui-trainer preview)")
     try:
-        verdict = rule.before(context)
-        if rule.counted and context.counted and not context.counted.exact and verdict.status != "n/a":
-            return replace(verdict, evidence=f"{verdict.evidence} ({context.counted.reason})")
+        verdict = rule.judge_config(context)
+        if rule.needed_count and context.counted_facts and not context.counted_facts.exact and verdict.status != "n/a":
+            return replace(verdict, evidence=f"{verdict.evidence} ({context.counted_facts.reason})")
         return verdict
     except Exception as error:  # a check that fails becomes a finding, and the other checks still run
         return Verdict(status="error", evidence=f"this check could not run: {broken_words(error)}")
@@ -196,6 +196,6 @@ def apply_fixes(
     while finding := next((f for f in findings if f.fix and f.name not in fast_names and tries[f.name] < _TRIES), None):
         tries[finding.name] += 1
         changes |= dict(finding.fix or {})
-        loaded = patched(loaded, finding.fix or {})
+        loaded = load_patched(loaded, finding.fix or {})
         findings = run_checks(gather(loaded))
     return loaded, changes, findings

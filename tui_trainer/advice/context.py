@@ -17,7 +17,7 @@ from tui_trainer.tasks.contract import DataFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exported:
+class ExportComparison:
     """An 8-bit export in comparison with the trained model. `faults` describes how its answers differ; empty if not."""
 
     format: str
@@ -41,16 +41,16 @@ class EarlierRun:
     sample_seconds: float | None = None
     evaluation_share: float | None = None
     """Time of a token in an evaluation, as a share of the time of a token in a training step."""
-    exports: tuple[Exported, ...] = ()
+    exports: tuple[ExportComparison, ...] = ()
     step_seconds: float | None = None
     """Median time of a step; None if the plan's steps have another shape."""
     busy_share: float | None = None
     """Share of the time, 0 to 1, in which the GPU was busy, or on a CPU the usable cores with the run's process."""
-    unsloth: str = ""
+    unsloth_parts_sentence: str = ""
     """Sentence on the parts of the model that Unsloth computed; empty if the run did not use Unsloth."""
     has_unsloth: bool = False
     """Whether the model contained any of Unsloth's kernels."""
-    attention: str = ""
+    attention_rejection: str = ""
     """Sentence on why the run's probe rejected the planned attention kernel; empty if it did not."""
 
 
@@ -72,8 +72,8 @@ class Context:
     first_rows: DataFacts | None = None
     """Counts in the first rows of large data that has not been prepared; None if they were not requested."""
     problems: tuple[Problem, ...] = ()
-    all_tokens: int | None = None
-    sample: tuple[str, ...] = ()
+    all_token_count: int | None = None
+    sample_texts: tuple[str, ...] = ()
     """Some texts of the data; empty if it cannot be read, and for a model from scratch."""
     disk_free_bytes: int | None = None
     cache: Place = field(default_factory=partial(Place, label="prepared data", path=""))
@@ -82,7 +82,7 @@ class Context:
     environment: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierRun | None = None
     swap_used_bytes: int | None = None
-    marks: Mapping[str, int] | None = None
+    mark_token_counts: Mapping[str, int] | None = None
     """Number of tokens of each mark of the chat template; None if there are no marks, or if it is not known."""
     missing_frame: tuple[str, ...] | None = None
     """Special tokens with which the model was trained around each text, but which its tokenizer does not add; None if
@@ -93,7 +93,7 @@ class Context:
         return self.loaded.config
 
     @property
-    def counted(self) -> DataFacts | None:
+    def counted_facts(self) -> DataFacts | None:
         """The DataFacts that have `counts`, of all data or of its first rows; None if nothing was counted."""
         return self.facts if self.facts and self.facts.counts else self.first_rows
 
@@ -104,9 +104,9 @@ class Context:
     @property
     def counts(self) -> Counts:
         """Counts of the data, for rules that set `Rule.counted`. Raises LookupError if nothing was counted."""
-        if self.counted is None or self.counted.counts is None:
+        if self.counted_facts is None or self.counted_facts.counts is None:
             raise LookupError("the rows of the data have not been counted")
-        return self.counted.counts
+        return self.counted_facts.counts
 
     @property
     def gpu(self) -> Gpu | None:
@@ -119,7 +119,7 @@ class Context:
         return self.plan.device if self.plan else training_device(self.hardware, self.gpu, self.chosen_gpu)[0]
 
     @property
-    def planned(self) -> Plan:
+    def required_plan(self) -> Plan:
         """The plan, for rules with `needs_plan`, which are not called without a plan."""
         if self.plan is None:
             raise LookupError("there is no plan")
@@ -135,17 +135,17 @@ class Context:
     @property
     def step_seconds(self) -> float | None:
         """Planned seconds of an optimizer step; None if they cannot be estimated and no step was measured."""
-        return self.planned.step_seconds.value
+        return self.required_plan.step_seconds.value
 
     @property
     def duration_seconds(self) -> float | None:
         """Planned seconds of the whole run; None if they cannot be estimated and no step was measured."""
-        return self.planned.duration_seconds.value
+        return self.required_plan.duration_seconds.value
 
     @property
-    def row_tokens(self) -> int:
+    def mean_row_tokens(self) -> int:
         """Average tokens of a row in a pass: `data.max_length` for a packed row, else the length of a document."""
-        plan, max_length = self.planned, self.config.data.max_length
+        plan, max_length = self.required_plan, self.config.data.max_length
         if plan.packing.value:
             return max_length
         return max(1, min(max_length, round(plan.train_tokens.value / max(plan.train_rows.value, 1))))
@@ -153,19 +153,19 @@ class Context:
     @property
     def epochs(self) -> float:
         """Planned passes over the training text."""
-        return self.planned.total_steps.value / self.planned.steps_per_epoch.value
+        return self.required_plan.total_steps.value / self.required_plan.steps_per_epoch.value
 
-    def at_most_steps(self, steps: int) -> Patch:
+    def step_limit_patch(self, steps: int) -> Patch:
         """Return settings that limit the run to `steps` steps (at least 1), as whole epochs if possible."""
-        whole_epochs = steps // self.planned.steps_per_epoch.value
+        whole_epochs = steps // self.required_plan.steps_per_epoch.value
         if self.config.training.max_steps or whole_epochs < 1:
             return {"training.max_steps": max(1, steps)}
         return {"training.num_train_epochs": float(whole_epochs)}
 
     @property
-    def step_rows(self) -> int:
+    def max_step_rows(self) -> int:
         """Maximum number of rows of a step, which are fewer than the effective batch size if rows are packed."""
-        plan = self.planned
+        plan = self.required_plan
         if not plan.packing.value:
             return plan.effective_batch_size.value
         return plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value

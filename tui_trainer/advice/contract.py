@@ -23,9 +23,9 @@ Status = Literal["pass", "warn", "fail", "n/a", "error"]
 Group = Literal["Machine", "Data", "Memory", "Speed", "Learning"]
 STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
 """All statuses, the worst first."""
-BAR_SHARE = 0.1
+LEAST_CAUSE_SHARE = 0.1
 # A GPU that is busy for a smaller share of the time is waiting for something.
-IDLE_GPU = 0.75
+IDLE_GPU_SHARE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,8 +41,8 @@ class Verdict:
     details: tuple[str, ...] = ()
     fix: Patch | None = None
     advice: str = ""
-    opposite: Patch | None = None
-    switch: str = ""
+    opposite_patch: Patch | None = None
+    switch_state: str = ""
     """State of the switch for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""
     reckoned_gain: float | None = None
     """Estimated speed-up of the whole run by a fix that does not change its steps (1.5: 1.5 times as fast)."""
@@ -75,12 +75,12 @@ class Symptom:
     `why` explains the rule to the user. With `needs_steps`, `look` is not called before there are enough steps.
     """
 
-    look: Callable[[RunView], Cause | None]
+    find_cause: Callable[[RunView], Cause | None]
     name: str
     title: str
     why: str
     needs_steps: bool = True
-    least_share: float = BAR_SHARE
+    least_share: float = LEAST_CAUSE_SHARE
     """Smallest share of the time that a cause must cost to be reported, unless it is a fault."""
     can_occur: Callable[[Plan], bool] = lambda plan: True
     """Function that returns whether a run with this plan can have the symptom."""
@@ -89,7 +89,7 @@ class Symptom:
 def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:
     """Return a decorator that turns a function `look` into a Symptom. The function's docstring becomes `why`, and
     `more` are other fields."""
-    return lambda look: Symptom(look=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
+    return lambda look: Symptom(find_cause=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,14 +103,14 @@ class Remedy:
     patch: Patch
     rank: int
     costs: str = ""
-    needs: str = ""
+    missing_library: str = ""
     drops_data: bool = False
     cuts_batch: bool = False
 
     @property
     def sentence(self) -> str:
         """The remedy as text: `training.gradient_checkpointing = true, about 33 % slower`."""
-        needs = f"with {self.needs} installed" if self.needs else ""
+        needs = f"with {self.missing_library} installed" if self.missing_library else ""
         return ", ".join(filter(None, (settings_words(self.patch), self.costs, needs)))
 
 
@@ -136,23 +136,23 @@ class Rule:
     why: str
     settings: tuple[str, ...] = ()
     """All settings that the rule may change. The first is the setting that the rule is about."""
-    before: Callable[[Context], Verdict] = _nothing
+    judge_config: Callable[[Context], Verdict] = _nothing
     """Function that judges a config before its run. It is called only if the rule has an `order`."""
     order: int = 0
     """Position of the rule in the checklist; 0 if it does not check configs before a run."""
     group: Group = "Learning"
     """Heading of the rule on the Checklist screen."""
-    during: tuple[Symptom, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
     remedies: Callable[[Basis, float], Iterable[Remedy]] | None = None
     """Function that yields remedies for a plan that exceeds a budget in bytes, except remedies that it already uses."""
     fallback: object = None
     """Value for the first of `settings` that the plan accepts if it refuses the present value; None if unknown."""
     needs_plan: bool = True
-    counted: str = ""
+    needed_count: str = ""
     """Name of the count that the rule reads from the prepared data or its first rows; empty if it reads none."""
     is_for_speed: bool = False
     """Whether the rule is only about time. It then does not propose a fix that was measured to be slower here."""
-    published: str = ""
+    published_gain: str = ""
     """Gain that others measured, with the source; empty if there is none."""
 
 
@@ -166,7 +166,7 @@ def rule(
         why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
         group = "Speed" if more.get("is_for_speed") else before.__globals__.get("GROUP", "Learning")
         fields: dict[str, Any] = {"name": name or before.__name__, "group": group} | more
-        return Rule(title=title, why=why, order=order, settings=settings, before=before, **fields)
+        return Rule(title=title, why=why, order=order, settings=settings, judge_config=before, **fields)
 
     return make_rule
 

@@ -9,12 +9,12 @@ from functools import cache
 from time import monotonic
 from typing import Any
 
-from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, broken_words
+from tui_trainer.advice.contract import LEAST_CAUSE_SHARE, Cause, Symptom, all_rules, broken_words
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_seconds, percent
+from tui_trainer.units import format_percent, format_seconds
 
 LEAST_STEPS = 20
 LEAST_SECONDS = 15.0
@@ -30,7 +30,7 @@ class FoundCause:
     """A symptom and the cause that it found. Show texts only through `safe_text`."""
 
     symptom: Symptom
-    found: Cause
+    cause: Cause
 
     @property
     def name(self) -> str:
@@ -38,17 +38,17 @@ class FoundCause:
 
     @property
     def matters(self) -> bool:
-        return self.found.is_fault or self.found.share >= BAR_SHARE
+        return self.cause.is_fault or self.cause.share >= LEAST_CAUSE_SHARE
 
     @property
     def cost_words(self) -> str:
         """Cost of the cause as text: `61 % of the time`, `error` for a fault, or `note` if it costs little time."""
-        words = f"{percent(self.found.share)} of the time" if self.matters else "note"
-        return "error" if self.found.is_fault else words
+        words = f"{format_percent(self.cause.share)} of the time" if self.matters else "note"
+        return "error" if self.cause.is_fault else words
 
     @property
     def remedy_words(self) -> str:
-        return "; ".join(filter(None, (settings_words(self.found.fix or {}), self.found.advice)))
+        return "; ".join(filter(None, (settings_words(self.cause.fix or {}), self.cause.advice)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,27 +57,27 @@ class Examination:
 
     is_known: bool
     findings: tuple[FoundCause, ...]
-    healthy: str
+    healthy_sentence: str
     """Sentence for a run without findings: where its time goes, or why the run cannot be judged yet."""
     step: int = 0
 
     @property
-    def leading(self) -> FoundCause | None:
+    def leading_finding(self) -> FoundCause | None:
         """The costliest finding, if it costs enough to matter; None for a healthy run."""
         return next((finding for finding in self.findings if finding.matters), None)
 
     @property
     def name(self) -> str:
         """Name of the leading finding; `healthy` if there is none, or empty while the run cannot be judged."""
-        return self.leading.name if self.leading else "healthy" if self.is_known else ""
+        return self.leading_finding.name if self.leading_finding else "healthy" if self.is_known else ""
 
     @property
     def words(self) -> str:
         """The leading finding with its remedy on one line, or the sentence `healthy`."""
-        if self.leading is None:
-            return self.healthy
-        remedy = one_line(self.leading.remedy_words, 300)
-        cause = self.leading.found
+        if self.leading_finding is None:
+            return self.healthy_sentence
+        remedy = one_line(self.leading_finding.remedy_words, 300)
+        cause = self.leading_finding.cause
         headline = one_line(f"{cause.cause.rstrip('.')}: {cause.evidence}", 400)
         return headline + (f"; next run: {remedy}" if remedy else "")
 
@@ -87,14 +87,14 @@ class Examination:
         costlier one decides."""
         patch: dict[str, Any] = {}
         for finding in self.findings:
-            patch = {**(finding.found.fix or {}), **patch} if finding.matters else patch
+            patch = {**(finding.cause.fix or {}), **patch} if finding.matters else patch
         return patch
 
 
 @cache
 def all_symptoms() -> tuple[Symptom, ...]:
     """Return the symptoms of all rules."""
-    return tuple(symptom for rule in all_rules() for symptom in rule.during)
+    return tuple(symptom for rule in all_rules() for symptom in rule.symptoms)
 
 
 def examine(state: RunState) -> Examination:
@@ -103,23 +103,23 @@ def examine(state: RunState) -> Examination:
     is_long_enough = view.is_over or view.sums.steps * view.whole_seconds >= LEAST_SECONDS
     has_steps = view.sums.steps >= LEAST_STEPS and is_long_enough
     findings = [
-        FoundCause(symptom=symptom, found=cause)
+        FoundCause(symptom=symptom, cause=cause)
         for symptom in all_symptoms()
         if (has_steps or not symptom.needs_steps) and (cause := _look(symptom, view))
     ]
-    findings.sort(key=lambda finding: (not finding.found.is_fault, -finding.found.share))
+    findings.sort(key=lambda finding: (not finding.cause.is_fault, -finding.cause.share))
     is_known = has_steps or bool(findings)
     return Examination(
         is_known=is_known,
         findings=tuple(findings),
-        healthy=_where_time_goes(view) if has_steps else _too_early(view),
+        healthy_sentence=_where_time_goes(view) if has_steps else _too_early_sentence(view),
         step=state.step,
     )
 
 
 def _look(symptom: Symptom, view: RunView) -> Cause | None:
     try:
-        cause = symptom.look(view)
+        cause = symptom.find_cause(view)
     except Exception as error:  # a symptom that fails becomes a finding, and the other symptoms are still examined
         return Cause(cause="This diagnosis could not run.", evidence=broken_words(error), share=0.0)
     if not cause or not (cause.is_fault or cause.share >= symptom.least_share):
@@ -141,11 +141,13 @@ def _where_time_goes(view: RunView) -> str:
         "the rest": view.empty_cache_seconds + view.other_seconds,
     }
     largest_parts = sorted(seconds_by_part, key=lambda name: -seconds_by_part[name])[:_MOST_PARTS]
-    shares_text = ", ".join(f"{name} {percent(view.share(seconds_by_part[name]))}" for name in largest_parts)
-    return f"healthy: {shares_text} of the time; nothing avoidable takes {percent(BAR_SHARE)} or more"
+    shares_text = ", ".join(
+        f"{name} {format_percent(view.share_of_time(seconds_by_part[name]))}" for name in largest_parts
+    )
+    return f"healthy: {shares_text} of the time; nothing avoidable takes {format_percent(LEAST_CAUSE_SHARE)} or more"
 
 
-def _too_early(view: RunView) -> str:
+def _too_early_sentence(view: RunView) -> str:
     steps_done = view.sums.steps
     if view.is_over:
         return f"too short to judge: {LEAST_STEPS} steps after the first two are needed, but there are {steps_done}"
@@ -157,32 +159,34 @@ class Doctor:
 
     def __init__(self, state: RunState, now: Callable[[], float] = monotonic) -> None:
         self._state, self._now = state, now
-        self.verdict: Examination | None = None
+        self.examination: Examination | None = None
         """The newest examination; None before the first."""
-        self._told = ""
+        self._reported_name = ""
         self._candidate, self._since = "", 0.0
-        self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)
+        self._examined_at, self._examined_progress = -_PERIOD_SECONDS, (-1, False)
 
-    def look(self) -> Examination | None:
+    def examine_news(self) -> Examination | None:
         """Examine the run. Return the examination if it is news, else None. News is the first judgement, and later each
         change of the leading finding that lasts."""
         state = self._state
         progress = state.step, state.finished is not None or state.failed is not None
-        if progress == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not progress[1]):
+        if progress == self._examined_progress or (
+            self._now() - self._examined_at < _PERIOD_SECONDS and not progress[1]
+        ):
             return None
-        self._looked, self._looked_at = self._now(), progress
-        self.verdict = examine(state)
-        return self.verdict if self._is_news(self.verdict, is_over=progress[1]) else None
+        self._examined_at, self._examined_progress = self._now(), progress
+        self.examination = examine(state)
+        return self.examination if self._is_news(self.examination, is_over=progress[1]) else None
 
     def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
         """Return whether to report an examination. That of a run which has ended is not reported, because it is shown
         with the end."""
-        if is_over or not verdict.name or verdict.name == self._told:
+        if is_over or not verdict.name or verdict.name == self._reported_name:
             self._candidate = ""
             return False
         if verdict.name != self._candidate:
             self._candidate, self._since = verdict.name, self._now()
-        if self._told and self._now() - self._since < _CONFIRMED_SECONDS:
+        if self._reported_name and self._now() - self._since < _CONFIRMED_SECONDS:
             return False
-        self._told, self._candidate = verdict.name, ""
+        self._reported_name, self._candidate = verdict.name, ""
         return True

@@ -15,7 +15,7 @@ from tui_trainer.launching.open_run import load_config, start_problems
 _OF_DATA = ("data.", "task.", "model.", "tuning.method")
 
 
-def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
+def load_patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
     """Return the config with some settings changed, as if the user had written them. Raises ConfigError."""
     return load_config(as_request(loaded, patch))
 
@@ -33,7 +33,7 @@ def refusals(context: Context, patch: Patch) -> list[str]:
     """Return as sentences why the patched config could not be loaded, planned or started. Reasons that also hold for
     the present config are left out. If the result is empty, the patch can be offered."""
     try:
-        loaded = patched(context.loaded, patch)
+        loaded = load_patched(context.loaded, patch)
     except ConfigError as error:
         return [problem.message for problem in error.problems]
     facts = facts_of(loaded) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
@@ -42,11 +42,11 @@ def refusals(context: Context, patch: Patch) -> list[str]:
     if context.plan is None:
         # A problem of the present config may have hidden others, so only problems with the patch's settings count.
         return [problem.message for problem in problems_then if problem.key in patch]
-    problems_now = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
-    return [problem.message for problem in problems_then if _told(problem) not in problems_now]
+    problems_now = {_problem_identity(problem) for problem in (*context.problems, *_of_start(context.loaded))}
+    return [problem.message for problem in problems_then if _problem_identity(problem) not in problems_now]
 
 
-def _told(problem: Problem) -> tuple[str, str]:
+def _problem_identity(problem: Problem) -> tuple[str, str]:
     """Return (setting, message without digits), which identifies a problem although a patch changes sizes in it."""
     return problem.key, "".join(sign for sign in problem.message if not sign.isdigit())
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from tui_trainer.advice.context import Context, EarlierRun, Exported
+from tui_trainer.advice.context import Context, EarlierRun, ExportComparison
 from tui_trainer.advice.remedies import make_plan
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import with_changes
@@ -41,7 +41,7 @@ from tui_trainer.runs.events import ATTENTION_CHANGED, PACKED_WITH_MASK, RunProb
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.state import RunState, apply_events
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
@@ -81,7 +81,7 @@ def gather(
                 counted = task.counted(config, loaded.data, prepared_data_folder(), progress)
             facts, first_rows = (counted, None) if counted and counted.exact else (facts, counted)
         except InputError as error:
-            data_problems = tuple(loaded.placed(problem) for problem in error.problems)
+            data_problems = tuple(loaded.with_source(problem) for problem in error.problems)
     if plan is None:
         plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     if plan and facts:
@@ -104,20 +104,22 @@ def gather(
         facts=facts,
         first_rows=first_rows,
         problems=problems,
-        all_tokens=_all_tokens(loaded, facts, progress),
-        sample=() if config.is_from_scratch else _asked(lambda: task.sample_texts(config, loaded.data)) or (),
+        all_token_count=_all_tokens(loaded, facts, progress),
+        sample_texts=()
+        if config.is_from_scratch
+        else _result_or_none(lambda: task.sample_texts(config, loaded.data)) or (),
         disk_free_bytes=disk_free_bytes(Path(config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
-        marks=_asked(lambda: task.marks(config)),
-        missing_frame=_asked(lambda: task.missing_frame(config)),
+        mark_token_counts=_result_or_none(lambda: task.marks(config)),
+        missing_frame=_result_or_none(lambda: task.missing_frame(config)),
     )
 
 
-def _asked(question: Callable[[], _Answer]) -> _Answer | None:
+def _result_or_none(question: Callable[[], _Answer]) -> _Answer | None:
     """Return the result of a function, or None if it raises InputError because config or data cannot be read."""
     with suppress(InputError):
         return question()
@@ -127,7 +129,7 @@ def _asked(question: Callable[[], _Answer]) -> _Answer | None:
 def facts_of(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts | None:
     """Return the amount of data; None if the data cannot be read."""
     config, folder = loaded.config, prepared_data_folder()
-    return _asked(lambda: find_task(config.task.type).data_facts(config, loaded.data, folder, progress))
+    return _result_or_none(lambda: find_task(config.task.type).data_facts(config, loaded.data, folder, progress))
 
 
 def plan_or_problems(
@@ -175,11 +177,11 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
         if run_key is None or run_key.model != planned_key.model or _device(plan_fields) != planned_device:
             continue
         with suppress(OSError):
-            if run := measured_in(folder.name, fold(last_events(folder.journal))):
+            if run := earlier_run_of(folder.name, apply_events(last_events(folder.journal))):
                 run = replace(run, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
                 if not run_key.has_setup_of(planned_key):
-                    run = replace(run, data_share=None, evaluation_share=None, attention="")
-                    run = replace(run, busy_share=None, unsloth="", has_unsloth=False)
+                    run = replace(run, data_share=None, evaluation_share=None, attention_rejection="")
+                    run = replace(run, busy_share=None, unsloth_parts_sentence="", has_unsloth=False)
                 if run_key != planned_key:
                     run = replace(run, step_seconds=None)
                 is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
@@ -194,7 +196,7 @@ def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
     return device, plan.get("device_name"), thread_count
 
 
-def measured_in(name: str, state: RunState) -> EarlierRun | None:
+def earlier_run_of(name: str, state: RunState) -> EarlierRun | None:
     """Return the measurements of a run from its state, which may cover only its last events; None below 20 steps."""
     run_seconds = sum(state.step_seconds)
     if len(state.steps) < _ENOUGH_STEPS or not run_seconds:
@@ -222,13 +224,13 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     )
 
 
-def _exports(folder: RunFolder) -> Iterator[Exported]:
+def _exports(folder: RunFolder) -> Iterator[ExportComparison]:
     """Yield the 8-bit exports of a run that were compared with its trained model."""
     format_names = [export.name for export in all_formats() if export.in_8_bits]
     for certificate in (export for export in certificates(folder).values() if export.get("format") in format_names):
         with suppress(KeyError, TypeError, ValueError):
             trained, exported = certificate["trained"], certificate["exported"]
-            yield Exported(
+            yield ExportComparison(
                 format=certificate["format"],
                 bytes=int(exported["bytes"]),
                 trained_bytes=int(trained["bytes"]),
@@ -246,6 +248,6 @@ def _told_at_start(path: Path) -> dict[str, Any]:
     for problem in (event for event in events if isinstance(event, RunProblem)):
         if problem.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
             fields.setdefault("attention", problem.message)
-        elif problem.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
-            fields |= {"unsloth": problem.message, "has_unsloth": problem.kind == unsloth.IN_THE_MODEL}
+        elif problem.kind in (unsloth.KERNELS_IN_MODEL, unsloth.KERNELS_MISSING):
+            fields |= {"unsloth": problem.message, "has_unsloth": problem.kind == unsloth.KERNELS_IN_MODEL}
     return fields

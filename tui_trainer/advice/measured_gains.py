@@ -126,17 +126,17 @@ class Measurable:
             device=device_key(plan.cpu_name, plan.threads.value, gpu_name),
             torch=read_versions(("torch",))["torch"] or "",
             shape_key=plan.shape_key,
-            settings={key: value_of(plan.config, key) for key in all_settings() if is_of_steps(key)},
+            settings={key: value_of(plan.config, key) for key in all_settings() if affects_steps(key)},
         )
 
     def digest(self, patch: Mapping[str, Any]) -> str:
         """Return a digest of the settings with a patch applied, which does not distinguish 1 from 1.0."""
-        values = {**self.settings, **{key: value for key, value in patch.items() if is_of_steps(key)}}
+        values = {**self.settings, **{key: value for key, value in patch.items() if affects_steps(key)}}
         float_values = {key: value + 0.0 if type(value) is int else value for key, value in values.items()}
         return sha256(json.dumps(float_values, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def is_of_steps(key: str) -> bool:
+def affects_steps(key: str) -> bool:
     """Return whether a setting may change the time, the memory or the loss of a step."""
     return not key.startswith(_OUTSIDE_OF_STEPS) and key not in _NAMES
 
@@ -176,7 +176,9 @@ def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str
     shapes = {present_digest: before.shape_key, patched_digest: after_shape_key}
     entry = {"from": present_digest, "torch": before.torch, "shapes": shapes, **asdict(gain)}
     step_key = StepKey.read(before.shape_key)
-    key = step_key.on(before.device) if step_key else Key(device=before.device, versions=f"torch {before.torch}")
+    key = (
+        step_key.record_key(before.device) if step_key else Key(device=before.device, versions=f"torch {before.torch}")
+    )
     keep_record(GAIN, key, entry, part=_pair(present_digest, patched_digest))
 
 

@@ -19,7 +19,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
@@ -52,7 +52,7 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
     least_bytes, length_sentence = basis.needed_bytes(), ""
     for remedy in all_remedies(basis, budget):
         try:
-            changed_basis = basis.changed(remedy.patch)
+            changed_basis = basis.with_patch(remedy.patch)
         except ConfigError:
             continue
         needed_bytes = changed_basis.needed_bytes()
@@ -78,7 +78,7 @@ def make_plan(
     hardware: Hardware,
     facts: DataFacts,
     *,
-    made_from: planning.MadeFrom = planning.ESTIMATES,
+    made_from: planning.PlanInputs = planning.UNKNOWN_INPUTS,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """Make a plan like `planning.make`. If memory is too small, the hint of the ConfigError lists remedies with which
@@ -91,21 +91,21 @@ def make_plan(
         raise ConfigError(shortage if problem is error.shortage else problem for problem in error.problems) from None
 
 
-def memory_with(
+def planned_memory_bytes(
     context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
 ) -> int:
     """Return the planned peak memory in bytes with another micro-batch, evaluation batch or training setup."""
-    basis = context.basis if setup is None else context.basis.trained_otherwise(setup)
+    basis = context.basis if setup is None else context.basis.with_setup(setup)
     return basis.needed_bytes(micro_batch, eval_batch)
 
 
 def is_short(context: Context) -> bool:
     """Return whether the plan needs more memory than its budget, which is a share of the free memory."""
-    budget_bytes = context.basis.room.budget_bytes
-    return budget_bytes is not None and context.planned.memory_bytes.value > budget_bytes
+    budget_bytes = context.basis.memory_budget.budget_bytes
+    return budget_bytes is not None and context.required_plan.memory_bytes.value > budget_bytes
 
 
-def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
+def fitting_patch(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
     """Return the cheapest settings with which a plan that is short of memory fits; None if there are none.
 
     The first choice is a smaller micro-batch alone. Then other remedies are added by rank, except those that drop data.
@@ -113,7 +113,7 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
     """
     for settings in _cumulated(context, as_if_installed):
         try:
-            batch_settings = _cut_that_fits(context, context.basis.changed(settings).setup)
+            batch_settings = _cut_that_fits(context, context.basis.with_patch(settings).setup)
         except ConfigError:
             continue
         if batch_settings is not None:
@@ -121,7 +121,7 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
     return None
 
 
-def smaller_model(context: Context) -> str:
+def smaller_model_advice(context: Context) -> str:
     """Return advice to choose a smaller model, for a plan that no setting makes fit."""
     return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
 
@@ -130,8 +130,8 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
     """Yield no settings, then the settings of the first remedy, of the first two remedies and so on."""
     settings: dict[str, Any] = {}
     yield settings
-    for remedy in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
-        if not (remedy.cuts_batch or remedy.drops_data) and (as_if_installed or not remedy.needs):
+    for remedy in all_remedies(context.basis, context.basis.memory_budget.budget_bytes or 0):
+        if not (remedy.cuts_batch or remedy.drops_data) and (as_if_installed or not remedy.missing_library):
             settings = {**settings, **remedy.patch}
             yield settings
 
@@ -139,60 +139,69 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
     """Return settings for the largest micro-batch that fits: the present one, half of it, and so on. If necessary, also
     reduce the evaluation batch. None if no micro-batch fits."""
-    limit, present_rows = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
+    limit, present_rows = (
+        context.basis.memory_budget.budget_bytes or 0,
+        context.required_plan.per_device_train_batch_size.value,
+    )
     sizes = sorted({-(-present_rows // 2**halvings) for halvings in range(present_rows.bit_length() + 1)}, reverse=True)
     for eval_fix in ({}, {EVAL_BATCH: "auto"}):
         for rows in sizes:
-            if memory_with(context, micro_batch=rows, eval_batch=rows if eval_fix else 0, setup=setup) <= limit:
-                return (with_micro_batch(context, rows) if rows < present_rows else {}) | eval_fix
+            if (
+                planned_memory_bytes(context, micro_batch=rows, eval_batch=rows if eval_fix else 0, setup=setup)
+                <= limit
+            ):
+                return (micro_batch_patch(context, rows) if rows < present_rows else {}) | eval_fix
     return None
 
 
 def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of several remedies without those that the last remedy makes unnecessary."""
-    batch_settings = _cut_that_fits(context, context.basis.changed(switches).setup)
+    batch_settings = _cut_that_fits(context, context.basis.with_patch(switches).setup)
     for key in list(switches)[:-1]:
         fewer_switches = {other: value for other, value in switches.items() if other != key}
-        if _cut_that_fits(context, context.basis.changed(fewer_switches).setup) == batch_settings:
+        if _cut_that_fits(context, context.basis.with_patch(fewer_switches).setup) == batch_settings:
             switches = fewer_switches
     return switches
 
 
-def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
+def micro_batch_patch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for a micro-batch of `rows` with an unchanged effective batch."""
-    step_rows = context.planned.effective_batch_size.value
+    step_rows = context.required_plan.effective_batch_size.value
     # A step has fewer packed rows than documents, so the user's accumulation does not determine the micro-batch.
-    keeps_parts = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
-    if keeps_parts and not context.planned.packing.value:
+    keeps_parts = _accumulation_written(context) and not context.loaded.origin(MICRO_BATCH_KEY).by_user
+    if keeps_parts and not context.required_plan.packing.value:
         parts = -(-step_rows // rows)
         if -(-step_rows // parts) == rows:
-            return {ACCUMULATION: parts}
-    is_same = context.planned.effective_batch_is_auto or context.config.training.effective_batch_size == step_rows
-    return {MICRO: rows} | ({} if is_same else {EFFECTIVE: step_rows}) | _free_accumulation(context)
+            return {ACCUMULATION_KEY: parts}
+    is_same = context.required_plan.effective_batch_is_auto or context.config.training.effective_batch_size == step_rows
+    return {MICRO_BATCH_KEY: rows} | ({} if is_same else {EFFECTIVE_BATCH_KEY: step_rows}) | _free_accumulation(context)
 
 
-def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
+def effective_batch_patch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for another effective batch size. The plan reduces a micro-batch that is larger."""
-    return {EFFECTIVE: rows} | _free_accumulation(context)
+    return {EFFECTIVE_BATCH_KEY: rows} | _free_accumulation(context)
 
 
 def _free_accumulation(context: Context) -> dict[str, Any]:
-    return {ACCUMULATION: "auto"} if _accumulation_written(context) else {}
+    return {ACCUMULATION_KEY: "auto"} if _accumulation_written(context) else {}
 
 
 def _accumulation_written(context: Context) -> bool:
-    is_by_user = context.loaded.origin(ACCUMULATION).by_user
+    is_by_user = context.loaded.origin(ACCUMULATION_KEY).by_user
     return is_by_user and isinstance(context.config.training.gradient_accumulation_steps, int)
 
 
-def less_memory(plan: Plan, tokens: int) -> str:
+def less_memory_advice(plan: Plan, tokens: int) -> str:
     """Return as text settings for a new run with which a row of `tokens` tokens needs less memory: remedies, and a
     shorter row length."""
     loaded, texts = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone
         for remedy in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
             if not (remedy.cuts_batch or remedy.drops_data):
-                texts.append(settings_words(remedy.patch) + (f" with {remedy.needs} installed" if remedy.needs else ""))
+                texts.append(
+                    settings_words(remedy.patch)
+                    + (f" with {remedy.missing_library} installed" if remedy.missing_library else "")
+                )
     if plan.packing.value and plan.config.training.torch_compile:
         # Packed rows of compiled layers are padded to the full length, whatever they contain.
         texts.append("data.packing = false")

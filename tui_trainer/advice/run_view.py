@@ -39,16 +39,16 @@ class RunView:
         self.is_over = state.finished is not None or state.failed is not None
         self.first_step = state.resumed_from_step or 0
         """Step after which the run's last start began."""
-        self.sums = sums = times.whole if self.is_over else times.recent
+        self.sums = sums = times.sums_since_start if self.is_over else times.recent_sums
         steps = max(sums.steps, 1)
         self.data_seconds = sums.data_seconds / steps
         self.compute_seconds = (sums.forward_seconds + sums.backward_seconds) / steps
         self.optimizer_seconds = sums.optimizer_seconds / steps
         self.step_seconds = sums.step_seconds / steps
-        self.evaluation_seconds = self._on_the_way(
+        self.evaluation_seconds = self._interruption_seconds(
             (event.step, event.seconds) for event in state.evals if event.scheduled
         )
-        self.checkpoint_seconds = self._on_the_way((event.step, event.seconds) for event in state.checkpoints)
+        self.checkpoint_seconds = self._interruption_seconds((event.step, event.seconds) for event in state.checkpoints)
         interval = self.plan.sample_every_steps if self.plan else None
         self.sample_seconds = (
             fmean(sample.seconds for sample in state.samples) / interval if state.samples and interval else 0.0
@@ -63,7 +63,7 @@ class RunView:
         self.whole_seconds = self.step_seconds + event_seconds + overhead_seconds
         """Time of a step, including its part of all work between steps."""
 
-    def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
+    def _interruption_seconds(self, costs: Iterable[tuple[int, float]]) -> float:
         """Return the mean seconds per step of interruptions, which are given as (step, seconds). An event at the end of
         the run is not an interruption."""
         finished = self.state.finished
@@ -76,10 +76,10 @@ class RunView:
         user_settings = self.plan.user_settings if self.plan else None
         return user_settings is not None and not set(keys) & set(user_settings)
 
-    def share(self, seconds: float) -> float:
+    def share_of_time(self, seconds: float) -> float:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
-    def of_whole(self, seconds: float) -> str:
+    def seconds_of_step_words(self, seconds: float) -> str:
         """Return seconds per step in relation to a whole step, as text: `0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
         whole_seconds = self.whole_seconds
         if whole_seconds >= 1:
@@ -87,7 +87,7 @@ class RunView:
         digits = 0 if whole_seconds >= 0.1 else 1 if whole_seconds >= 0.01 else 2
         return f"{1000 * seconds:.{digits}f} of {1000 * whole_seconds:.{digits}f} ms/step"
 
-    def seldom(self, event_seconds: float, now_seconds: float) -> int:
+    def affordable_interval_steps(self, event_seconds: float, now_seconds: float) -> int:
         """Return an interval in steps at which events of `event_seconds` take a twentieth of the time. They now take
         `now_seconds` per step. The interval is rounded to two digits, and at most the length of the run."""
         step_seconds = self.whole_seconds - now_seconds
@@ -127,7 +127,9 @@ class RunView:
     def fixed_compute_seconds(self) -> float | None:
         """Seconds of a step's passes that do not depend on the number of positions: the intercept of a line through the
         last steps, less its error. None if all passes have about the same size."""
-        steps = [step for step in self.state.recent if step.positions and step.step > self.first_step + WARM_UP_STEPS]
+        steps = [
+            step for step in self.state.recent_sums if step.positions and step.step > self.first_step + WARM_UP_STEPS
+        ]
         xs = [step.positions for step in steps]
         if len(xs) < _LEAST_FITTED or max(xs) < _LEAST_SPREAD * min(xs):
             return None

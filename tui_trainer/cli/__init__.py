@@ -18,10 +18,10 @@ from tui_trainer.hardware.environment import check_environment, prepare_environm
 from tui_trainer.terminal.standard_files import (
     flush_output,
     leave_output,
+    never_blocking_stream,
     open_standard_files,
-    patient,
+    print_to_stderr,
     silence_output,
-    tell,
 )
 
 _NEEDS_NO_CHECK = frozenset(("-h", "--help", "--version"))
@@ -31,14 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
     open_standard_files()
     prepare_environment()
-    with patient("stderr"):
+    with never_blocking_stream("stderr"):
         try:
             code = _run_and_report(sys.argv[1:] if arguments is None else arguments)
             # The interpreter would also flush, but not report the reason of a failure.
             flush_output()
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt):
-                tell("interrupted")
+                print_to_stderr("interrupted")
             leave_output(EXIT_FAILED)
             return EXIT_FAILED
         except BrokenPipeError:
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             if not full_disk_words(error):
                 raise
             silence_output()
-            tell(f"could not write to standard output: {system_reason(error)}")
+            print_to_stderr(f"could not write to standard output: {system_reason(error)}")
             return EXIT_FAILED
     return code
 
@@ -61,10 +61,10 @@ def _run_and_report(arguments: list[str]) -> int:
         return _run(arguments)
     except InputError as error:
         for problem in error.problems:
-            tell(str(problem))
+            print_to_stderr(str(problem))
         return EXIT_BAD_INPUT
     except RunError as error:
-        tell(str(error))
+        print_to_stderr(str(error))
         return EXIT_FAILED
 
 
@@ -87,9 +87,9 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
         options = "commands and options" if command == "tui-trainer" else "its options"
-        tell(f"{error.format_message().rstrip('.')}; `{command} --help` lists {options}")
+        print_to_stderr(f"{error.format_message().rstrip('.')}; `{command} --help` lists {options}")
         return EXIT_BAD_INPUT
     except typer.Abort:
-        tell("interrupted")
+        print_to_stderr("interrupted")
         return EXIT_FAILED
     return code if isinstance(code, int) else EXIT_DONE

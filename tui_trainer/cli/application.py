@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from tui_trainer.errors import ConfigError, InputError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.terminal.standard_files import tell
+from tui_trainer.terminal.standard_files import print_to_stderr
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import LoadedConfig, Request
@@ -188,7 +188,7 @@ class ConfigOptions:
         model_text = f"the model {self.model} and " if self.model else ""
         inputs_text = f"{model_text}the first rows of {self.data or 'the data'}"
         message = f"still reading {inputs_text} after {_SLOW_SECONDS:.0f} seconds"
-        timer = Timer(_SLOW_SECONDS, tell, [message])
+        timer = Timer(_SLOW_SECONDS, print_to_stderr, [message])
         timer.daemon = True
         timer.start()
         try:
@@ -202,7 +202,7 @@ class ConfigOptions:
 
         loaded = self.load(gpu)
         if problems := name_problems(loaded):
-            raise ConfigError(loaded.placed(problem) for problem in problems)
+            raise ConfigError(loaded.with_source(problem) for problem in problems)
         return loaded
 
 
@@ -220,7 +220,7 @@ class ScreenOptions:
         if self.as_json and not self.no_ui:
             raise InputError("--json prints the journal of a run instead of showing the screens", hint="add --no-ui")
 
-    def on_screens(self, *request: Any, **more: Any) -> typer.Exit:
+    def show_screens(self, *request: Any, **more: Any) -> typer.Exit:
         """Show the screens until the user leaves them. Return typer's exit with the exit code."""
         from tui_trainer.ui.main import run_screens
 
@@ -274,12 +274,12 @@ UNTIL_THE_END = ExitStack()
 """Locks that the command holds until it ends."""
 
 
-def run_in_use(reference: str, command: str) -> "RunFolder":
+def lock_named_run(reference: str, command: str) -> "RunFolder":
     """Return the named run, locked against renaming and deleting until the command ends. Raises FolderError."""
-    from tui_trainer.runs.lock import in_use
+    from tui_trainer.runs.lock import keep_in_use
 
     folder = run_named(reference)
-    UNTIL_THE_END.enter_context(in_use(folder, f"{command} {folder.name}"))
+    UNTIL_THE_END.enter_context(keep_in_use(folder, f"{command} {folder.name}"))
     return folder
 
 
@@ -289,12 +289,12 @@ def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedM
 
     trained = TrainedModel.of(folder, unfinished=unfinished)
     for note in trained.notes:
-        tell(f"{folder.name}: {note}")
+        print_to_stderr(f"{folder.name}: {note}")
     return trained
 
 
 def print_json(value: object) -> None:
     """Print a value as JSON. Numbers that JSON does not have, such as NaN, become strings."""
-    from tui_trainer.runs.json_fields import finite
+    from tui_trainer.runs.json_fields import replace_non_finite
 
-    print(json.dumps(finite(value), default=str, indent=1, allow_nan=False))
+    print(json.dumps(replace_non_finite(value), default=str, indent=1, allow_nan=False))

@@ -15,14 +15,14 @@ from tui_trainer.cli.application import (
     GpuName,
     RunReference,
     app,
+    lock_named_run,
     option,
     print_json,
-    run_in_use,
     shares_options,
     trained_model,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError
-from tui_trainer.terminal.standard_files import tell
+from tui_trainer.terminal.standard_files import print_to_stderr
 
 _MODEL = "run"
 _WIDTH = 200
@@ -62,11 +62,11 @@ def bench_model(
     """Measure a trained model: rows one by one, in batches, with beams, quantized, compiled, exported."""
     from tui_trainer.measure.inference import InferenceBench, keep_speed, notes, speed_lines
 
-    trained = trained_model(run_in_use(run, "bench"))
-    figures, cut_short = InferenceBench(trained, rows, rounds, gpu, tell, only or ()).measure()
-    target = keep_speed(trained, figures, rows, tell)
+    trained = trained_model(lock_named_run(run, "bench"))
+    figures, cut_short = InferenceBench(trained, rows, rounds, gpu, print_to_stderr, only or ()).measure()
+    target = keep_speed(trained, figures, rows, print_to_stderr)
     result = {
-        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.writes, "cut_short": cut_short,
+        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.generates_text, "cut_short": cut_short,
         "inference_samples_per_second": target and {
             "requested": target.requested, "measured": target.measured, "met": target.met,
             "words": target.words, "verdict": target.verdict,
@@ -109,13 +109,20 @@ def bench_train(
     # Words that name parts of the start must not select variants of a step.
     step_variants = [word for word in only or () if not any(word in name for name in starting.NAMES)]
     training = TrainingBench(
-        config.request, steps, rounds, gpu, tell, step_variants or ([BASELINE] if only else ()), seconds, whole
+        config.request,
+        steps,
+        rounds,
+        gpu,
+        print_to_stderr,
+        step_variants or ([BASELINE] if only else ()),
+        seconds,
+        whole,
     )
     variants, cut_short = training.measure()
-    starts = starting.measure_start(config.request, rounds, gpu, _START_SECONDS, tell, only or ())
+    starts = starting.measure_start(config.request, rounds, gpu, _START_SECONDS, print_to_stderr, only or ())
     variant_figures = figures_of(variants, training.whole_tokens)
     result = {
-        "steps": training.steps, "batch": training.batch, "rounds": training.rounds, "whole": whole,
+        "steps": training.steps, "batch": training.baseline_rows, "rounds": training.rounds, "whole": whole,
         "cut_short": cut_short, "doubts": doubts(variant_figures, probe().usable_cores), "variants": variant_figures,
         "starts": starting.figures(starts),
     }  # fmt: skip
@@ -146,13 +153,13 @@ def tune(
     """Find the largest micro-batch and the fastest settings on this machine, at the same effective batch and loss."""
     from tui_trainer.config.toml_files import refuse_existing
     from tui_trainer.measure.tuning import EffectiveBatches, Tuning
-    from tui_trainer.runs.json_fields import finite
+    from tui_trainer.runs.json_fields import replace_non_finite
 
     if write is not None:
         refuse_existing(write, "--write")
     search_class: type[EffectiveBatches] | type[Tuning] = EffectiveBatches if effective else Tuning
-    search = search_class(request=config.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
-    result = finite(search.as_json())
+    search = search_class(request=config.request, gpu=gpu, seconds=60 * minutes, notify=print_to_stderr).find()
+    result = replace_non_finite(search.as_json())
     print(json.dumps(result) if as_json else "\n".join([*search.lines(_WIDTH), search.sentence]))
     if write is not None:
         from tui_trainer.config.save import to_toml
@@ -161,14 +168,14 @@ def tune(
         from tui_trainer.measure.micro_batches import with_settings
 
         write_new(write, to_toml(load_config(with_settings(config.request, search.patch), gpu=gpu)))
-        tell(f"wrote {write}; next: tui-trainer plan {write}")
+        print_to_stderr(f"wrote {write}; next: tui-trainer plan {write}")
     _end(result["sizes" if effective else "variants"], search.cut_short)
 
 
 def _end(figures: list[dict[str, Any]], cut_short: str) -> None:
     """Report why measuring was cut short. Exit with an error code if it was interrupted or measured nothing."""
     if cut_short:
-        tell(f"{cut_short}: the results so far are shown")
+        print_to_stderr(f"{cut_short}: the results so far are shown")
     if cut_short == "interrupted":
         raise typer.Exit(EXIT_STOPPED)
     if not any(row["turns"] for row in figures):

@@ -70,7 +70,7 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
     If `word` names nothing, raises InputError with the nearest words."""
     from tui_trainer.config.explain import describe, find_settings
 
-    sections = list(_others(word)) if word else []
+    sections = list(_sections_about(word)) if word else []
     try:
         settings = find_settings(word)
     except ConfigError:
@@ -85,7 +85,7 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
     return [line for lines in sections for line in ("", *lines)][1:]
 
 
-def _others(word: str) -> Iterator[list[str]]:
+def _sections_about(word: str) -> Iterator[list[str]]:
     """Yield lines about each thing that `word` names, except settings."""
     name = word.lower()
     if name in _LISTS:
@@ -106,26 +106,26 @@ def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
     from tui_trainer.advice.checklist import all_checks
     from tui_trainer.advice.contract import all_rules
 
-    return all_checks(), [(symptom, rule) for rule in all_rules() for symptom in rule.during]
+    return all_checks(), [(symptom, rule) for rule in all_rules() for symptom in rule.symptoms]
 
 
 def _check_lines(check: "Rule") -> list[str]:
     lines = [f"{check.name} (a check: {check.title})", f"  {check.why}"]
     lines += [f"  settings: {', '.join(check.settings)}"] if check.settings else []
-    lines += [f"  published: {check.published}"] if check.published else []
-    symptoms = ", ".join(symptom.name for symptom in check.during)
+    lines += [f"  published: {check.published_gain}"] if check.published_gain else []
+    symptoms = ", ".join(symptom.name for symptom in check.symptoms)
     lines += [f"  during a run the doctor looks for: {symptoms}"] if symptoms else []
     return [*lines, "  `tui-trainer check` shows the result"]
 
 
 def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
     from tui_trainer.advice.examine import LEAST_STEPS
-    from tui_trainer.units import percent
+    from tui_trainer.units import format_percent
 
     prefix = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
     lines = [f"{symptom.name} (a finding of the doctor: {symptom.title})", f"  {' '.join(symptom.why.split())}"]
     lines.append(
-        f"  reported:    {prefix}if it costs at least {percent(symptom.least_share)} of the time, or if it is an error"
+        f"  reported:    {prefix}if it costs at least {format_percent(symptom.least_share)} of the time, or if it is an error"
     )
     lines += [f"  settings:    {', '.join(rule.settings)}"] if rule.settings else []
     lines += [f"  the check:   {rule.name}"] if rule.order else []

@@ -12,8 +12,8 @@ import typer
 
 from tui_trainer.cli.application import AsJson, ConfigOptions, GpuName, app, option, shares_options
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED
-from tui_trainer.runs.json_fields import finite
-from tui_trainer.terminal.standard_files import show_progress, tell
+from tui_trainer.runs.json_fields import replace_non_finite
+from tui_trainer.terminal.standard_files import print_to_stderr, show_progress
 
 
 @app.command()
@@ -32,12 +32,12 @@ def diagnose(
     from tui_trainer.lines.diagnose import clear_measured, print_diagnosis
 
     if clear:
-        tell(clear_measured(clear))
+        print_to_stderr(clear_measured(clear))
     if try_out:
         from tui_trainer.hardware.probe import probe
         from tui_trainer.measure.trial import try_machine
 
-        try_machine(probe(), gpu, lambda part: tell(f"testing: {part}"))
+        try_machine(probe(), gpu, lambda part: print_to_stderr(f"testing: {part}"))
     raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
 
 
@@ -64,7 +64,7 @@ def check(
     if measure:
         from tui_trainer.measure.gains import GainBench
 
-        is_whole = GainBench(loaded=loaded, names=measure, notify=tell, gpu=gpu, seconds=seconds).measure()
+        is_whole = GainBench(loaded=loaded, names=measure, notify=print_to_stderr, gpu=gpu, seconds=seconds).measure()
     code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=gpu)
     raise typer.Exit(code if is_whole else EXIT_STOPPED)
 
@@ -79,7 +79,7 @@ def rehearse(config: ConfigOptions, gpu: GpuName = None, as_json: AsJson = False
         for line in [json.dumps(figures)] if as_json else rehearsal.lines_of(figures):
             print(line, flush=True)
 
-    result = finite(rehearsal.rehearse(config.request, gpu, report))
+    result = replace_non_finite(rehearsal.rehearse(config.request, gpu, report))
     report(result)
     if result["faults"]:
         raise typer.Exit(EXIT_FAILED)

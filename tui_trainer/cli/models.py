@@ -10,7 +10,7 @@ import typer
 from tui_trainer.cli.application import AsJson, app, option, print_json
 from tui_trainer.errors import EXIT_STOPPED, InputError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
+from tui_trainer.terminal.standard_files import print_to_stderr, show_progress, write_progress
 
 if TYPE_CHECKING:
     from tui_trainer.data.progress import Progress
@@ -42,7 +42,7 @@ def download(
     if name and (folder := download_model(name, revision, ask=ask, progress=progress)) is not None:
         print_done([one_line(f"{name} is in {folder}")], as_json=as_json)
         return
-    tell("nothing was downloaded")
+    print_to_stderr("nothing was downloaded")
     raise typer.Exit(EXIT_STOPPED)
 
 
@@ -55,29 +55,27 @@ def install(
     """Install what a check suggests: an extra of tui-trainer, a library, or unsloth in its own environment. Shows the
     commands, and asks first."""
     from tui_trainer.downloading import environment
-    from tui_trainer.models.unsloth import NAME, environment_folder, installed_version
+    from tui_trainer.models.unsloth import PACKAGE_NAME, environment_folder, installed_version
 
-    is_unsloth = names == [NAME]
+    is_unsloth = names == [PACKAGE_NAME]
     if is_unsloth:
         folder = environment_folder()
         note = f", replacing {installed_version()}" if installed_version() else ""
-        heading = (
-            f"{NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{note}:"
-        )
+        heading = f"{PACKAGE_NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{note}:"
         steps = environment.creation_commands(folder)
     else:
         heading = f"this command would install into the environment of tui-trainer, {sys.prefix}:"
         steps = [environment.install_command(names)]
     lines = [heading, *(f"  {shlex.join(command)}" for command in steps)]
     if not user_confirms("install", lines, yes=yes, as_json=as_json):
-        tell("nothing was installed")
+        print_to_stderr("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
     if is_unsloth:
         result_lines = [
-            f"{NAME} {environment.make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"
+            f"{PACKAGE_NAME} {environment.make_environment(print_to_stderr)} is in {folder}; set model.provider = {PACKAGE_NAME} to train with it"
         ]
     else:
-        result_lines = [*environment.install_here(steps[0], tell), "restart tui-trainer if it is running"]
+        result_lines = [*environment.install_here(steps[0], print_to_stderr), "restart tui-trainer if it is running"]
     print_done(result_lines, as_json=as_json)
 
 
@@ -123,8 +121,8 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     except DataError as error:
         lines.append(one_line(str(error)))
     else:
-        if source.others:
-            labels = ", ".join(one_line(split.label, 60) for split in (source.split, *source.others) if split)
+        if source.other_splits:
+            labels = ", ".join(one_line(split.label, 60) for split in (source.split, *source.other_splits) if split)
             lines.append(
                 f"the splits are {labels}: train is used for training, validation for evaluation, test is not used;"
             )
@@ -144,7 +142,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
     rows = [
         (offer.kind.word, f"{offer.name}, revision {offer.revision}"),
         ("size", f"{size_words(offer)}{note}"),
-        ("skipped", offer.left_out),
+        ("skipped", offer.left_out_words),
         ("licence", f"{offer.license or 'not stated'}{gate_note}"),
         ("from", host()),
         ("folder", str(offer.target)),
@@ -178,6 +176,6 @@ def transfer_progress(as_json: bool = False) -> "Progress":
         tenth = int(10 * done / total) if total else 0
         if tenth > shown_tenths:
             shown_tenths = tenth
-            tell(f"{action}: {tenth * 10} % of {total or done:,.0f} {unit}")
+            print_to_stderr(f"{action}: {tenth * 10} % of {total or done:,.0f} {unit}")
 
     return tell_tenths

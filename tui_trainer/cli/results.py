@@ -13,8 +13,8 @@ from tui_trainer.cli.application import (
     AsJson,
     RunReference,
     app,
+    lock_named_run,
     option,
-    run_in_use,
     run_named,
     trained_model,
 )
@@ -22,7 +22,7 @@ from tui_trainer.cli.models import labelled, print_done, size_words, transfer_pr
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError, system_reason
 from tui_trainer.exporting.formats import format_names
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
+from tui_trainer.terminal.standard_files import print_to_stderr, show_progress, write_progress
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.publishing import PublishOffer
@@ -49,7 +49,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a report of a run as report.md and report.html; with --json, print the same facts."""
-    from tui_trainer.files.local_paths import from_the_root
+    from tui_trainer.files.local_paths import absolute_path
     from tui_trainer.reporting.facts import facts_of, to_json
     from tui_trainer.reporting.page import write_report
 
@@ -61,7 +61,7 @@ def report(
         return
     try:
         if out is not None:
-            out = from_the_root(str(out))
+            out = absolute_path(str(out))
             out.mkdir(parents=True, exist_ok=True)
         report_files = write_report(folder, out)
     except OSError as error:
@@ -85,7 +85,7 @@ def export(
     if out and len(to) > 1:
         raise InputError("--out can be used with only one format", hint="export the formats one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
-    folder = run_in_use(run, "export")
+    folder = lock_named_run(run, "export")
     from tui_trainer.exporting.export import Certifier, expected_seconds, target_lock, target_of
     from tui_trainer.exporting.export import export as write
     from tui_trainer.units import format_bytes, format_seconds
@@ -110,7 +110,9 @@ def export(
         else:
             print("\n".join([f"{form.title}: {one_line(str(path))}", *certificate.lines()]))
     if not all_match:
-        tell("the export differs from the trained model; its folder is kept under a name that begins with failed-")
+        print_to_stderr(
+            "the export differs from the trained model; its folder is kept under a name that begins with failed-"
+        )
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -127,7 +129,7 @@ def publish(
     from tui_trainer.exporting.publishing import make_offer, source_of
     from tui_trainer.exporting.publishing import publish as send
 
-    folder = run_in_use(run, "publish")
+    folder = lock_named_run(run, "publish")
     if not to:
         raise InputError(
             "no repository was given", hint=f"`tui-trainer publish {shell_word(folder.name)} --to OWNER/NAME`"
@@ -140,7 +142,7 @@ def publish(
         UNTIL_THE_END.enter_context(target_lock(source, f"publish {folder.name}"))
     offer = make_offer(folder, source, to, private=private)
     if not user_confirms("publish", _offer_lines(offer), yes=yes, as_json=as_json):
-        tell("nothing was published")
+        print_to_stderr("nothing was published")
         raise typer.Exit(EXIT_STOPPED)
     url = send(offer, transfer_progress(as_json))
     print_done([f"{one_line(folder.name)} is published at {url}"], as_json=as_json, url=str(url))
@@ -173,23 +175,23 @@ def track(
     ] = None,
 ) -> None:
     """Upload a finished run to trackers (only what is missing). An active run uses logging.report_to instead."""
-    from tui_trainer.runs.lock import lock_hint, owner
+    from tui_trainer.runs.lock import lock_hint, read_lock_owner
     from tui_trainer.runs.overview import overview
     from tui_trainer.tracking.contract import find_tracker, tracker_names, tracker_problems
     from tui_trainer.tracking.feeder import Feeder
 
-    folder, names = run_in_use(run, "track"), list(dict.fromkeys(to or []))
+    folder, names = lock_named_run(run, "track"), list(dict.fromkeys(to or []))
     if not names:
         raise InputError("no tracker was given", hint=f"--to {', --to '.join(tracker_names())}")
     if problems := tracker_problems(names):
         raise InputError(problems)
-    if holder := owner(folder.lock):
+    if holder := read_lock_owner(folder.lock):
         hint = lock_hint(holder, folder.lock, "an active run reports to the trackers of logging.report_to")
         raise InputError(f"{folder.name} is active: {holder}", hint=hint)
     status, has_failed = overview(folder).status, False
     for name in names:
         feeder = Feeder(
-            folder, find_tracker(name), lambda *words: tell("; ".join(filter(None, words))), most_failures=1
+            folder, find_tracker(name), lambda *words: print_to_stderr("; ".join(filter(None, words))), most_failures=1
         )
         sent_before = feeder.sent_events
         feeder.end(status)

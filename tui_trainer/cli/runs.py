@@ -28,12 +28,12 @@ from tui_trainer.cli.application import (
 )
 from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.terminal.standard_files import tell
+from tui_trainer.terminal.standard_files import print_to_stderr
 
 if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
-_COUNT = {"min": 1, "max": 4096}
+_COUNT_LIMITS = {"min": 1, "max": 4096}
 
 
 @app.command()
@@ -43,9 +43,11 @@ def resume(
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
-        int | None, option("--processes", "N", "Processes per node. If not given: unchanged.", **_COUNT)
+        int | None, option("--processes", "N", "Processes per node. If not given: unchanged.", **_COUNT_LIMITS)
     ] = None,
-    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: unchanged.", **_COUNT)] = None,
+    nodes: Annotated[
+        int | None, option("--nodes", "N", "Number of nodes. If not given: unchanged.", **_COUNT_LIMITS)
+    ] = None,
     detach: Detach = False,
 ) -> None:
     """Resume a run from its latest complete checkpoint.
@@ -56,13 +58,13 @@ def resume(
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
 
-    folder, allocation = run_named(run), Allocation.here()
-    if allocation and allocation.nodes > 1:
-        nodes = allocation.nodes
+    folder, allocation = run_named(run), Allocation.of_this_process()
+    if allocation and allocation.node_count > 1:
+        nodes = allocation.node_count
     if overview(folder).status == "finished" and folder.model.exists():
         from tui_trainer.exporting.trained_model import final_model
 
-        tell(f"{folder.name} is finished; its model is in {final_model(folder)}")
+        print_to_stderr(f"{folder.name} is finished; its model is in {final_model(folder)}")
         raise typer.Exit(EXIT_DONE)
     if detach:
         detach_run(folder, as_json=screen.as_json, gpu=gpu, processes=processes, nodes=nodes)
@@ -74,11 +76,11 @@ def resume(
         raise typer.Exit(join_run(folder, allocation.node_rank))
     resumed_run = reopen_run(folder, gpu=gpu, processes=processes, nodes=nodes)
     if screen.no_ui:
-        from tui_trainer.lines.headless import follow
+        from tui_trainer.lines.headless import execute_and_print
 
         greeting = resumed_run.loaded.notes if resumed_run.loaded else ()
-        raise typer.Exit(follow(resumed_run, as_json=screen.as_json, greeting=greeting))
-    raise screen.on_screens(gpu=gpu, resumed=resumed_run)
+        raise typer.Exit(execute_and_print(resumed_run, as_json=screen.as_json, greeting=greeting))
+    raise screen.show_screens(gpu=gpu, resumed=resumed_run)
 
 
 @app.command()
@@ -99,7 +101,7 @@ def watch(folder: "RunFolder", screen: ScreenOptions, *, view: bool = False) -> 
 
         raise typer.Exit(headless.watch(folder, as_json=screen.as_json))
     screen.refuse_json_on_screens()
-    raise screen.on_screens(attach_to=folder, view=view)
+    raise screen.show_screens(attach_to=folder, view=view)
 
 
 @app.command()
@@ -154,7 +156,7 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
     _refuse_link(run, folder, "renamed")
     delete_and_rename.refuse_queued(folder)
     if problem := delete_and_rename.rename(folder.root, name):
-        tell(str(problem))
+        print_to_stderr(str(problem))
     print(f"{one_line(folder.name)} is now called {name}; its folder is {one_line(str(folder.root.with_name(name)))}")
 
 
@@ -185,7 +187,7 @@ def delete(
     from tui_trainer.runs import delete_and_rename
     from tui_trainer.units import format_bytes
 
-    root = _to_delete(run)
+    root = _find_deletable_folder(run)
     if not yes:
         size = format_bytes(delete_and_rename.bytes_to_free(root))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -196,7 +198,7 @@ def delete(
         print(line)
 
 
-def _to_delete(reference: str) -> Path:
+def _find_deletable_folder(reference: str) -> Path:
     """Return the folder of a run to delete, or a listed folder in which no run can be opened. Raises FolderError."""
     from tui_trainer.runs.overview import Overviews
 
@@ -213,10 +215,10 @@ def _to_delete(reference: str) -> Path:
 
 def _refuse_link(reference: str, folder: "RunFolder", verb: str) -> None:
     """Raise FolderError if the user named a link to the run, because the link or the run may be meant."""
-    from tui_trainer.files.local_paths import from_the_root
+    from tui_trainer.files.local_paths import absolute_path
     from tui_trainer.runs.registry import listed_roots
 
-    path = from_the_root(reference)
+    path = absolute_path(reference)
     is_its_name = reference == folder.name and folder.root in listed_roots()
     if not is_its_name and path.is_symlink() and path.resolve() == folder.root:
         hint = f"`{shlex.join(['rm', str(path)])}` removes the link; the run is in {one_line(str(folder.root), 300)}"
@@ -240,13 +242,13 @@ def ask(
 
 def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs import controls, slurm
-    from tui_trainer.runs.lock import lock_hint, owner
+    from tui_trainer.runs.lock import lock_hint, read_lock_owner
     from tui_trainer.runs.overview import overview
 
-    if action not in controls.ACTIONS:
-        raise InputError(f"{action!r} is not a valid action", hint="actions: " + ", ".join(controls.ACTIONS))
+    if action not in controls.CONTROL_ACTIONS:
+        raise InputError(f"{action!r} is not a valid action", hint="actions: " + ", ".join(controls.CONTROL_ACTIONS))
     folder = run_named(reference)
-    job = slurm.active_job(folder) if owner(folder.lock) is None else ""
+    job = slurm.active_job(folder) if read_lock_owner(folder.lock) is None else ""
     if job and action == "stop":
         slurm.cancel(job)
         print(f"cancelled job {job} of {one_line(folder.name)}, which had not started")
@@ -254,16 +256,16 @@ def _ask(reference: str, action: str) -> None:
     if job:
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
         raise InputError(f"job {job} of {folder.name} has not started", hint=hint)
-    if owner(folder.lock) is None:
+    if read_lock_owner(folder.lock) is None:
         is_finished = overview(folder).status == "finished"
         command, verb = ("generate", "tries") if is_finished else ("resume", "resumes")
         hint = f"`tui-trainer {command} {shell_word(folder.name)}` {verb} it"
         raise InputError(f"{folder.name} is {'finished' if is_finished else 'not running'}", hint=hint)
-    holder = owner(folder.lock)
+    holder = read_lock_owner(folder.lock)
     controls.request(folder.control, action)
     print(f"asked {one_line(folder.name)} to {action}")
     if holder and (hint := lock_hint(holder, folder.lock, "")):
-        tell(f"{folder.name} is in use by {holder}; {hint}")
+        print_to_stderr(f"{folder.name} is in use by {holder}; {hint}")
 
 
 def _terminal_width() -> int:
@@ -332,10 +334,10 @@ def submit(
     folder = make_folder(loaded, root, script)
     manual_hint = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
-        tell(f"sbatch is not available on this machine; {manual_hint} on a machine that has it")
+        print_to_stderr(f"sbatch is not available on this machine; {manual_hint} on a machine that has it")
         return
     if should_ask and not typer.confirm("submit this script?", err=True):
-        tell(manual_hint)
+        print_to_stderr(manual_hint)
         return
     job = submit_run(folder)
     print(f"submitted {folder.name} as job {job}; all nodes must be able to access {folder.root}", flush=True)

@@ -34,7 +34,7 @@ def train(config: ConfigOptions, screen: ScreenOptions, gpu: GpuName = None, det
     if any(vars(config).values()):
         # Errors must be printed before the screens take the terminal.
         config.load(gpu)
-    raise screen.on_screens(lambda: config.request, gpu=gpu)
+    raise screen.show_screens(lambda: config.request, gpu=gpu)
 
 
 def _plan(loaded: "LoadedConfig", gpu: "GpuChoice") -> "Plan":
@@ -47,7 +47,7 @@ def _greeting(run: "OpenRun", plan: "Plan", loaded: "LoadedConfig") -> list[str]
     from tui_trainer.lines.plan_and_events import start_lines
 
     greeting = [*start_lines(run.folder.name, str(run.folder.root), plan), *loaded.notes]
-    if not run.remembered:
+    if not run.is_in_index:
         warning = "could not write the list of runs, so `resume` and `stop` will need the path of this run"
         greeting.append(f"{warning}. Set TUI_TRAINER_HOME to a writable folder")
     return greeting
@@ -59,4 +59,4 @@ def _train(loaded: "LoadedConfig", gpu: "GpuChoice", as_json: bool) -> int:
 
     plan = _plan(loaded, gpu)
     run = open_new(loaded, plan, gpu=gpu)
-    return headless.follow(run, as_json=as_json, greeting=_greeting(run, plan, loaded))
+    return headless.execute_and_print(run, as_json=as_json, greeting=_greeting(run, plan, loaded))

@@ -16,16 +16,16 @@ from tui_trainer.cli.application import (
     GpuName,
     RunReference,
     app,
+    lock_named_run,
     option,
     print_json,
-    run_in_use,
     trained_model,
 )
 from tui_trainer.errors import EXIT_STOPPED, DataError, FolderError, InputError
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import TEMPERATURE, Sampling
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
+from tui_trainer.terminal.standard_files import print_to_stderr, show_progress, write_progress
 from tui_trainer.units import format_rate
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ def generate(
     seed: Seed = 0,
 ) -> None:
     """Try a trained model on a text: it continues the text, or gives the answer of its task, such as a label."""
-    folder = run_in_use(run, "generate")
-    from tui_trainer.exporting.trained_model import source_words, weights_of
+    folder = lock_named_run(run, "generate")
+    from tui_trainer.exporting.trained_model import source_words, weights_folder_of
 
     # Errors must be reported before torch is loaded, which takes seconds.
-    source = source_words(weights_of(folder))
+    source = source_words(weights_folder_of(folder))
     trained = trained_model(folder, unfinished=True)
     if temperature is None:
         temperature = TEMPERATURE if beams == 1 else 0.0
@@ -80,7 +80,7 @@ def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
         return
     if sampling.temperature:
         raise InputError("--beams cannot be combined with --temperature above 0", hint="remove one of them")
-    if not trained.writes:
+    if not trained.generates_text:
         message = (
             f"{trained.run.name} was trained for {trained.task.name} and generates no text, so --beams has no effect"
         )
@@ -100,11 +100,11 @@ def chat(
     """Chat with a trained model, or continue texts with a model that was not trained on chats."""
     if against not in ("", "base"):
         raise InputError("--against only accepts base", hint="`tui-trainer evaluate` compares other models")
-    folder = run_in_use(run, "chat")
-    from tui_trainer.exporting.trained_model import source_words, weights_of
+    folder = lock_named_run(run, "chat")
+    from tui_trainer.exporting.trained_model import source_words, weights_folder_of
 
     # Errors must be reported before torch is loaded, which takes seconds.
-    source = source_words(weights_of(folder))
+    source = source_words(weights_folder_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
         hint = f"`tui-trainer generate {shell_word(folder.name)}` tries the model on one text at a time"
@@ -161,13 +161,13 @@ def evaluate(
     for name in {*models, against} - {"base", "none", ""}:
         # A folder may belong to no run. Models that cannot be evaluated are refused below.
         with suppress(FolderError):
-            run_in_use(str(run_of(name).root), "evaluate")
+            lock_named_run(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
     with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
         result = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in result.notes:
-        tell(note)
+        print_to_stderr(note)
     if as_json:
         print_json(asdict(result))
     else:
@@ -215,19 +215,19 @@ def predict(
     if column and len(column) > 2:
         raise InputError("--column can be given at most twice, for the two texts of a pair")
     batch_rows = _batch_size(batch_size)
-    folder = run_in_use(run, "predict")
+    folder = lock_named_run(run, "predict")
     from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
-    from tui_trainer.files.local_paths import from_the_root
+    from tui_trainer.files.local_paths import absolute_path
     from tui_trainer.units import format_seconds
 
     trained = trained_model(folder)
     config = trained.plan.config
-    limit = config.task.max_target_length if "max_target_length" in trained.task.reads else 200
+    limit = config.task.max_target_length if "max_target_length" in trained.task.used_settings else 200
     sampling = Sampling(max_new_tokens=max_new_tokens or limit, temperature=temperature, seed=seed, num_beams=beams)
     _refuse_useless_beams(trained, sampling)
     request = PredictionRequest(
         data=data,
-        out=from_the_root(str(out)),
+        out=absolute_path(str(out)),
         sampling=sampling,
         batch_size=batch_rows,
         columns=tuple(column or ()),
@@ -243,10 +243,10 @@ def predict(
         raise DataError(problems) from None
     except KeyboardInterrupt:
         show_progress("", 1, 1, "")
-        tell(f"interrupted; rerun the same command to continue {out}")
+        print_to_stderr(f"interrupted; rerun the same command to continue {out}")
         raise typer.Exit(EXIT_STOPPED) from None
     for note in result.notes:
-        tell(note)
+        print_to_stderr(note)
     row_rate = (result.rows - result.rows_before) / max(result.seconds, 1e-9)
     if as_json:
         print(json.dumps({"out": str(out), "rows": result.rows, "rows_before": result.rows_before,
@@ -269,7 +269,7 @@ def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
         nonlocal last_line_at
         if monotonic() - last_line_at >= _SECONDS_BETWEEN_LINES:
             last_line_at = monotonic()
-            tell(f"{action} {done:,.0f} of {total:,.0f} {unit}" if total else f"{action} {done:,.0f} {unit}")
+            print_to_stderr(f"{action} {done:,.0f} of {total:,.0f} {unit}" if total else f"{action} {done:,.0f} {unit}")
 
     return tell_sometimes
 

@@ -14,7 +14,7 @@ _DEADLINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WrittenPath:
     """File or folder that this program writes. `exists` and `bytes` are None if the disk did not respond in time."""
 
     name: str
@@ -26,9 +26,9 @@ class Place:
 def paths() -> Mapping[str, Path]:
     """Return the path of each kind of file that this program writes, by name."""
     from tui_trainer.config.sections import OutputSection
-    from tui_trainer.config.toml_files import own_profiles
+    from tui_trainer.config.toml_files import user_profiles_folder
     from tui_trainer.files.hub_layout import cache_folder
-    from tui_trainer.files.local_paths import from_the_root
+    from tui_trainer.files.local_paths import absolute_path
     from tui_trainer.hardware.storage import prepared_data_folder
     from tui_trainer.launching.drafts import drafts_folder
     from tui_trainer.models.unsloth import environment_folder
@@ -39,7 +39,7 @@ def paths() -> Mapping[str, Path]:
     from tui_trainer.ui.preferences import preferences_file
 
     return {
-        "runs": from_the_root(OutputSection().runs_dir),
+        "runs": absolute_path(OutputSection().runs_dir),
         "list of runs": index_file(),
         "measurements": records_file(),
         "logs": logs_folder(),
@@ -50,13 +50,13 @@ def paths() -> Mapping[str, Path]:
         "hub cache": cache_folder(),
         "your keys": keys_file(),
         "your commands": commands_file(),
-        "your profiles": own_profiles(),
+        "your profiles": user_profiles_folder(),
     }
 
 
-def look_at(name: str, path: Path) -> Place:
+def look_at(name: str, path: Path) -> WrittenPath:
     """Return whether a path exists, and its size in bytes, as a `Place` called `name`."""
-    from tui_trainer.hardware.storage import is_there, within
+    from tui_trainer.hardware.storage import call_with_deadline, is_there
     from tui_trainer.runs.folder import folder_size
 
     def read_exists_and_size() -> tuple[bool, int | None]:
@@ -64,7 +64,9 @@ def look_at(name: str, path: Path) -> Place:
             return False, None
         return True, folder_size(path).bytes if path.is_dir() else path.stat().st_size
 
-    return Place(name, str(path.absolute()), *(within(_DEADLINE_SECONDS, read_exists_and_size) or (None, None)))
+    return WrittenPath(
+        name, str(path.absolute()), *(call_with_deadline(_DEADLINE_SECONDS, read_exists_and_size) or (None, None))
+    )
 
 
 @app.command()

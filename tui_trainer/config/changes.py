@@ -56,16 +56,16 @@ class RecipePreview:
     """The changes that another recipe would make, and the user's values that stay instead of the recipe's (`new`)."""
 
     changes: tuple[Change, ...]
-    stays: tuple[Change, ...]
+    kept_changes: tuple[Change, ...]
 
 
-def same(value: Any, other: Any) -> bool:
+def is_same_value(value: Any, other: Any) -> bool:
     """Return whether two values of a setting are equal. 1.0 equals 1, but True does not."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class UndoStep:
     """A step that can be undone: all edits before and after it."""
 
     label: str

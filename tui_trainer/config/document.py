@@ -12,7 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import PRESET, Change, Edits, Patch, RecipePreview, Step, same, with_changes
+from tui_trainer.config.changes import (
+    PRESET,
+    Change,
+    Edits,
+    Patch,
+    RecipePreview,
+    UndoStep,
+    is_same_value,
+    with_changes,
+)
 from tui_trainer.config.editing import display_text
 from tui_trainer.config.load import (
     DEFAULT_RECIPE,
@@ -63,7 +72,7 @@ class ConfigDocument:
         layers = self._written_layers = user_layers(self.request, problems)
         self._base = {key: layer for layer in layers for key in layer.values}
         self._file_problems = tuple(problems)
-        self._done, self._undone = list[Step](), list[Step]()
+        self._done, self._undone = list[UndoStep](), list[UndoStep]()
         self._apply({})
         self._saved = self.own_values()
 
@@ -79,7 +88,7 @@ class ConfigDocument:
     @property
     def is_unsaved(self) -> bool:
         """Whether there are edits since the last save or since the opening."""
-        return bool(self.unsaved())
+        return bool(self.unsaved_values())
 
     def value(self, key: str) -> Any:
         """Return a setting's value as it was written, with relative paths. It may be invalid (see `problems`)."""
@@ -93,11 +102,11 @@ class ConfigDocument:
 
     def is_changed(self, key: str) -> bool:
         """Return whether a setting's value differs from its preset."""
-        return not same(self.value(key), self.preset_value(key))
+        return not is_same_value(self.value(key), self.preset_value(key))
 
     def is_edited(self, key: str) -> bool:
         """Return whether a setting's value differs from the value that was last saved or opened."""
-        return key in self.unsaved()
+        return key in self.unsaved_values()
 
     def changes(self) -> tuple[Change, ...]:
         """Return all settings that differ from their preset. `Change.old` is the preset."""
@@ -111,10 +120,12 @@ class ConfigDocument:
         """Return the user's values from config file, command line and edits, in the order of declaration."""
         return dict(self._own)
 
-    def unsaved(self) -> dict[str, Any]:
+    def unsaved_values(self) -> dict[str, Any]:
         """Return the user's values that are not saved. A saved value that was removed is PRESET."""
         removed_values = {key: PRESET for key in self._saved if key not in self._own}
-        new_values = {key: value for key, value in self._own.items() if not same(value, self._saved.get(key, PRESET))}
+        new_values = {
+            key: value for key, value in self._own.items() if not is_same_value(value, self._saved.get(key, PRESET))
+        }
         return removed_values | new_values
 
     def where(self, key: str) -> str:
@@ -156,7 +167,7 @@ class ConfigDocument:
         edits = self._merge_edits(self._edits, valid_values)
         if edits != self._edits:
             label = label or ", ".join(self._label(key, value) for key, value in valid_values.items())
-            self._done.append(Step(label=label, before=self._edits, after=edits))
+            self._done.append(UndoStep(label=label, before=self._edits, after=edits))
             self._undone.clear()
             self._apply(edits)
         return ()
@@ -195,11 +206,11 @@ class ConfigDocument:
         replaced_presets = _replaced_presets(plain, fit(plain)) if plain else {}
         fitted_values = {key: layer.values[key] for key, layer in replaced_presets.items()}
         new_values = {key: presets.value(key) for key in keys} | fitted_values | own_values
-        changed_keys = [key for key in keys if not same(self.value(key), new_values[key])]
-        kept_keys = [key for key in own_values if not same(own_values[key], presets.value(key))]
+        changed_keys = [key for key in keys if not is_same_value(self.value(key), new_values[key])]
+        kept_keys = [key for key in own_values if not is_same_value(own_values[key], presets.value(key))]
         return RecipePreview(
             changes=tuple(Change(key=key, old=self.value(key), new=new_values[key]) for key in changed_keys),
-            stays=tuple(Change(key=key, old=own_values[key], new=presets.value(key)) for key in kept_keys),
+            kept_changes=tuple(Change(key=key, old=own_values[key], new=presets.value(key)) for key in kept_keys),
         )
 
     @property
@@ -226,7 +237,7 @@ class ConfigDocument:
         self._apply(step.after)
         return f"redid {step.label}"
 
-    def take(
+    def replace_values(
         self,
         text: str,
         label: str = "the text from the editor",
@@ -260,12 +271,12 @@ class ConfigDocument:
 
     def reload(self) -> None:
         """Read the file again and apply the unsaved edits to it. This clears the undo history."""
-        edits = self.unsaved()
+        edits = self.unsaved_values()
         self._presets_cache.clear()
         self._read()
         self._apply(self._merge_edits({}, edits))
 
-    def machine_changed(self) -> None:
+    def update_hardware_profile(self) -> None:
         """Choose the hardware profile again, without changing the edits and their history."""
         self._presets_cache.clear()
         self._apply(self._edits)
@@ -291,9 +302,9 @@ class ConfigDocument:
                 preset_value = self._default_recipe(own_values)
             else:
                 preset_value = self.preset_value(key) if key in self._fitted else presets.value(key)
-            new_value = PRESET if same(value, preset_value) and not same(value, base_value) else value
+            new_value = PRESET if is_same_value(value, preset_value) and not is_same_value(value, base_value) else value
             merged_edits.pop(key, None)
-            if not same(new_value, base_value):
+            if not is_same_value(new_value, base_value):
                 merged_edits[key] = new_value
         return merged_edits
 
@@ -350,7 +361,7 @@ class ConfigDocument:
         value = self._own[key]
         if key not in self._edits:
             return self._base[key]
-        if self.file and same(value, self._saved.get(key, PRESET)):
+        if self.file and is_same_value(value, self._saved.get(key, PRESET)):
             return Layer(origin=Origin.FILE, where=str(self.file), values={key: value})
         return Layer(origin=Origin.EDITED, where=EDITED_HERE, values={key: value})
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tui_trainer.config.fields import Setting
-from tui_trainer.config.mixture import escaped, last_path
+from tui_trainer.config.mixture import escape_commas, last_path
 from tui_trainer.config.toml_files import parse_toml, profile_names
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.terminal.safe_text import one_line
@@ -62,7 +62,7 @@ def display_text(setting: Setting, value: Any) -> str:
 def _listed(setting: Setting, values: list[Any]) -> str:
     """Return a TOML list as the text with commas that the setting holds."""
     texts = (number_text(value) if isinstance(value, int | float) else str(value) for value in values)
-    return ", ".join(map(escaped, texts) if setting.completes == "files" else texts)
+    return ", ".join(map(escape_commas, texts) if setting.completes == "files" else texts)
 
 
 def unit_text(setting: Setting, value: Any) -> str:
@@ -138,7 +138,10 @@ def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> li
     """Return up to 100 completions of a typed text: paths, profiles, choices, and the `names` given for the setting."""
     if setting.completes == "files":
         head, tail = last_path(text)
-        paths = [*(name for name in names if name.startswith(tail)), *map(escaped, _paths(tail, folders_only=False))]
+        paths = [
+            *(name for name in names if name.startswith(tail)),
+            *map(escape_commas, _paths(tail, folders_only=False)),
+        ]
         return [head + path for path in paths[:MOST_COMPLETIONS]]
     matching_names = [name for name in names if name.startswith(text)]
     if setting.completes in ("file", "folder"):
@@ -202,7 +205,7 @@ def _unquoted(text: str) -> str:
 
 
 def _problem(setting: Setting, message: str) -> Problem:
-    return Problem(message=message, key=setting.key, hint=f"enter {setting.expected}")
+    return Problem(message=message, key=setting.key, hint=f"enter {setting.expected_words}")
 
 
 # The next value up or down, for keys that change a setting in steps.

@@ -6,7 +6,7 @@ from functools import cache
 from tui_trainer.config.editing import display_text, value_text
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import LoadedConfig, all_settings, did_you_mean, value_of
-from tui_trainer.config.removed import MEANT, nearest_setting
+from tui_trainer.config.removed import SETTING_BY_FOREIGN_NAME, nearest_setting
 from tui_trainer.errors import ConfigError
 
 
@@ -28,13 +28,15 @@ def near_settings(words: str) -> list[str]:
     """Return a list with the table or setting that an unknown name most likely means; empty if none is similar."""
     settings = all_settings()
     table_names = {key.split(".")[0] for key in settings}
-    similar_tables = [] if "." in words or words in MEANT else get_close_matches(words, table_names, n=1)
+    similar_tables = (
+        [] if "." in words or words in SETTING_BY_FOREIGN_NAME else get_close_matches(words, table_names, n=1)
+    )
     return similar_tables or list(filter(None, [nearest_setting(words, settings)]))
 
 
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     """Return the lines about a setting: its help, type, default and effects, and its value with its source."""
-    lines = [setting.key, f"  {setting.help}", f"  type:    {setting.expected}"]
+    lines = [setting.key, f"  {setting.help}", f"  type:    {setting.expected_words}"]
     lines += [f"           {line}" for line in setting.choice_help]
     lines.append(f"  default: {value_text(setting, setting.default)}")
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []

@@ -24,21 +24,21 @@ RouterWeight = Annotated[float, Field(ge=0, le=10)]
 StepsOrShare = Annotated[float, Field(ge=0)]
 
 
-def with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
+def join_with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
     """Convert a list of texts to one text with commas; any other value stays unchanged. `each` converts each text."""
     is_text_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return ", ".join(map(each, value)) if is_text_list else value
 
 
 # Names in one text, separated by commas. A TOML list of names is accepted too.
-Names = Annotated[str, BeforeValidator(with_commas)]
+Names = Annotated[str, BeforeValidator(join_with_commas)]
 
 
 def _numbers_with_commas(value: Any) -> Any:
     """Convert a number or a list of numbers to one text with commas; any other value stays unchanged."""
     numbers = value if isinstance(value, list) else [value]
     are_numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    return ", ".join(f"{number:.12g}" for number in numbers) if are_numbers else with_commas(value)
+    return ", ".join(f"{number:.12g}" for number in numbers) if are_numbers else join_with_commas(value)
 
 
 # Numbers in one text, separated by commas. The code that reads the setting checks them.
@@ -201,7 +201,7 @@ class Setting:
         return self.key.rpartition(".")[0]
 
     @property
-    def expected(self) -> str:
+    def expected_words(self) -> str:
         """Allowed values as text: `a whole number, at least 1, or "auto"`."""
         kind_texts = [_KIND_WORDS[kind] for kind in self.kinds]
         if kind_texts and self.bounds:

@@ -22,7 +22,7 @@ from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config, ResolvedCon
 from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, profile_names, read_toml
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
+from tui_trainer.files.local_paths import is_utf8, path_exists, printable_path
 from tui_trainer.terminal.safe_text import one_line, shell_word
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
@@ -104,9 +104,9 @@ class LoadedConfig:
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
         """Return a problem with one setting. If the user wrote the value, the problem names the value's source."""
-        return self.placed(Problem(message=message, key=key, hint=hint))
+        return self.with_source(Problem(message=message, key=key, hint=hint))
 
-    def placed(self, problem: Problem) -> Problem:
+    def with_source(self, problem: Problem) -> Problem:
         """Return the problem with `where` filled in, if it is empty and the user wrote the setting's value."""
         needs_source = not problem.where and self.origin(problem.key).by_user
         return replace(problem, where=self.where(problem.key)) if needs_source else problem
@@ -115,7 +115,7 @@ class LoadedConfig:
         """Return a copy of this config with the notes of the layers added."""
         return replace(self, notes=(*self.notes, *(note for layer in layers for note in layer.notes)))
 
-    def fitted(self, key: str, value: Any, why: str) -> Self:
+    def with_fitted_value(self, key: str, value: Any, why: str) -> Self:
         """Return this config with another value in place of a preset or default that does not suit the user's choices.
 
         The note about the change and the value's source contain `why`. Do not call this for a value that the user
@@ -208,7 +208,7 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     path = request.config_file
     if path is not None and (option := option_for(str(path))):
         problems.append(Problem(message="is not a config file", where=str(path), hint=f"write {option}"))
-    elif path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
+    elif path is not None and (path.suffix in _DATA_SUFFIXES or (path_exists(str(path)) and path.is_dir())):
         hint = f"use --data {path}"
         problems.append(Problem(message="is data, not a config file", where=str(path), hint=hint))
     elif path is not None:
@@ -354,7 +354,7 @@ def did_you_mean(key: str) -> str:
 
 def option_for(word: str) -> str:
     """Return the command-line option that was probably forgotten before a word, such as `--profile NAME`, or ""."""
-    if is_here(word):
+    if path_exists(word):
         return ""
     key, equals, _ = word.partition("=")
     if equals and (key in all_settings() or re.fullmatch(r"\w+(\.\w+)+", key)):
@@ -366,7 +366,7 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
     """Return the Config with these values by dotted key. If values are invalid, add their problems and return None."""
     non_utf8_values = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
     for key, value in non_utf8_values.items():
-        message, where = f"is not UTF-8: {as_bytes(value)}", layers[key].where if key in layers else ""
+        message, where = f"is not UTF-8: {printable_path(value)}", layers[key].where if key in layers else ""
         problems.append(Problem(message=message, key=key, where=where, hint="rename the file or folder"))
     if non_utf8_values:
         return None
@@ -378,7 +378,7 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
             # pydantic reports one error for each member of a union. The declaration gives one sentence for all.
             invalid_value = values.get(key)
             text = str(invalid_value).lower() if isinstance(invalid_value, bool) else one_line(repr(invalid_value), 60)
-            message = f"{text} is not valid; it must be {all_settings()[key].expected}"
+            message = f"{text} is not valid; it must be {all_settings()[key].expected_words}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
 

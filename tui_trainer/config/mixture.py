@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from tui_trainer.config.fields import names_in, with_commas
+from tui_trainer.config.fields import join_with_commas, names_in
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.files.local_paths import is_here
+from tui_trainer.files.local_paths import path_exists
 from tui_trainer.terminal.safe_text import one_line
 
 WEIGHTS_KEY = "data.weights"
@@ -18,18 +18,18 @@ MOST_WEIGHT = 1000
 _COMMA = re.compile(r"(?<!\\),")
 
 
-def escaped(path: str) -> str:
+def escape_commas(path: str) -> str:
     """Return a path or name with its commas escaped, for use in a text that separates paths by commas."""
     return path.replace(",", "\\,")
 
 
 # Paths in one text, separated by commas. A comma within a path is written as \,. A TOML list is accepted too.
-Paths = Annotated[str, BeforeValidator(partial(with_commas, each=escaped))]
+Paths = Annotated[str, BeforeValidator(partial(join_with_commas, each=escape_commas))]
 
 
 def paths_in(text: str) -> tuple[str, ...]:
     """Return the paths of a `Paths` setting. The text is a single path if it names an existing file or folder."""
-    if "," not in text or is_here(text):
+    if "," not in text or path_exists(text):
         return (text,)
     return tuple(split_at_commas(text)) or (text,)
 
@@ -47,12 +47,12 @@ def last_path(text: str) -> tuple[str, str]:
     return text[: len(text) - len(last_part)], last_part.replace("\\,", ",")
 
 
-def joined(paths: Sequence[str]) -> str:
+def join_paths(paths: Sequence[str]) -> str:
     """Join paths with commas to a text that `paths_in` splits again."""
-    return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escaped, paths))
+    return paths[0] if len(paths) == 1 and paths_in(paths[0]) == (paths[0],) else ", ".join(map(escape_commas, paths))
 
 
-def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
+def parse_weights(paths: Sequence[str], weights: str) -> tuple[float, ...]:
     """Return the weight of each path from the text of data.weights; () if all are 1. Raises ConfigError."""
     number_texts = names_in(weights)
     if not number_texts:

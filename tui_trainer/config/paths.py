@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.mixture import joined, paths_in
+from tui_trainer.config.mixture import join_paths, paths_in
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.config.token_list import replace_token_file
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, could_be_on_the_hub
-from tui_trainer.files.local_paths import from_the_root, is_here
+from tui_trainer.files.local_paths import absolute_path, path_exists
 from tui_trainer.terminal.safe_text import one_line
 
 # Settings with the paths of files that a run reads.
-_READ = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add_tokens")
+_PATH_SETTINGS = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add_tokens")
 
 
 def data_of(config: Config) -> ResolvedData:
@@ -52,9 +52,9 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
     A path is relative to the working directory, as on the command line. If it does not exist there, it is relative to
     the folder of the config file. Adds a note for each path that was found in the folder of the config file.
     """
-    folder, working_directory = from_the_root(str(file)).parent, from_the_root(".")
+    folder, working_directory = absolute_path(str(file)).parent, absolute_path(".")
     resolved_values = dict(values)
-    for key in _READ if folder != working_directory else ():
+    for key in _PATH_SETTINGS if folder != working_directory else ():
         value = values.get(key)
         texts: list[Any] = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) and text for text in texts):
@@ -66,13 +66,15 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
             verb = "read from" if path in folder_only_paths else "read from the working directory, but is also in"
             notes.append(f"{key}: {one_line(path, 80)} is {verb} the folder of {one_line(str(file), 120)}")
         if folder_only_paths:
-            resolved_values[key] = joined([str(folder / path) if path in folder_only_paths else path for path in paths])
+            resolved_values[key] = join_paths(
+                [str(folder / path) if path in folder_only_paths else path for path in paths]
+            )
     return resolved_values
 
 
 def _is_in(folder: Path, path: str) -> bool:
     try:
-        return is_here(str(folder / path)) or ("*" in path and any(folder.glob(path)))
+        return path_exists(str(folder / path)) or ("*" in path and any(folder.glob(path)))
     except (OSError, ValueError, NotImplementedError):
         return False
 
@@ -83,9 +85,9 @@ def _data(paths: Sequence[str]) -> str:
     def is_local(path: str) -> bool:
         if not path or path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or address_of(path):
             return False
-        return not could_be_on_the_hub(path) or is_here(path)
+        return not could_be_on_the_hub(path) or path_exists(path)
 
-    return joined([absolute(path) if is_local(path) else path for path in paths])
+    return join_paths([absolute(path) if is_local(path) else path for path in paths])
 
 
 def _model(name: str) -> str:
@@ -98,4 +100,4 @@ def _model(name: str) -> str:
 
 def absolute(path: str) -> str:
     """Return the absolute path. `~` is expanded if there is a home folder."""
-    return str(from_the_root(path))
+    return str(absolute_path(path))

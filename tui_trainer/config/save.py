@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import LoadedConfig, all_settings, flatten, value_of
@@ -113,10 +113,12 @@ def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
     Raises ConfigError and leaves the file unchanged if it cannot be written. Without `force`, raises OverwriteError if
     another program changed the document's file, or if `path` is another existing file.
     """
-    document.mark_saved(path, *writing(document, path, force=force)())
+    document.mark_saved(path, *prepare_save(document, path, force=force)())
 
 
-def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Callable[[], tuple[str, dict[str, Any]]]:
+def prepare_save(
+    document: ConfigDocument, path: Path, *, force: bool = False
+) -> Callable[[], tuple[str, dict[str, Any]]]:
     """Return a function that any thread may call to save the present values. It returns the digest and those values."""
     values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
     document_file, document_digest, where = document.file, document.digest, str(path)
@@ -180,7 +182,9 @@ def _merged(path: Path, values: dict[str, Any], where: str) -> str:
     written_values = flatten(parse_toml(text, where), where, problems := list[Problem]())
     if problems:
         raise ConfigError(problems)
-    if written_values.keys() != values.keys() or not all(same(written_values[key], values[key]) for key in values):
+    if written_values.keys() != values.keys() or not all(
+        is_same_value(written_values[key], values[key]) for key in values
+    ):
         raise ConfigError("cannot be updated", where=where, hint=hint)
     return text
 
@@ -205,7 +209,7 @@ def _set_value(tree: MutableMapping[str, Any], key: str, value: Any) -> None:
             table[table_name] = tomlkit.table(is_super_table=None)
         table = table[table_name]
     # An equal value keeps its spelling, such as 0.001 for 1e-3.
-    if name not in table or not same(table[name], value):
+    if name not in table or not is_same_value(table[name], value):
         table[name] = tomlkit.parse(f"x = {toml_text(value)}")["x"]
 
 

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from tui_trainer.config.fields import with_commas
-from tui_trainer.config.mixture import escaped, split_at_commas
+from tui_trainer.config.fields import join_with_commas
+from tui_trainer.config.mixture import escape_commas, split_at_commas
 from tui_trainer.errors import ConfigError, Problem, system_reason
-from tui_trainer.files.local_paths import from_the_root
+from tui_trainer.files.local_paths import absolute_path
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
-TOKENS = "model.add_tokens"
+ADD_TOKENS_KEY = "model.add_tokens"
 _ENDING = ".txt"
 _FILE_LIMIT_BYTES = MIB
 
@@ -20,7 +20,7 @@ _FILE_LIMIT_BYTES = MIB
 def _tokens_with_commas(value: Any) -> Any:
     """Return a list of tokens as one text with commas. A list with a token that ends in a backslash stays invalid."""
     is_ambiguous = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
-    return value if is_ambiguous else with_commas(value, each=escaped)
+    return value if is_ambiguous else join_with_commas(value, each=escape_commas)
 
 
 # Tokens in one text, separated by commas. A comma within a token is written as \,. A TOML list is accepted too.
@@ -36,7 +36,7 @@ def replace_token_file(text: str) -> str:
     """Return the value of `model.add_tokens`, with a file replaced by the tokens in the file. Raises ConfigError."""
     if not text.strip().endswith(_ENDING) or "," in text.replace("\\,", ""):
         return text
-    path = from_the_root(text.strip())
+    path = absolute_path(text.strip())
     try:
         with path.open("rb") as file:
             content = file.read(_FILE_LIMIT_BYTES + 1)
@@ -50,7 +50,7 @@ def replace_token_file(text: str) -> str:
     tokens = [line for line in lines if line]
     if invalid := next((token for token in tokens if token.endswith("\\")), ""):
         raise _problem(f"the token {one_line(invalid, 40)!r} ends in a backslash, which is not supported", "remove it")
-    return ", ".join(map(escaped, _check_unique(tokens)))
+    return ", ".join(map(escape_commas, _check_unique(tokens)))
 
 
 def _check_unique(tokens: list[str]) -> tuple[str, ...]:
@@ -66,4 +66,4 @@ def _shown(path: Path) -> str:
 
 
 def _problem(message: str, hint: str) -> ConfigError:
-    return ConfigError(Problem(message=message, key=TOKENS, hint=hint))
+    return ConfigError(Problem(message=message, key=ADD_TOKENS_KEY, hint=hint))

@@ -141,7 +141,7 @@ class Profile:
     batches: tuple[BatchSize, ...] = ()
 
 
-def own_profiles() -> Path:
+def user_profiles_folder() -> Path:
     """Return the folder with the user's `recipes` and `hardware` profiles."""
     config_home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return config_home / "tui-trainer" / "profiles"
@@ -151,7 +151,7 @@ def _files(kind: Kind) -> dict[str, Path]:
     """Return the files of all profiles by name. The user's profiles take precedence over those of the package."""
     package = Path(__file__).resolve().parent.parent
     checkout_folders = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
-    folders = [package / "_profiles", *checkout_folders, own_profiles()]
+    folders = [package / "_profiles", *checkout_folders, user_profiles_folder()]
     return {path.stem: path for folder in folders for path in sorted((folder / kind).glob("*.toml"))}
 
 

@@ -26,7 +26,7 @@ BYTE_ORDER_MARK = "\ufeff"
 NEWLINE = b"\n"
 
 
-def decoded(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
+def decode_utf8(data: bytes, label: str, *, line: int, offset: int = 0) -> str:
     """Decode UTF-8 and drop a byte order mark. `line` and `offset` say where `data` begins in the file, for errors."""
     try:
         return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
@@ -57,7 +57,7 @@ def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
         if b"\0" in raw_line:
             problem = f"the line has a NUL byte at byte offset {offset + raw_line.index(0):,}"
             raise DataError(problem, where=f"{label}, line {line_number}", hint="remove NUL bytes: tr -d '\\000'")
-        yield line_number, decoded(raw_line, label, line=line_number, offset=offset)
+        yield line_number, decode_utf8(raw_line, label, line=line_number, offset=offset)
 
 
 def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:

@@ -165,7 +165,7 @@ class _Decoding:
     cut: NDArray[np.bool_] | None
 
 
-def samples(
+def preview_rows(
     rows: Rows,
     order: RowOrder,
     layout: RowLayout,
@@ -196,9 +196,11 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Deco
             if not layout.packed_width:
                 rows_of_pass = [[document] for documents in rows_of_pass for document in documents]
             for row_index, numbered_documents in enumerate(rows_of_pass):
-                read_row = _whole_row if _MASK in batch.more else _joined_row
+                read_row = _whole_row if _MASK in batch.model_arguments else _joined_row
                 shown_documents, used_width = read_row(batch, row_index, numbered_documents, decoding)
-                answer_padding = int((batch.labels[row_index] == IGNORE).sum()) if _ANSWER in batch.more else 0
+                answer_padding = (
+                    int((batch.labels[row_index] == IGNORE).sum()) if _ANSWER in batch.model_arguments else 0
+                )
                 yield ShownSample(
                     step=step,
                     forward_pass=forward_pass,
@@ -253,11 +255,11 @@ def _whole_row(
     batch: Batch, row: int, documents: Numbered, decoding: _Decoding
 ) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the only document of a row that the model reads whole, and its number of input tokens."""
-    (row_number, _, _), tokens = documents[0], int(batch.more[_MASK][row].sum())
+    (row_number, _, _), tokens = documents[0], int(batch.model_arguments[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
     is_trained, tags, label = [False] * tokens, [""] * tokens, ""
     answer_ids: list[int] = []
-    if _ANSWER in batch.more:
+    if _ANSWER in batch.model_arguments:
         answer_ids = labels[row][labels[row] != IGNORE].tolist()
     elif labels.ndim == 1 or labels.dtype.kind == "f":
         label = _label_name(labels[row], decoding.names)

@@ -43,7 +43,7 @@ class ProblemList:
     """The first error of each kind, and the number of all. `ends`: errors that ended the reading of a file."""
 
     count: int = 0
-    ends: list[Problem] = field(default_factory=list)
+    file_errors: list[Problem] = field(default_factory=list)
     _kinds: dict[tuple[str, ...], _Similar] = field(default_factory=dict)
 
     def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
@@ -66,7 +66,7 @@ class ProblemList:
             self.add(DataError(problems), row)
 
     @property
-    def shown(self) -> list[Problem]:
+    def shown_problems(self) -> list[Problem]:
         """The first problem of each kind that is kept. Only the first few kinds are kept."""
         return [similar.problem() for similar in self._kinds.values()]
 
@@ -80,21 +80,21 @@ class ProblemList:
             return []
         last_clause = [f"and {self._more:,} other problems"] if self._more else []
         rows_were = "unusable row was" if self.count == 1 else "unusable rows were"
-        return [f"{self.count:,} {rows_were} skipped: " + "; ".join([*map(str, self.shown), *last_clause])]
+        return [f"{self.count:,} {rows_were} skipped: " + "; ".join([*map(str, self.shown_problems), *last_clause])]
 
     def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
         """Raise DataError for the collected errors, with `fix` as a hint. `all_rows`: no row is usable. With
         `skips_rows`, only errors that ended the reading of a file are raised."""
         if skips_rows:
-            if self.ends:
-                raise DataError(self.ends)
+            if self.file_errors:
+                raise DataError(self.file_errors)
             return
         if self.count:
-            is_one_kind = all_rows and len(self._kinds) == 1 and not self.ends
+            is_one_kind = all_rows and len(self._kinds) == 1 and not self.file_errors
             *problems, last = [similar.problem(all_rows=is_one_kind) for similar in self._kinds.values()]
             if self._more:
                 problems, last = [*problems, last], Problem(message=f"and {self._more:,} other problems")
-            if fix and self.count > len(self.ends):
+            if fix and self.count > len(self.file_errors):
                 last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
             raise DataError([*problems, last])
 
@@ -103,10 +103,10 @@ class ProblemList:
 class RecordedProblems(ProblemList):
     """All errors of some rows, each with its row, collected in one process for the `ProblemList` of another."""
 
-    of_rows: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]] = field(default_factory=list)
+    problems_of_rows: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]] = field(default_factory=list)
 
     def add(self, error: DataError, row: Mapping[str, object] | None = None) -> None:
-        self.of_rows.append((error.problems, row))
+        self.problems_of_rows.append((error.problems, row))
 
 
 def _kind_of(text: str) -> str:

@@ -19,11 +19,11 @@ class Meter:
         self._unit = unit
         self._next_report = 0.0
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return self._progress is not None and time.monotonic() >= self._next_report
 
     def report(self, done: float) -> None:
-        if self.due():
+        if self.is_due():
             self.finish(done)
 
     def finish(self, done: float) -> None:

@@ -77,14 +77,14 @@ _SAMPLES: Final = (
 )
 
 
-def samples() -> dict[str, Sample]:
+def built_in_samples() -> dict[str, Sample]:
     """Return the samples by name."""
     return {sample.name: sample for sample in _SAMPLES}
 
 
 def find_sample(name: str) -> Sample:
     """Return the sample with this name. Raises DataError, with the nearest name and a list, if there is none."""
-    known_samples = samples()
+    known_samples = built_in_samples()
     if name in known_samples:
         return known_samples[name]
     similar_names = difflib.get_close_matches(name, known_samples, n=1, cutoff=0.5)

@@ -12,13 +12,19 @@ from pathlib import Path
 from tui_trainer.errors import FolderError, InputError, RunError, name_hint, system_reason
 from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.libraries import LIBRARIES
-from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, record_installation, requirements
+from tui_trainer.models.unsloth import (
+    PACKAGE_NAME,
+    environment_folder,
+    environment_python,
+    record_installation,
+    requirements,
+)
 from tui_trainer.tracking.contract import tracker_names
 from tui_trainer.worker.child import Child
 
 SIZE_GIB = 6.1
 """Size of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
-_VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
+_VERSION = f"from importlib.metadata import version; print(version({PACKAGE_NAME!r}))"
 
 
 def creation_commands(folder: Path) -> list[list[str]]:
@@ -101,7 +107,7 @@ def install_command(names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in packages:
             message = f"there is no package named {name[:40]!r} to install"
-            hint = name_hint(name, [NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
+            hint = name_hint(name, [PACKAGE_NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
             raise InputError(message, hint=hint)
         requirements |= dict.fromkeys(packages[name])
     if shutil.which("uv"):

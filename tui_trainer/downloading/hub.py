@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.hub import HubPath, chosen_names, data_names, missing_part
-from tui_trainer.data.sources.splits import ABOUT, README
+from tui_trainer.data.sources.splits import DESCRIPTION_FILES, README
 from tui_trainer.errors import DataError, FolderError, InputError, Problem, RunError, full_disk_words
 from tui_trainer.files.hub_layout import Repository, is_hub_name, network_errors, network_reason, repository_folder
 from tui_trainer.hardware.storage import read_place
@@ -32,7 +32,7 @@ from tui_trainer.units import MIB, quantity
 
 # Only files up to this size are downloaded in parallel: on Ctrl+C huggingface_hub waits for all started downloads.
 SMALL_BYTES = 16 * MIB
-_SMALL = {"config.json", "generation_config.json", *TOKENIZER_FILES}
+_SMALL_FILE_NAMES = {"config.json", "generation_config.json", *TOKENIZER_FILES}
 # In the order in which transformers looks for them: one file, or shards with an index.
 _WEIGHTS = (
     re.compile(r"model\.safetensors"),
@@ -54,7 +54,7 @@ class RepositoryKind:
 
     word: Literal["model", "dataset"]
     repository: Repository
-    refuse: Callable[..., InputError]
+    make_error: Callable[..., InputError]
     option: str
     revision_key: str
 
@@ -88,7 +88,7 @@ class DownloadOffer:
     gated: bool
     license: str
     target: Path
-    left_out: str = ""
+    left_out_words: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -125,7 +125,7 @@ def download(
             gated=bool(info.gated),
             license=_license(info),
             target=target,
-            left_out=left_out,
+            left_out_words=left_out,
         )
         if offer.missing_bytes:
             _refuse_without_account(offer)
@@ -147,7 +147,7 @@ def _refuse_without_account(offer: DownloadOffer) -> None:
 
     if offer.gated and not get_token():
         message = f"{offer.name} is gated: only accounts that accepted its licence can download it"
-        raise offer.kind.refuse(message, hint=_access_hint(offer.kind, offer.name))
+        raise offer.kind.make_error(message, hint=_access_hint(offer.kind, offer.name))
 
 
 def _access_hint(kind: RepositoryKind, name: str) -> str:
@@ -219,13 +219,13 @@ def _hub_errors(kind: RepositoryKind, name: str, revision: str) -> Iterator[None
     except KeyboardInterrupt:
         raise RunError(f"the download of {name} was stopped; run the same command to continue") from None
     except errors.GatedRepoError:
-        raise kind.refuse(f"this account has no access to {name} yet", hint=_access_hint(kind, name)) from None
+        raise kind.make_error(f"this account has no access to {name} yet", hint=_access_hint(kind, name)) from None
     except errors.RevisionNotFoundError:
         message = f"{name} has no revision {one_line(revision, 80)}"
-        raise kind.refuse(message, hint=f"set {kind.revision_key} to an existing branch, tag or commit") from None
+        raise kind.make_error(message, hint=f"set {kind.revision_key} to an existing branch, tag or commit") from None
     except errors.RepositoryNotFoundError:
         hint = f"check the spelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
-        raise kind.refuse(f"the Hub has no {kind.word} {name} that this account can access", hint=hint) from None
+        raise kind.make_error(f"the Hub has no {kind.word} {name} that this account can access", hint=hint) from None
     except errors.OfflineModeIsEnabled:
         raise RunError("HF_HUB_OFFLINE is set, so downloading is disabled; unset this variable and try again") from None
     except network_errors() as error:
@@ -266,7 +266,7 @@ def host() -> str:
 
 
 MODEL = RepositoryKind(
-    word="model", repository="models", refuse=bad_model, option="--model", revision_key="model.revision"
+    word="model", repository="models", make_error=bad_model, option="--model", revision_key="model.revision"
 )
 
 
@@ -290,15 +290,15 @@ def model_files_to_fetch(model: str, files_on_hub: Iterable[HubFile]) -> tuple[H
     files = list(files_on_hub)
     names = {file.name for file in files}
     if "config.json" not in names:
-        raise bad_model(f"{model} has no config.json", hint=_instead(names))
-    small_files = [file for file in files if file.name in _SMALL or _TEMPLATES.fullmatch(file.name)]
+        raise bad_model(f"{model} has no config.json", hint=_other_formats_hint(names))
+    small_files = [file for file in files if file.name in _SMALL_FILE_NAMES or _TEMPLATES.fullmatch(file.name)]
     for pattern in _WEIGHTS:
         if weights := [file for file in files if pattern.fullmatch(file.name)]:
             return (*small_files, *weights)
-    raise bad_model(f"{model} has no weights that transformers can load", hint=_instead(names))
+    raise bad_model(f"{model} has no weights that transformers can load", hint=_other_formats_hint(names))
 
 
-def _instead(names: set[str]) -> str:
+def _other_formats_hint(names: set[str]) -> str:
     if "adapter_config.json" in names:
         return "the repository contains an adapter; give the model that the adapter was trained on"
     if any(name.endswith(".gguf") for name in names):
@@ -308,7 +308,7 @@ def _instead(names: set[str]) -> str:
 
 
 DATA_SET = RepositoryKind(
-    word="dataset", repository="datasets", refuse=DataError, option="--data", revision_key="the revision after @"
+    word="dataset", repository="datasets", make_error=DataError, option="--data", revision_key="the revision after @"
 )
 
 
@@ -328,7 +328,7 @@ def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None
 def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:
     """Return the files of a data set to download. Raises DataError if there are none."""
     names = [file.name for file in listed]
-    names_to_fetch = {*chosen_names(names, wanted.inside)}
+    names_to_fetch = {*chosen_names(names, wanted.subpath)}
     if not names_to_fetch:
         raise missing_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
     return tuple(file for file in listed if file.name in names_to_fetch or file.name == README)
@@ -347,7 +347,7 @@ def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
     """Return a description of the files in `listed` that are not in `files` and thus not downloaded."""
-    unimportant = {*(file.name for file in files), ".gitattributes", *ABOUT}
+    unimportant = {*(file.name for file in files), ".gitattributes", *DESCRIPTION_FILES}
     left_out_names = [file.name for file in listed if file.name not in unimportant]
     return f"{quantity(len(left_out_names), 'file')} ({_endings(left_out_names)})" if left_out_names else ""
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from tui_trainer.data.columns.conversations import Message
 from tui_trainer.errors import InputError, system_reason
-from tui_trainer.files.local_paths import at_home
+from tui_trainer.files.local_paths import expand_home
 from tui_trainer.models.writing import Sampling
-from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.terminal.safe_text import one_line, show_control_characters
 
 
 class Replies(Protocol):
@@ -111,7 +111,7 @@ class ChatSession:
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
             raise ValueError("/save needs a file name" if not value else "nothing to save yet")
-        path = at_home(value)
+        path = expand_home(value)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
         self._tell(f"appended to {one_line(str(path))}")
@@ -126,7 +126,7 @@ class ChatSession:
 
             def show_piece(piece: str, pieces: list[str] = pieces) -> None:
                 pieces.append(piece)
-                self._show(visible(piece))
+                self._show(show_control_characters(piece))
 
             if len(self._writers) > 1:
                 self._show(f"[{name}] ")

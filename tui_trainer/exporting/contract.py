@@ -36,12 +36,12 @@ class Format(Protocol):
     """Whether other code than the trained model's runs an export, so that `bench` measures its speed."""
     one_text_at_a_time: ClassVar[bool] = False
     """Whether an export can generate only one text at a time."""
-    against_towers: ClassVar[str] = "this format has not been tested with models that have vision towers"
+    tower_refusal: ClassVar[str] = "this format has not been tested with models that have vision towers"
     """Reason to refuse models with image towers; empty if the format supports them."""
 
     def reason_against(self, trained: TrainedModel) -> str:
         """Return why this model cannot be exported to this format; an empty string if it can."""
-        return (self.against_towers if trained.has_towers else "") or self.refusal(trained)
+        return (self.tower_refusal if trained.has_towers else "") or self.refusal(trained)
 
     def refusal(self, trained: TrainedModel) -> str:
         """Return why this format does not support a model; empty if it does. Callers use `reason_against` instead."""

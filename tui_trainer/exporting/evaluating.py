@@ -17,7 +17,7 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import saved_tokenizer
-from tui_trainer.exporting.measured import layout_of, prepared_data, scored
+from tui_trainer.exporting.measured import layout_of, prepared_data, score_rows
 from tui_trainer.exporting.trained_model import (
     TrainedModel,
     base_of,
@@ -28,10 +28,10 @@ from tui_trainer.exporting.trained_model import (
     plan_of,
     refuse_changed_base,
 )
-from tui_trainer.files.local_paths import at_home, is_here
+from tui_trainer.files.local_paths import expand_home, path_exists
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.planning.duration import SAMPLE_TOKENS
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run
@@ -143,7 +143,7 @@ class Evaluator:
             if model.name == BASE:
                 return
             raise InputError(f"{model_names} have different tokens, so their losses are not comparable")
-        if trained.head in CLASSIFYING and labels_of(trained, model.folder) != labels_of(trained, trained.folder):
+        if trained.head in CLASSIFYING_HEADS and labels_of(trained, model.folder) != labels_of(trained, trained.folder):
             raise InputError(f"{model_names} have different labels, so their scores are not comparable")
 
     @contextmanager
@@ -156,7 +156,7 @@ class Evaluator:
         if config.task.class_weights != "none":
             self.notes.append("the loss is computed without class weights, because they come from the training rows")
             config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
-        has_labels = self.trained.head in CLASSIFYING
+        has_labels = self.trained.head in CLASSIFYING_HEADS
         model_config = config_in(self.trained, self.trained.folder).to_dict() if has_labels else {}
         with tempfile.TemporaryDirectory(prefix="evaluate-") as folder:
             data = task.prepare_file(config, file, tokenizer, model_config, Path(folder), self.progress)
@@ -186,7 +186,7 @@ class MeasuredRows:
                 self.progress(f"measuring {candidate.name}", len(losses) - 1, len(self.chosen), "rows")
 
         row_parts, layout = [[index] for index in self.chosen], layout_of(self.trained, model, 1)
-        loss, scores = scored(self.trained, self.data, model, self.rows, row_parts, layout, add_pass)
+        loss, scores = score_rows(self.trained, self.data, model, self.rows, row_parts, layout, add_pass)
         sample_numbers = evenly_spaced(len(self.chosen), task.answer_rows(config))
         if examples := [self.rows.example(self.chosen[number]) for number in sample_numbers]:
             with torch.inference_mode():
@@ -225,7 +225,7 @@ class MeasuredRows:
             return self.waiting.pop(candidate).to(self.device)
         self.progress(f"loading {candidate.name}", 0, None, "")
         model = load_model(self.trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
-        if self.trained.writes:
+        if self.trained.generates_text:
             # The base model gets the generation settings of the trained model.
             self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))
         return model.to(self.device)
@@ -233,7 +233,7 @@ class MeasuredRows:
 
 def candidate_of(name: str, trained: TrainedModel) -> Candidate:
     """Return the candidate for a run name or a model folder. Raises FolderError, or InputError for another task."""
-    folder = at_home(name)
+    folder = expand_home(name)
     if is_model_folder(folder):
         return Candidate(name, folder, _base_of_folder(folder, trained))
     other_model = TrainedModel.of(find_run(name))
@@ -244,7 +244,7 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
 
 def run_of(name: str) -> RunFolder:
     """Return the run with this name, or the run whose folder contains this model folder. Raises FolderError."""
-    folder = at_home(name)
+    folder = expand_home(name)
     if not is_model_folder(folder):
         return find_run(name)
     if run := _run_around(folder):
@@ -273,4 +273,4 @@ def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
 
 
 def is_model_folder(folder: Path) -> bool:
-    return any(is_here(str(folder / name)) for name in ("config.json", "adapter_config.json"))
+    return any(path_exists(str(folder / name)) for name in ("config.json", "adapter_config.json"))

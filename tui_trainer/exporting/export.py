@@ -22,21 +22,21 @@ from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError, RunError, system_reason
 from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
-from tui_trainer.files.local_paths import from_the_root, is_here
+from tui_trainer.files.local_paths import absolute_path, path_exists
 from tui_trainer.hardware.storage import nearest_existing
 from tui_trainer.planning.disk import space_words
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.reporting.facts import CERTIFICATE_FILE, certificates
 from tui_trainer.runs.folder import folder_size, make_durable, put_in_place, read_fields, write_atomically
-from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.json_fields import replace_non_finite
 from tui_trainer.runs.lock import FileLock
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.runs.result import number, plain
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes, format_number
 from tui_trainer.worker.asking import WorkerFailed, ask
 
-ROWS = 200
+EVALUATED_ROWS = 200
 _TIMEOUT_SECONDS = 3600.0
 _SMALL_FILES_BYTES = 16 * MIB
 # Allowed difference between the held-out loss that the run measured and the loss of its model on the CPU, as a share of
@@ -80,7 +80,8 @@ class Certificate:
             return [f"{self.format}: differs from the trained model: {'; '.join(self.faults)}"]
         before, after = self.trained, self.exported
         score_words = "".join(
-            f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
+            f", {display_name(name)} {format_score(value)} -> {format_score(after.scores[name])}"
+            for name, value in before.scores.items()
         )
         words = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
         return [
@@ -94,7 +95,7 @@ class Certificate:
         ]
 
     def text(self) -> str:
-        return json.dumps({"is_good": not self.faults, **finite(asdict(self))}, indent=1, allow_nan=False)
+        return json.dumps({"is_good": not self.faults, **replace_non_finite(asdict(self))}, indent=1, allow_nan=False)
 
 
 class Certifier:
@@ -152,7 +153,7 @@ class Certifier:
             "texts": texts,
         }
         with tempfile.TemporaryDirectory() as logits_folder:
-            question |= {"rows": ROWS, "logits": f"{logits_folder}/logits.npy"}
+            question |= {"rows": EVALUATED_ROWS, "logits": f"{logits_folder}/logits.npy"}
             answer = ask("compare_export", question, timeout_seconds=_TIMEOUT_SECONDS)
             return {**answer, "logits": np.load(f"{logits_folder}/logits.npy")}
 
@@ -204,8 +205,8 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
     """Return the folder for an export. Raises InputError if the model cannot be exported or written there."""
     if reason := export_format.reason_against(trained):
         raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {reason}")
-    target = from_the_root(str(out)) if out else trained.run.exports / export_format.name
-    if out and is_here(str(target)) and (not target.is_dir() or any(target.iterdir())):
+    target = absolute_path(str(out)) if out else trained.run.exports / export_format.name
+    if out and path_exists(str(target)) and (not target.is_dir() or any(target.iterdir())):
         raise FolderError("already exists and is not empty", where=str(target), hint="choose a new folder with --out")
     needed_bytes = export_format.needed_bytes(trained) + _SMALL_FILES_BYTES
     free_bytes = shutil.disk_usage(nearest_existing(target)).free

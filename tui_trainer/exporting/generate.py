@@ -12,9 +12,9 @@ from tui_trainer.data.columns.conversations import Message
 from tui_trainer.errors import FolderError, RunError
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.visible_gpus import card_index
-from tui_trainer.models.writing import Sampling, generate_ids, most_tokens
+from tui_trainer.models.writing import Sampling, generate_ids, longest_sequence_tokens
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.terminal.safe_text import visible
+from tui_trainer.terminal.safe_text import show_control_characters
 from tui_trainer.worker.questions import Report
 
 
@@ -48,7 +48,9 @@ class Writer:
     def answer(self, text: str, sampling: Sampling) -> str:
         """Return the model's answer to a text, made safe for a terminal."""
         torch.manual_seed(sampling.seed)
-        return visible(self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling))
+        return show_control_characters(
+            self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling)
+        )
 
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
         """Generate the next answer of a conversation, and call `show` with each piece.
@@ -67,7 +69,7 @@ class Writer:
             if not row.is_cut:
                 break
         torch.manual_seed(sampling.seed)
-        room_tokens = min(sampling.max_new_tokens, most_tokens(self._model, self._tokenizer) - len(row))
+        room_tokens = min(sampling.max_new_tokens, longest_sequence_tokens(self._model, self._tokenizer) - len(row))
         self._write(list(row.ids), room_tokens, sampling, show)
         return dropped_count
 
@@ -76,7 +78,7 @@ class Writer:
 
         The model reads only the end of a prompt that is longer than its window. When the text has filled the window,
         generation continues from its second half."""
-        return self._continue(prompt, sampling, lambda piece: show(visible(piece)))
+        return self._continue(prompt, sampling, lambda piece: show(show_control_characters(piece)))
 
     def _continue(self, prompt: str, sampling: Sampling, show: Callable[[str], None]) -> int:
         """Do the same as `continue_text`, but show pieces that are not made safe for a terminal."""

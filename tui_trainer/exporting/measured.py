@@ -44,7 +44,7 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
         raise InputError(f"{message}, which is not on this disk", hint=hint)
     plan, task = trained.plan, trained.task
     data = data_of(trained.config)
-    rows_state = compare_rows(data, task.cut(trained.config), plan.data_key, plan.data_fingerprint, progress)
+    rows_state = compare_rows(data, task.row_settings(trained.config), plan.data_key, plan.data_fingerprint, progress)
     if rows_state == "same":
         return task.prepare(trained.config, data, prepared_data_folder(), progress)
     if rows_state == "other_data":
@@ -57,10 +57,10 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
 def layout_of(trained: TrainedModel, model: Any, rows_at_a_time: int) -> RowLayout:
     """Return the layout that batches rows for a model of this run, `rows_at_a_time` rows per pass."""
     pad_id = pad_token_id(load_tokenizer(trained))
-    return RowLayout(collate=trained.task.collate(model, pad_id), rows=rows_at_a_time)
+    return RowLayout(collate=trained.task.collate(model, pad_id), rows_per_pass=rows_at_a_time)
 
 
-def scored(
+def score_rows(
     trained: TrainedModel,
     data: PreparedData,
     model: Any,
@@ -198,7 +198,7 @@ def _measure_on_rows(
         if sum(map(len, logits)) < COMPARED_ROWS * 64:
             logits.append(trained.task.compared_logits(model, batch).numpy())
 
-    loss, scores = scored(trained, data, model, rows, [chosen], layout_of(trained, model, ROWS_AT_A_TIME), add_pass)
+    loss, scores = score_rows(trained, data, model, rows, [chosen], layout_of(trained, model, ROWS_AT_A_TIME), add_pass)
     np.save(question["logits"], np.concatenate(logits))
     run_rows = list(evenly_spaced(len(rows), trained.plan.eval_rows.value))
     loss_error = 0.0 if run_rows == list(chosen) else _standard_error(pass_losses, len(chosen) / max(len(run_rows), 1))

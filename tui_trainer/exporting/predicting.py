@@ -33,7 +33,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.visible_gpus import card_index
 from tui_trainer.models.writing import Sampling, ignores_left_padding
 from tui_trainer.runs.folder import sync_folder, write_atomically
-from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.json_fields import replace_non_finite
 from tui_trainer.runs.lock import FileLock
 from tui_trainer.tasks.contract import InputReader, InputRow
 from tui_trainer.tasks.parts.task import Task
@@ -197,9 +197,9 @@ class PredictedFile:
 def _line(values: Mapping[str, Any]) -> bytes:
     """Return a row as a JSON line. Values without a JSON type, such as dates, become text."""
     try:
-        return (json.dumps(finite(values), ensure_ascii=False, default=str) + "\n").encode()
+        return (json.dumps(replace_non_finite(values), ensure_ascii=False, default=str) + "\n").encode()
     except UnicodeEncodeError:
-        return (json.dumps(finite(values), default=str) + "\n").encode()
+        return (json.dumps(replace_non_finite(values), default=str) + "\n").encode()
 
 
 @dataclass(slots=True)
@@ -295,13 +295,17 @@ def predict_file(
     config, sampling = trained.config, request.sampling
     chosen_columns = dict(zip(("text_column", "text_pair_column"), request.columns, strict=False))
     config = config.model_copy(update={"data": config.data.model_copy(update=chosen_columns)})
-    source = open_source(request.data, config.data.text_column, DataChoice(measured=True))
+    source = open_source(request.data, config.data.text_column, DataChoice(is_evaluation=True))
     part_rows = _BATCHES_OF_A_PART * (request.batch_size or _ROWS)
     predicted_file = PredictedFile(request.out, _identity(trained, request, source), part_rows)
     with predicted_file.held(source.files, overwrite=request.overwrite):
         rows = InputRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
         row_count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
-        hints = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
+        hints = (
+            (f"the data has several splits; only this one is used: {source.description}",)
+            if source.other_splits
+            else ()
+        )
         notes, rows_before = (*hints, *rows.problems.notes()), predicted_file.rows_before()
         progress("loading the model", 0, None, "")
         predictor = load_predictor(trained, device(), sampling, request.batch_size)

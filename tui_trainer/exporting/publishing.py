@@ -24,7 +24,7 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, files_below
 from tui_trainer.tasks import find_task
-from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word
+from tui_trainer.terminal.safe_text import escape_markdown, one_line, shell_word
 from tui_trainer.units import MIB
 
 _TEXTS = frozenset({".json", ".md", ".txt", ".jinja", ".toml", ".yaml", ".yml", ".model_card"})
@@ -195,7 +195,7 @@ def _without_paths(text: str, folder: RunFolder) -> tuple[str, list[tuple[str, s
         if len(old_path) < 2:
             continue
         # A path may be written as plain text, in Markdown, or in JSON with or without escapes of non-ASCII letters.
-        spellings = [(old_path, new_path), (as_markdown(old_path), as_markdown(new_path))]
+        spellings = [(old_path, new_path), (escape_markdown(old_path), escape_markdown(new_path))]
         spellings += [(_in_json(old_path, is_ascii), _in_json(new_path, is_ascii)) for is_ascii in (True, False)]
         text_before = text
         for spelling, word in dict.fromkeys(spellings):

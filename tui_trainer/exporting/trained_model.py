@@ -15,7 +15,7 @@ from tui_trainer.models.config_json import CONFIG_FILE, read_config, read_json
 from tui_trainer.models.facts import ADAPTER_FILE, find_model
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.fingerprint import file_fingerprints
-from tui_trainer.models.heads import CLASSIFYING, Head, auto_class
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Head, auto_class
 from tui_trainer.models.rope import set_positions
 from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
@@ -23,7 +23,7 @@ from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import last_events
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.terminal.safe_text import one_line, shell_word
@@ -41,7 +41,7 @@ from tui_trainer.units import GIB
 _NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be written again"
 
 
-def weights_of(run: RunFolder) -> Path:
+def weights_folder_of(run: RunFolder) -> Path:
     """Return the folder of the final model, or else of the newest checkpoint. Raises FolderError without either."""
     if run.model.is_dir():
         return final_model(run)
@@ -88,7 +88,7 @@ def final_model(run: RunFolder) -> Path:
 def finish_of(run: RunFolder) -> RunFinished | None:
     """Return the event of a finished run; None for an unfinished run. Raises FolderError for an unreadable journal."""
     try:
-        finish = fold(last_events(run.journal)).finished
+        finish = apply_events(last_events(run.journal)).finished
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -207,7 +207,7 @@ class TrainedModel:
         """Return the final model of a run, or with `unfinished` the newest checkpoint if there is no final model.
 
         Raises FolderError if there is no model, or its plan cannot be read."""
-        folder = weights_of(run) if unfinished else final_model(run)
+        folder = weights_folder_of(run) if unfinished else final_model(run)
         notes = list[str]()
         plan = plan_of(run, notes)
         head = find_task(plan.config.task.type).head
@@ -223,12 +223,12 @@ class TrainedModel:
 
     def base_model(self) -> tuple[Path | None, str]:
         """Return (folder of the model with which training began, ''), or (None, why it cannot be compared)."""
-        folder, reason = self.began_with()
-        if folder and self.head in CLASSIFYING and labels_of(self, folder) != labels_of(self, self.folder):
+        folder, reason = self.starting_model()
+        if folder and self.head in CLASSIFYING_HEADS and labels_of(self, folder) != labels_of(self, self.folder):
             return None, "the base model has no head for the labels of this run"
         return folder, reason
 
-    def began_with(self) -> tuple[Path | None, str]:
+    def starting_model(self) -> tuple[Path | None, str]:
         """Return (folder of the model with which training began, ''), or (None, why it cannot be used). For a run from
         scratch the reason is empty."""
         config = self.plan.config
@@ -255,9 +255,9 @@ class TrainedModel:
         return has_towers(read_config(self.base or self.folder).get("model_type"))
 
     @property
-    def writes(self) -> bool:
+    def generates_text(self) -> bool:
         """Whether the model generates text, rather than labels or numbers."""
-        return self.head not in CLASSIFYING
+        return self.head not in CLASSIFYING_HEADS
 
     @property
     def weight_bytes(self) -> int:
@@ -268,7 +268,7 @@ class TrainedModel:
     def loaded_bytes(self) -> int:
         """Size of all weight files that are loaded, including those of an adapter or of frozen layers, in bytes."""
         layer_files = shards.files_of(self.folder, SOME_LAYERS.weights_file)
-        folders = {self.folder, self.base, self.began_with()[0] if layer_files else None} - {None}
+        folders = {self.folder, self.base, self.starting_model()[0] if layer_files else None} - {None}
         return sum(path.stat().st_size for folder in folders if folder for path in folder.glob("*.safetensors"))
 
     @property
@@ -279,7 +279,7 @@ class TrainedModel:
     def load(self, *, dtype: "torch.dtype | str" = "auto", merge: bool = False) -> Any:
         """Load the model on the CPU with its adapter, if any. `merge` merges the adapter into the weights."""
         model = load_model(self, self.folder, self.base, dtype=dtype, merge=merge)
-        if self.writes:
+        if self.generates_text:
             # Adapters, and models saved by earlier versions, have only the generation settings of the base model.
             self.task.set_generation(self.config, model, load_tokenizer(self))
         return model
@@ -345,10 +345,10 @@ def load_model(
     from peft import PeftModel
 
     own_config = read_json(folder / CONFIG_FILE) or {}
-    if trained.head in CLASSIFYING:
+    if trained.head in CLASSIFYING_HEADS:
         options |= {"ignore_mismatched_sizes": True}
     with reading(base):
-        config = config_in(trained, folder if trained.head in CLASSIFYING else base)
+        config = config_in(trained, folder if trained.head in CLASSIFYING_HEADS else base)
         options["config"] = _with_stored_vocabulary(config, base)
         set_positions(options["config"], own_config)
         model = model_class.from_pretrained(base, **options)
@@ -372,7 +372,7 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, 
     """Load a checkpoint of a run with frozen layers: the model with which training began, and the trained weights."""
     from safetensors.torch import load_file
 
-    base, reason = trained.began_with()
+    base, reason = trained.starting_model()
     if base is None:
         raise FolderError(f"the checkpoint contains only the trained layers, and {reason}", where=folder.name)
     with reading(base):

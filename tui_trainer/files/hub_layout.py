@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
-from tui_trainer.files.local_paths import from_the_root
+from tui_trainer.files.local_paths import absolute_path
 from tui_trainer.terminal.safe_text import one_line
 
 Repository = Literal["models", "datasets"]
@@ -72,20 +72,20 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     Source: huggingface_hub's documentation, "Environment variables": HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
     """
     if cache := environment.get("HF_HUB_CACHE"):
-        return from_the_root(cache)
+        return absolute_path(cache)
     return huggingface_folder(environment) / "hub"
 
 
 def huggingface_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder in which all Hugging Face libraries keep their downloads."""
     if home := environment.get("HF_HOME"):
-        return from_the_root(home)
+        return absolute_path(home)
     return user_cache_folder(environment) / "huggingface"
 
 
 def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the user's cache folder, for files that programs can create again (XDG)."""
-    return from_the_root(environment.get("XDG_CACHE_HOME") or "~/.cache")
+    return absolute_path(environment.get("XDG_CACHE_HOME") or "~/.cache")
 
 
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:

@@ -24,7 +24,7 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def as_bytes(path: str) -> str:
+def printable_path(path: str) -> str:
     r"""Return a path that is not valid UTF-8 in a printable form: `caf\xe9.txt`."""
     try:
         return os.fsencode(path).decode(errors="backslashreplace")
@@ -32,7 +32,7 @@ def as_bytes(path: str) -> str:
         return path.encode(errors="backslashreplace").decode()
 
 
-def at_home(path: str) -> Path:
+def expand_home(path: str) -> Path:
     """Return the path with `~` or `~name` expanded; unchanged if there is no such home folder."""
     try:
         return Path(path).expanduser()
@@ -40,16 +40,16 @@ def at_home(path: str) -> Path:
         return Path(path)
 
 
-def from_the_root(path: str) -> Path:
+def absolute_path(path: str) -> Path:
     """Return the absolute path with `~` expanded. If the current folder was deleted, the path stays relative."""
-    expanded = at_home(path)
+    expanded = expand_home(path)
     try:
         return expanded.absolute()
     except FileNotFoundError:
         return expanded
 
 
-def is_here(path: str) -> bool:
+def path_exists(path: str) -> bool:
     """Return whether a file or folder exists and can be seen by this user."""
     try:
         return Path(path).expanduser().exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tui_trainer.hardware.diagnosis import MachineDiagnosis, process_words
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
-from tui_trainer.hardware.gpu_models import MAKERS_WORDS, Abilities, Card, dotted
+from tui_trainer.hardware.gpu_models import MAKERS_WORDS, Abilities, Card, version_text
 from tui_trainer.hardware.processor import BF16_FLAGS, training_threads
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes
@@ -36,7 +36,7 @@ def gpu_rows(diagnosis: MachineDiagnosis, hardware: Hardware) -> list[Row]:
     gpu = diagnosis.gpu
     if gpu is None:
         return driver_rows(hardware)
-    capability_text = dotted(gpu.capability) if gpu.capability else NOT_REPORTED
+    capability_text = version_text(gpu.capability) if gpu.capability else NOT_REPORTED
     memory_text = f"memory {NOT_REPORTED}" if gpu.memory_bytes is None else f"{gpu.memory_bytes / GIB:.1f} GiB"
     rows = [
         ("card", f"{full_name(gpu)}, {memory_text}, compute capability {capability_text}"),
@@ -53,10 +53,14 @@ def driver_rows(hardware: Hardware) -> list[Row]:
     driver = hardware.driver
     if driver is None:
         return []
-    built = f"torch is built for CUDA {dotted(hardware.torch_cuda)}" if hardware.torch_cuda else "torch is a CPU build"
+    built = (
+        f"torch is built for CUDA {version_text(hardware.torch_cuda)}"
+        if hardware.torch_cuda
+        else "torch is a CPU build"
+    )
     if driver.problem:
         return [("driver", f"{one_line(driver.problem)}; {built}")]
-    supported_text = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
+    supported_text = f"CUDA {version_text(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
     return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {supported_text}; {built}")]
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from tui_trainer.errors import InputError
 from tui_trainer.hardware import nvml
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.hardware.gpu_models import build_problem, dotted, fitting_wheel, too_old_reason
+from tui_trainer.hardware.gpu_models import build_problem, fitting_wheel, too_old_reason, version_text
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB, format_bytes
@@ -106,7 +106,7 @@ def _mig_problem(gpu: Gpu) -> HardwareProblem:
 def torch_problem(hardware: Hardware, gpu: Gpu) -> HardwareProblem | None:
     """Return why torch would train on the CPU although this GPU exists; None if it can use the GPU."""
     if gpu.capability and (reason := too_old_reason(gpu.capability)):
-        sentence = f"GPU {gpu.index} (compute capability {dotted(gpu.capability)}) is too old: {reason}"
+        sentence = f"GPU {gpu.index} (compute capability {version_text(gpu.capability)}) is too old: {reason}"
         return HardwareProblem("bad", sentence)
     if reason := _torch_reason(hardware, gpu):
         return HardwareProblem("bad", reason, _torch_remedy(hardware, gpu))
@@ -120,10 +120,10 @@ def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
     if cuda is None:
         return "torch is built without CUDA, so training runs on the CPU"
     if driver.cuda and cuda[0] > driver.cuda[0]:
-        version = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(cuda)}, but the driver supports {version}, so training is on the CPU"
+        version = version_text(driver.cuda)
+        return f"torch is built for CUDA {version_text(cuda)}, but the driver supports {version}, so training is on the CPU"
     reason = build_problem(gpu.capability, cuda, torch_version) if gpu.capability else ""
-    return f"torch is built for CUDA {dotted(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
+    return f"torch is built for CUDA {version_text(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
 
 def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tui_trainer.errors import InputError, Problem
-from tui_trainer.files.local_paths import as_bytes, is_utf8
+from tui_trainer.files.local_paths import is_utf8, printable_path
 from tui_trainer.terminal.safe_text import one_line
 
 # `--data=`; options whose empty value removes something; commands whose argument is any text.
@@ -23,7 +23,7 @@ _NO_VALUE, _MAY_BE_EMPTY, _TAKES_TEXT = re.compile(r"--[a-z-]+="), ("--tags", "-
 # default of 300,000; next to one busy process 800 and 605 (30,000 turns: 336). A step of the quickstart recipe takes
 # 140 and 137 ms alone, and 340 and 3,465 ms next to one busy process.
 _SPIN, _WAIT_POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
-_TURNS, _TURNS_ALONE = "3000", "300000"
+_SPIN_COUNT, _TURNS_ALONE = "3000", "300000"
 # Values with which cuBLAS is deterministic. Source: NVIDIA, cuBLAS, "Results Reproducibility". With any other value,
 # torch refuses matmuls in its deterministic mode.
 _WORKSPACE, _DETERMINISTIC = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
@@ -43,7 +43,7 @@ _FOLDERS = (
 def prepare_environment() -> None:
     """Set the variables that libraries read. Call this before torch is loaded."""
     if _WAIT_POLICY not in os.environ:
-        os.environ.setdefault(_SPIN, _TURNS)
+        os.environ.setdefault(_SPIN, _SPIN_COUNT)
     os.environ.setdefault(_WORKSPACE, _DETERMINISTIC[0])
     os.environ.setdefault(_ORDER, "PCI_BUS_ID")
     for name in _KERNEL_CACHES:
@@ -56,23 +56,23 @@ def prepare_environment() -> None:
             os.environ["LOGNAME"] = f"user-{os.getuid()}"
 
 
-def spins_by_load() -> bool:
+def is_spin_automatic() -> bool:
     """Return whether the program decides how long threads spin, because the user has not set it."""
-    return _WAIT_POLICY not in os.environ and os.environ.get(_SPIN) == _TURNS
+    return _WAIT_POLICY not in os.environ and os.environ.get(_SPIN) == _SPIN_COUNT
 
 
 @contextmanager
 def threads_spinning(*, alone: bool) -> Iterator[None]:
     """Allow threads to spin longer if the run is `alone` on the cores. torch must be loaded inside the block, in this
     process or a child process."""
-    sets_spinning = alone and spins_by_load()
+    sets_spinning = alone and is_spin_automatic()
     if sets_spinning:
         os.environ[_SPIN] = _TURNS_ALONE
     try:
         yield
     finally:
         if sets_spinning:
-            os.environ[_SPIN] = _TURNS
+            os.environ[_SPIN] = _SPIN_COUNT
 
 
 def check_environment(arguments: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def check_environment(arguments: Sequence[str]) -> None:
     variable_rows = [(option, os.environ.get(option, ""), "set it to another folder") for option in _FOLDERS]
     argument_rows = [("an argument", argument, "rename the file or folder") for argument in arguments]
     problems = [
-        Problem(message=f"{option} is not UTF-8: {as_bytes(text)}", hint=hint)
+        Problem(message=f"{option} is not UTF-8: {printable_path(text)}", hint=hint)
         for option, text, hint in [folder_row, *variable_rows, *argument_rows]
         if not is_utf8(text)
     ]

@@ -20,8 +20,8 @@ from tui_trainer.hardware.storage import nearest_existing
 
 # Interval of reading for the screens, while gauges are visible and while they are not. A run reads every
 # GAUGES_EVERY_SECONDS (`runs/state.py`).
-SEEN_SECONDS = 1.0
-UNSEEN_SECONDS = 5.0
+VISIBLE_PERIOD_SECONDS = 1.0
+HIDDEN_PERIOD_SECONDS = 5.0
 STALE_SECONDS = 3.0
 _BUSY = ("user", "system", "nice", "irq", "softirq", "steal")
 # Errors of a counter that does not exist, may not be read by this user, or has an unexpected format.
@@ -130,7 +130,7 @@ class GaugeSampler:
         self,
         folder: Path = Path("runs"),
         *,
-        period_seconds: float = SEEN_SECONDS,
+        period_seconds: float = VISIBLE_PERIOD_SECONDS,
         nvml: Nvml | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
@@ -158,7 +158,7 @@ class GaugeSampler:
     def start(self) -> None:
         """Start the threads. Does nothing if they are running."""
         self._stop.clear()
-        for name, read in (("tui-trainer-gauges", self.look), ("tui-trainer-cards", self.look_at_cards)):
+        for name, read in (("tui-trainer-gauges", self.read_now), ("tui-trainer-cards", self.look_at_cards)):
             if name not in self._threads or not self._threads[name].is_alive():
                 self._threads[name] = Thread(target=self._work, args=(read,), name=name, daemon=True)
                 self._threads[name].start()
@@ -176,7 +176,7 @@ class GaugeSampler:
                 self._period_seconds = period_seconds
                 self._wake.notify_all()
 
-    def look(self) -> Gauges:
+    def read_now(self) -> Gauges:
         """Read the machine once, in this thread. The GPUs are those of their last reading."""
         limits, cores, times_now, busy_share = CgroupLimits(), list[CpuTimes](), None, None
         with suppress(*UNREADABLE):

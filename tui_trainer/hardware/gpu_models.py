@@ -149,7 +149,7 @@ def pcie_rate(capability: Version) -> tuple[float, str]:
     return 1e9 * gigabytes, f"PCIe {pcie_version} x16"
 
 
-def dotted(version: Version) -> str:
+def version_text(version: Version) -> str:
     """Return a version as text: `12.4`."""
     return f"{version[0]}.{version[1]}"
 
@@ -191,10 +191,12 @@ def build_problem(capability: Version, torch_cuda: Version, torch_version: str =
     """Return why a torch of this version and CUDA cannot use a GPU of this capability; empty if it can."""
     oldest_capability = _OLDEST_OF_CUDA.get(torch_cuda[0])
     if oldest_capability and capability < oldest_capability:
-        return f"CUDA {torch_cuda[0]} supports compute capability {dotted(oldest_capability)} and newer"
+        return f"CUDA {torch_cuda[0]} supports compute capability {version_text(oldest_capability)} and newer"
     oldest_capability = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
     if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest_capability:
-        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest_capability)}"
+        return (
+            f"torch for CUDA 12.8 and newer has no kernels below compute capability {version_text(oldest_capability)}"
+        )
     if capability >= BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "this GPU needs CUDA 12.8 or newer"
     return ""
@@ -238,7 +240,7 @@ class FlashKernel:
         """Return why a GPU of this capability cannot run it, as the end of a sentence; empty if it can."""
         if capability >= self.capability_from:
             return ""
-        return f"needs compute capability {dotted(self.capability_from)}, but this GPU has {dotted(capability)}"
+        return f"needs compute capability {version_text(self.capability_from)}, but this GPU has {version_text(capability)}"
 
 
 # Major capability that FlashAttention 3 was written for. On others torch's own kernel is as fast, or it does not run.

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess
-from tui_trainer.hardware.storage import is_there, within
+from tui_trainer.hardware.storage import call_with_deadline, is_there
 from tui_trainer.hardware.visible_gpus import visible_indices, visible_names
 
 # Files that show that there is a driver. pynvml, whose import takes 0.15 s, is imported only if there is one.
@@ -142,7 +142,7 @@ class Nvml:
             card_users.append(CardUsers(index=index, used_bytes=used_bytes, memory_by_pid=self._process_memory(handle)))
         return tuple(card_users)
 
-    def in_use(self, uuid: str, pid: int) -> tuple[Gpu, int | None] | None:
+    def gpu_in_use(self, uuid: str, pid: int) -> tuple[Gpu, int | None] | None:
         """Return the GPU or MIG instance with this `cuda_uuid`, as `live` does, and the bytes of a process on it (None
         if not reported). Return None if no such GPU responds."""
         if (self._driver or self.driver()).problem:
@@ -301,7 +301,7 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
     if nvml is None:
         return None, ()
     hung_driver = Driver(problem=f"the NVIDIA driver did not respond within {deadline_seconds:g} s", error_code=TIMEOUT)
-    return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung_driver, ())
+    return call_with_deadline(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung_driver, ())
 
 
 def with_memory_now(
@@ -310,7 +310,7 @@ def with_memory_now(
     """Return the GPUs with their current memory and utilisation, or unchanged if the driver hangs."""
     if nvml is None or not gpus:
         return gpus
-    live_gpus = {gpu.index: gpu for gpu in within(deadline_seconds, nvml.live) or ()}
+    live_gpus = {gpu.index: gpu for gpu in call_with_deadline(deadline_seconds, nvml.live) or ()}
     return tuple(_updated(gpu, live_gpus.get(gpu.index)) for gpu in gpus)
 
 

@@ -16,7 +16,7 @@ from tui_trainer.hardware.facts import Hardware
 @cache
 def probe() -> Hardware:
     """Return the facts of this machine, read once per process and again by `probe_again`."""
-    return look()
+    return read_hardware()
 
 
 def probe_again() -> Hardware:
@@ -25,7 +25,7 @@ def probe_again() -> Hardware:
     return probe()
 
 
-def look() -> Hardware:
+def read_hardware() -> Hardware:
     """Read the facts of this machine. A driver that was missing before is looked for again."""
     memory, limits = psutil.virtual_memory(), read_limits()
     limit_bytes = limits.memory_bytes

@@ -147,7 +147,7 @@ class CoreWaits:
         self._tasks = tasks
         self._before: dict[str, tuple[int, int]] = {}
 
-    def share(self) -> float | None:
+    def wait_share(self) -> float | None:
         """Return the share of runnable time in which the threads waited for a core, 0 to 1.
 
         None at the first reading, if the kernel does not report it, and if there was almost nothing to do."""

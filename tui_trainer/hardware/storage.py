@@ -14,14 +14,14 @@ from typing import TypeVar
 import psutil
 
 from tui_trainer.files.hub_layout import cache_folder, user_cache_folder
-from tui_trainer.files.local_paths import from_the_root
+from tui_trainer.files.local_paths import absolute_path
 from tui_trainer.hardware.facts import Place
 from tui_trainer.units import MIB
 
 T = TypeVar("T")
 
 
-def within(seconds: float, ask: Callable[[], T]) -> T | None:
+def call_with_deadline(seconds: float, ask: Callable[[], T]) -> T | None:
     """Return the result of `ask`, or None after `seconds`; its daemon thread then continues without effect."""
     answers: list[T] = []
     thread = Thread(target=lambda: answers.append(ask()), name="tui-trainer-asks", daemon=True)
@@ -37,7 +37,7 @@ _DEADLINE_SECONDS = 2.0
 def read_places() -> tuple[Place, ...]:
     """Return the four folders that the program fills, even if several are on the same disk."""
     folder_by_label = {
-        "runs": from_the_root("runs"),
+        "runs": absolute_path("runs"),
         "prepared data": prepared_data_folder(),
         "model cache": cache_folder(),
         "temporary": Path(tempfile.gettempdir()),
@@ -47,14 +47,14 @@ def read_places() -> tuple[Place, ...]:
 
 def read_place(label: str, folder: Path) -> Place:
     """Return a folder with its free space, which is None if the file system does not respond."""
-    space = within(_DEADLINE_SECONDS, lambda: _room(folder)) or (None, None, None)
+    space = call_with_deadline(_DEADLINE_SECONDS, lambda: _room(folder)) or (None, None, None)
     return Place(label=label, path=str(folder), free_bytes=space[0], total_bytes=space[1], writable=space[2])
 
 
 def prepared_data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder of prepared data: `$TUI_TRAINER_HOME/cache`, or else in the cache folder of the user (XDG)."""
     if home := environment.get("TUI_TRAINER_HOME"):
-        return from_the_root(home) / "cache"
+        return absolute_path(home) / "cache"
     return user_cache_folder(environment) / "tui-trainer"
 
 

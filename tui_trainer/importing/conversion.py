@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.importing import rules
 from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
-from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, fit, is_empty, merge
+from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, is_empty, merge, to_setting_type
 
 _SAYS_MORE = "this key is auto, so the value of another key is used"
 
@@ -24,7 +24,7 @@ class Rewrite:
     key: str
     value: Any
     reason: str = ""
-    product: bool = False
+    is_product: bool = False
     """Whether the setting's value is the product of the values of the source keys."""
     per_device: bool = False
     """Whether the source keys count for one device, and the setting's value for all devices."""
@@ -117,7 +117,7 @@ class Importer:
         matching_rules = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
         return self.rules.get(name) or next(matching_rules, None)
 
-    def counts(self, name: str) -> bool:
+    def knows_key(self, name: str) -> bool:
         """Return whether a key is evidence for this tool: the importer knows its name, or a table that contains it."""
         return name in self.names or any(
             pattern.endswith(".*") and fnmatchcase(name, pattern) for pattern in self.rules if "*" not in pattern[:-1]
@@ -143,8 +143,8 @@ class Conversion:
         devices: int | None = None,
         beside: Path | None = None,
     ) -> None:
-        self.given, self.folder, self.devices, self.beside = given, folder, devices, beside
-        self.tool, self.text, self.goes_on = importer.name, "", False
+        self.given, self.folder, self.devices, self.template_path = given, folder, devices, beside
+        self.tool, self.chat_template_text, self.continues_adapter = importer.name, "", False
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._unread = dict(given)
@@ -191,7 +191,7 @@ class Conversion:
         """Add one of our settings to the result, and mark the keys `sources`, from which it comes, as read."""
         names = _names(sources)
         try:
-            our_value = fit(key, value)
+            our_value = to_setting_type(key, value)
         except ValueError as error:
             self.leave(Why.DOES_NOT_FIT, str(error), *names)
             return
@@ -200,12 +200,12 @@ class Conversion:
         if our_value == "auto" != self.values.get(key, "auto"):
             self.leave(Why.NOT_NEEDED, _SAYS_MORE, *names)
             return
-        if key in self.values and not same(self.values[key], our_value):
+        if key in self.values and not is_same_value(self.values[key], our_value):
             self.leave(Why.DOES_NOT_FIT, f"an earlier key has set {key} to another value", *names)
             return
         values = {name: self._read(name) for name in names}
         self.rewrites.append(
-            Rewrite(sources=values, key=key, value=our_value, reason=reason, product=product, per_device=per_device)
+            Rewrite(sources=values, key=key, value=our_value, reason=reason, is_product=product, per_device=per_device)
         )
 
     def leave(self, why: Why, reason: str, *sources: Given | str | None) -> None:
@@ -256,7 +256,7 @@ class Conversion:
             case Off():
                 self._apply(name, value, OFF if rules.is_off(value) else Left(rule.why, rule.reason))
             case Same():
-                if any(same(value, usual_value) for usual_value in rule.values):
+                if any(is_same_value(value, usual_value) for usual_value in rule.values):
                     self.leave(Why.ALWAYS, rule.reason, name)
                 else:
                     self.leave(rule.why, rule.otherwise.format(rule.reason), name)

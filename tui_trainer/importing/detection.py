@@ -22,7 +22,7 @@ _LEAST_SHARE = 0.5
 # Tools without an importer, and marks of their files, separated by |. Marks come from the example files of the tools. A
 # file has a mark if it has all its keys: `table.key` is a key in a table, `key=value` needs this value, and `!key` must
 # be missing. `*` matches any text.
-FOREIGN: Mapping[str, str] = {
+UNSUPPORTED_TOOLS: Mapping[str, str] = {
     "AutoTrain": (
         "task base_model project_name | project_name train_split valid_split | project_name data_path merge_adapter"
     ),
@@ -108,10 +108,10 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
 
     Raises ConfigError if no importer supports the file, or if several do and would convert it differently."""
     all_kinds = ", ".join(all_importers())
-    if tool_title := _title(FOREIGN, raw):
+    if tool_title := _title(UNSUPPORTED_TOOLS, raw):
         hint = f"use --as KIND to read the file as one of {all_kinds}"
         raise ConfigError(f"looks like a file of {tool_title}, which is not supported", where=where, hint=hint)
-    file_keys = {name: spread(tool, raw) for name, tool in all_importers().items()}
+    file_keys = {name: flatten_keys(tool, raw) for name, tool in all_importers().items()}
     scores = {
         name: (len(tool.names & file_keys[name].keys()), len(tool.telltale_in(file_keys[name])))
         for name, tool in all_importers().items()
@@ -123,7 +123,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
     if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
         nearest_text = f"{importer.name}, the nearest supported tool, knows {score[0]} of {len(keys)} keys"
-        names = _listed([name for name in keys if not importer.counts(name)])
+        names = _listed([name for name in keys if not importer.knows_key(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
         raise ConfigError(f"is from an unsupported tool; {nearest_text}, but not {names}", where=where, hint=hint)
     if not others:
@@ -146,7 +146,7 @@ def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
 
 def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     """Raise ConfigError for a TOML file: it is a config of tui-trainer or of a tool that is not supported."""
-    if tool_title := _title(FOREIGN, raw):
+    if tool_title := _title(UNSUPPORTED_TOOLS, raw):
         raise ConfigError(f"looks like a file of {tool_title}, which is not supported", where=where)
     keys = [key for key, _ in _paths(raw)]
     settings = {name.lower() for name in all_settings()}
@@ -156,7 +156,7 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     raise ConfigError("is already a config of tui-trainer", where=where, hint=f"try `tui-trainer plan {where}`")
 
 
-def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_keys(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten the file to the keys of the importer. A table becomes `table.key`, unless a rule converts whole tables.
 
     Raises ConfigError if two keys get the same name."""
@@ -165,7 +165,7 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in raw.items():
         flat_values = {key: value}
         if isinstance(value, dict) and value and key in tables and key not in importer.names:
-            flat_values = spread(importer, {f"{key}.{name}": inner for name, inner in value.items()})
+            flat_values = flatten_keys(importer, {f"{key}.{name}": inner for name, inner in value.items()})
         if duplicates := flat_values.keys() & all_values.keys():
             raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one key")
         all_values |= flat_values
@@ -173,7 +173,7 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _share(importer: Importer, given: Mapping[str, Any]) -> float:
-    return sum(map(importer.counts, given)) / len(given)
+    return sum(map(importer.knows_key, given)) / len(given)
 
 
 def _listed(names: list[str]) -> str:

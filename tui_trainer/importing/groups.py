@@ -9,14 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import validate
 from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing import rules
 from tui_trainer.importing.conversion import Conversion, Given
-from tui_trainer.importing.detection import find_importer, spread
+from tui_trainer.importing.detection import find_importer, flatten_keys
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, Why, is_off, listed, listed_names, number, whole
 from tui_trainer.methods.lr_schedules import SCHEDULE_KEY
@@ -25,8 +25,8 @@ from tui_trainer.models.adapters import CONTINUES_KEY
 from tui_trainer.models.chat_rendering import TEMPLATE_KEY
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.targets import MODULES_KEY
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
-from tui_trainer.planning.processes import OFFLOAD, STRATEGY, whole_only
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY
+from tui_trainer.planning.processes import OFFLOAD, STRATEGY, sharding_refusals
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
 
@@ -37,7 +37,7 @@ _NEVER = 10**6
 _MODELS = ("model_name_or_path", "base_model", "base_model_name_or_path", "model_name", "model")
 
 
-def batch(
+def convert_batch(
     done: Conversion,
     rows: Given | None,
     parts: Given | None = None,
@@ -52,25 +52,25 @@ def batch(
     micro_rows = rows.whole if rows else micro_default
     accumulation = parts.whole if parts else accumulation_default
     if not (rows or parts) or micro_rows is None or accumulation is None or min(micro_rows, accumulation) < 1:
-        for key, source in ((MICRO, rows), (ACCUMULATION, parts)):
+        for key, source in ((MICRO_BATCH_KEY, rows), (ACCUMULATION_KEY, parts)):
             if source:
                 done.write(key, source.value, source)
         return
-    reason, has_both = per_device(done.devices), bool(rows and parts)
+    reason, has_both = per_device_note(done.devices), bool(rows and parts)
     if not has_both and micro_rows * accumulation != (micro_rows if rows else accumulation):
         reason = f"micro-batch {micro_rows} x accumulation {accumulation}, with the default of {done.tool}; {reason}"
     effective_rows = micro_rows * accumulation * (done.devices or 1)
-    done.write(EFFECTIVE, effective_rows, rows, parts, reason=reason, product=has_both, per_device=True)
+    done.write(EFFECTIVE_BATCH_KEY, effective_rows, rows, parts, reason=reason, product=has_both, per_device=True)
 
 
 def batch_of_all(done: Conversion, rows: Given, *cut: Given | None) -> None:
     """Convert a batch size for all devices, and leave out the keys `cut` about how the batch is split."""
     if rows.whole:
-        done.write(EFFECTIVE, rows.value, rows)
+        done.write(EFFECTIVE_BATCH_KEY, rows.value, rows)
         done.leave(Why.NOT_NEEDED, f"{rows.name} sets the rows per step", *cut)
 
 
-def per_device(devices: int | None) -> str:
+def per_device_note(devices: int | None) -> str:
     """Return a note on how a batch size per device became the effective batch size."""
     if devices is None:
         return "the batch size of one device; --processes N multiplies it by N"
@@ -102,7 +102,7 @@ def precision(done: Conversion, *given: Given | None) -> None:
     switch_keys, name_on, other_values = switches(done, *given)
     if name_on:
         done.write(key, name_on, *switch_keys)
-    elif other_values and all(same(value, "auto") for value in other_values):
+    elif other_values and all(is_same_value(value, "auto") for value in other_values):
         done.write(key, "auto", *switch_keys)
     elif other_values:
         done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *switch_keys)
@@ -187,7 +187,9 @@ def _decay(done: Conversion, arguments: dict[str, Any], has_stable_default: bool
 
 def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raise ValueError if an argument of a schedule is missing in `usual` or has another value there."""
-    if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
+    if others := [
+        name for name, value in arguments.items() if name not in usual or not is_same_value(value, usual[name])
+    ]:
         usual_text = ", ".join(f"{name} = {value}" for name, value in usual.items())
         names = one_line(", ".join(map(str, others)), 60)
         raise ValueError(f"unsupported: {names}; supported values: {usual_text}")
@@ -234,7 +236,7 @@ def own_files(done: Conversion, *paths: Given | None) -> None:
     """Leave out keys with the path of the tokenizer or config.json. Any path other than the model's is refused."""
     model_path = next((done.given[name] for name in _MODELS if done.has(name)), None)
     for path in filter(None, paths):
-        if same(path.value, model_path):
+        if is_same_value(path.value, model_path):
             done.leave(Why.NOT_NEEDED, "the path is the same as that of the model", path)
         else:
             done.leave(Why.REFUSED, "the tokenizer and config.json must be in the model's folder", path)
@@ -287,12 +289,14 @@ def template_text(done: Conversion, template: Given) -> None:
 
 def write_text(done: Conversion, text: str, *sources: Given | None) -> None:
     """Write the text of a chat template to a file next to the converted config, and set `task.chat_template` to it."""
-    if done.beside is None:
+    if done.template_path is None:
         reason = "the template needs a separate file; --to OUT.toml writes that file next to OUT.toml"
         done.leave(Why.REFUSED, reason, *sources)
     else:
-        done.text = text
-        done.write(TEMPLATE_KEY, str(done.beside), *sources, reason="the template text, in a file next to the config")
+        done.chat_template_text = text
+        done.write(
+            TEMPLATE_KEY, str(done.template_path), *sources, reason="the template text, in a file next to the config"
+        )
 
 
 # Settings that PEFT reads from the adapter_config.json of an adapter.
@@ -316,14 +320,14 @@ def start_adapter(
     done.write(MODEL_KEY, folder, adapter, inside, reason="the base model is read from the adapter")
     model_key = done.first(*models.split())
     done.leave(Why.NOT_NEEDED, "the base model is read from the adapter's adapter_config.json", model_key)
-    done.goes_on = not merges or not merges.is_on
-    if not done.goes_on:
+    done.continues_adapter = not merges or not merges.is_on
+    if not done.continues_adapter:
         done.write(CONTINUES_KEY, "merge", merges)
 
 
 def keep_adapter(done: Conversion) -> None:
     """If the run continues an adapter, remove the settings whose values come from that adapter."""
-    for key in _OF_ADAPTER.split() if done.goes_on else ():
+    for key in _OF_ADAPTER.split() if done.continues_adapter else ():
         done.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter sets this value")
 
 
@@ -462,7 +466,7 @@ def read_beside(
     """Convert a file of another tool to which the key `name` refers, or a table, except the settings `without`."""
     raw, source_name = (read_foreign(source), source.name) if isinstance(source, Path) else (source, name)
     importer = find_importer(kind)
-    inner_conversion = Conversion(importer, spread(importer, raw), done.folder, done.devices)
+    inner_conversion = Conversion(importer, flatten_keys(importer, raw), done.folder, done.devices)
     for rewrite in inner_conversion.rewrites:
         if rewrite.key not in without:
             done.write(rewrite.key, rewrite.value, name, reason=f"{source_name}: {', '.join(rewrite.sources)}")
@@ -476,7 +480,9 @@ def deepspeed(done: Conversion, given: Given) -> None:
     path = done.file(given) if isinstance(given.value, str) else None
     source = path or given.value
     if isinstance(source, Path | dict):
-        read_beside(done, given.name, source, "deepspeed", without=(MICRO, ACCUMULATION, "logging.logging_steps"))
+        read_beside(
+            done, given.name, source, "deepspeed", without=(MICRO_BATCH_KEY, ACCUMULATION_KEY, "logging.logging_steps")
+        )
 
 
 def keep_whole(done: Conversion) -> None:
@@ -484,7 +490,7 @@ def keep_whole(done: Conversion) -> None:
     if done.values.get(STRATEGY, "ddp") == "ddp" and not done.values.get(OFFLOAD):
         return
     config = validate(done.values, {}, [])
-    for key, reason, _ in whole_only(config) if config else ():
+    for key, reason, _ in sharding_refusals(config) if config else ():
         if key == "training.torch_compile":
             done.reject(key, Why.NOT_SUPPORTED, reason)
             continue
@@ -492,7 +498,7 @@ def keep_whole(done: Conversion) -> None:
             done.reject(setting, Why.NOT_SUPPORTED, f"{reason}, so each device has the whole model")
 
 
-def cadence(
+def convert_interval(
     done: Conversion,
     strategy: Given | None,
     count: Given | None,
@@ -518,7 +524,7 @@ def cadence(
         write_share(times, times.number)
     if not strategy:
         return
-    if same(strategy.value, False) or strategy.value == "no":
+    if is_same_value(strategy.value, False) or strategy.value == "no":
         done.leave(Why.NOT_NEEDED, f"{strategy.name} is off", count)
         done.write(key, 0, strategy, reason="only at the end of the run")
     elif strategy.value == "epoch":
@@ -566,7 +572,9 @@ def method(
 
     The presence of a key `lora` implies LoRA in a file without `adapter_key`. `otherwise` is the tool's default. It is
     written if nothing else decides and one of the keys `model` is in the file."""
-    our_method = next((ours for name, ours in (methods or {}).items() if adapter and same(adapter.value, name)), "")
+    our_method = next(
+        (ours for name, ours in (methods or {}).items() if adapter and is_same_value(adapter.value, name)), ""
+    )
     four_bit_switch = next((switch for switch in switches if switch and switch.value in (True, 4)), None)
     if adapter and not our_method:
         done.leave(Why.REFUSED, "the supported methods are full, lora and qlora", adapter)

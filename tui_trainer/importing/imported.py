@@ -9,22 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import flatten, validate
 from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import MODEL_KEY, SCHEMA_VERSION
 from tui_trainer.config.toml_files import find_profile, parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint, system_reason
-from tui_trainer.files.local_paths import is_here
+from tui_trainer.files.local_paths import path_exists
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
-from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
-from tui_trainer.importing.groups import keep_adapter, keep_whole, per_device, stored_as
+from tui_trainer.importing.detection import detect, find_importer, flatten_keys, refuse_no_training, refuse_toml
+from tui_trainer.importing.groups import keep_adapter, keep_whole, per_device_note, stored_as
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, To, Why, is_empty
 from tui_trainer.methods.tuning_methods import METHOD_KEY
 from tui_trainer.models.chat_rendering import TEMPLATE_KEY
-from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY
 from tui_trainer.terminal.safe_text import one_line
 
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
@@ -101,12 +101,12 @@ class Imported:
     def as_values(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         rewrites = [
-            {"from": plain(rewrite.sources), "key": rewrite.key, "value": rewrite.value, "reason": rewrite.reason}
+            {"from": json_value(rewrite.sources), "key": rewrite.key, "value": rewrite.value, "reason": rewrite.reason}
             | {"line": _rewrite_line(rewrite)}
             for rewrite in self.rewrites
         ]
         left_out = [
-            {"key": left.key, "value": plain(left.value), "why": str(left.why), "reason": left.reason}
+            {"key": left.key, "value": json_value(left.value), "why": str(left.why), "reason": left.reason}
             for left in self.left_out
         ]
         kind = {"kind": self.importer.name, "reason": self.reason}
@@ -151,7 +151,7 @@ def import_file(
     if path.suffix.lower() == ".toml":
         refuse_toml(raw, str(path))
     importer, reason = (find_importer(kind), "as requested") if kind else detect(raw, str(path))
-    given = spread(importer, raw)
+    given = flatten_keys(importer, raw)
     for name in without:
         if name not in given:
             message = f"the file has no key {one_line(name, _KEY_WIDTH)!r}"
@@ -168,7 +168,7 @@ def import_file(
         reason=reason,
         rewrites=tuple(_packed(rewrite, {other.key: other.value for other in rewrites}) for rewrite in rewrites),
         left_out=(*ignored, *done.left_out),
-        template=done.text,
+        template=done.chat_template_text,
     )
     if devices and not any(rewrite.per_device for rewrite in imported.rewrites):
         raise ConfigError("has no per-device batch size that --processes could multiply", where=str(path))
@@ -185,20 +185,20 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
     used_settings = {*values, *(rule.key for rule in map(importer.rule, keys_with_value) if isinstance(rule, To))}
     method = values.get(METHOD_KEY)
     for key, value in importer.defaults.items():
-        is_of_other_method = (key.startswith("tuning.") and (method not in ("lora", "qlora") or done.goes_on)) or (
-            key.startswith("quantization.") and method != "qlora"
-        )
+        is_of_other_method = (
+            key.startswith("tuning.") and (method not in ("lora", "qlora") or done.continues_adapter)
+        ) or (key.startswith("quantization.") and method != "qlora")
         if key in used_settings or is_of_other_method:
             continue
         reason = f"the default of {importer.name}"
-        if key == EFFECTIVE:
-            value, reason = value * (done.devices or 1), f"{reason}; {per_device(done.devices)}"
-        yield Rewrite(sources={}, key=key, value=value, reason=reason, per_device=key == EFFECTIVE)
+        if key == EFFECTIVE_BATCH_KEY:
+            value, reason = value * (done.devices or 1), f"{reason}; {per_device_note(done.devices)}"
+        yield Rewrite(sources={}, key=key, value=value, reason=reason, per_device=key == EFFECTIVE_BATCH_KEY)
 
 
 def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     """Add a note to the batch size of packed data, which counts documents here and packed rows in the other tool."""
-    if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
+    if rewrite.key != EFFECTIVE_BATCH_KEY or values.get("data.packing") is not True:
         return rewrite
     note = "the batch size is a number of documents here, but a number of packed rows in the other tool"
     if length := values.get("data.max_length"):
@@ -212,7 +212,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
     text_by_path = {path: imported.toml}
     if imported.template:
         text_by_path = {Path(imported.values[TEMPLATE_KEY]): imported.template, **text_by_path}
-    if existing_paths := [target for target in text_by_path if is_here(str(target)) and not force]:
+    if existing_paths := [target for target in text_by_path if path_exists(str(target)) and not force]:
         raise ConfigError("already exists", where=str(existing_paths[0]), hint="use --force to overwrite the file")
     for target, text in text_by_path.items():
         try:
@@ -221,12 +221,12 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
             raise ConfigError(f"cannot be written: {system_reason(error)}", where=str(target)) from None
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return the value with dates, infinity and bytes as texts, because JSON does not have them."""
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): json_value(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set):
-        return [plain(inner) for inner in value]
+        return [json_value(inner) for inner in value]
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value)
@@ -241,7 +241,7 @@ def _check(imported: Imported) -> None:
     if profile := values_read.get("profile"):
         find_profile(profile, "recipes")
     for key, value in imported.values.items():
-        if key not in values_read or not same(values_read[key], value):
+        if key not in values_read or not is_same_value(values_read[key], value):
             problems.append(Problem(message=f"{_shown(value)} could not be written unchanged", where=where, key=key))
     if problems:
         raise ConfigError(problems)
@@ -262,7 +262,7 @@ def _wrapped(line: str, width: int, start: str = "") -> list[str]:
 
 def _sources(rewrite: Rewrite) -> str:
     """Return the sources of a setting as text: `lora_r: 16`, `micro_batch_size 2 x gradient_accumulation_steps 8`."""
-    mark, comma = (" ", " x ") if rewrite.product else (": ", ", ")
+    mark, comma = (" ", " x ") if rewrite.is_product else (": ", ", ")
     text = comma.join(f"{_key(name)}{mark}{_shown(value)}" for name, value in rewrite.sources.items())
     return text or _NOT_IN_FILE
 
@@ -288,5 +288,5 @@ def _key(name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) and value else json.dumps(plain(value), ensure_ascii=False)
+    text = value if isinstance(value, str) and value else json.dumps(json_value(value), ensure_ascii=False)
     return one_line(text, _VALUE_WIDTH)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import Setting, is_pattern, names_in
 from tui_trainer.config.load import all_settings, validate, value_of
@@ -21,7 +21,7 @@ from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
 from tui_trainer.data.sources.hub import MAIN, HubPath
 from tui_trainer.errors import Problem
 from tui_trainer.files.hub_layout import HUB_PREFIX, could_be_on_the_hub, is_hub_name
-from tui_trainer.files.local_paths import is_here
+from tui_trainer.files.local_paths import path_exists
 from tui_trainer.methods import optimizers
 from tui_trainer.tasks import task_names
 from tui_trainer.terminal.safe_text import one_line
@@ -86,7 +86,7 @@ class To:
     def translate(self, value: Any) -> Any:
         """Return our setting's value for a value of the file, or a rule for it. Raises ValueError if it is invalid."""
         for spelling, ours in self.values.items():
-            if same(value, spelling):
+            if is_same_value(value, spelling):
                 return ours
         return self.otherwise or (self.convert(value) if self.convert else value)
 
@@ -128,13 +128,13 @@ _FOLDERS_ABOVE = 3
 _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 
 
-def fit(key: str, value: Any) -> Any:
+def to_setting_type(key: str, value: Any) -> Any:
     """Return a value in the type of our setting `key`. Raises ValueError if the setting does not accept the value."""
     setting = all_settings()[key]
     problems: list[Problem] = []
     config = validate({key: _number(setting, value)}, {}, problems)
     if config is None:
-        raise ValueError(f"{key} must be {setting.expected}")
+        raise ValueError(f"{key} must be {setting.expected_words}")
     our_value = value_of(config, key)
     if key == "task.type" and our_value not in task_names():
         raise ValueError(f"{key} must be one of {', '.join(task_names())}")
@@ -226,7 +226,7 @@ def module_names(value: Any) -> Any:
     return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
 
 
-def percent(value: Any) -> Any:
+def percent_to_share(value: Any) -> Any:
     share = number(value)
     return value if share is None else share / 100
 
@@ -240,7 +240,7 @@ def data_place(value: Any) -> Any:
     """Return `hub:owner/name` for `owner/name`, unless that is a local path. Other values stay unchanged.
 
     Most tools accept a path or a name on the Hub in the same key."""
-    is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not is_here(value)
+    is_name = isinstance(value, str) and "/" in value and could_be_on_the_hub(value) and not path_exists(value)
     return f"{HUB_PREFIX}{value}" if is_name else value
 
 
@@ -266,13 +266,15 @@ def listed_places(entry: Mapping[str, Any]) -> list[str]:
         revision = str(entry.get("revision") or MAIN)
         return [str(HubPath(str(path), revision, inside)) for inside in names or [str(entry.get("data_dir") or "")]]
     paths = names or ([str(path)] if path else [])
-    are_local = (is_data_file(entry) or entry.startswith(("/", "./", "../", "~")) or is_here(entry) for entry in paths)
+    are_local = (
+        is_data_file(entry) or entry.startswith(("/", "./", "../", "~")) or path_exists(entry) for entry in paths
+    )
     return paths if all(are_local) else []
 
 
 def data_set_name(value: Any) -> Any:
     """Convert `owner/name` to `hub:owner/name`, like `data_place`. Raises ValueError for a name without an owner."""
-    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
+    if isinstance(value, str) and is_hub_name(value) and "/" not in value and not path_exists(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)
 

@@ -7,18 +7,18 @@ from typing import Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import RopeScalingSection
-from tui_trainer.config.token_list import TOKENS
+from tui_trainer.config.token_list import ADD_TOKENS_KEY
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.conversion import Conversion, Given
 from tui_trainer.importing.rules import Why, is_off, whole
 from tui_trainer.models.added_tokens import is_chat_mark
 from tui_trainer.models.config_json import ConfigFields
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.rope import FIELDS, KEY, POSITIONS, TYPE_KEY, own_parameters
-from tui_trainer.models.routers import ROUTERS
+from tui_trainer.models.rope import FIELDS, POSITIONS, ROPE_SCALING_KEY, TYPE_KEY, rotary_parameters
+from tui_trainer.models.routers import ROUTER_LOSS_KEY
 from tui_trainer.terminal.safe_text import one_line
 
-_NAMED = ("rope_scaling", "rope_parameters")
+_ROPE_KEYS = ("rope_scaling", "rope_parameters")
 OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
 MEAN_ROWS = "new embedding rows start at the mean of the existing rows"
 # Default of LLaMA-Factory (hparams/data_args.py).
@@ -33,18 +33,21 @@ def rope_table(done: Conversion, given: Given) -> None:
 
 def write_routers(done: Conversion, on: Any, weight: Any, *sources: Given | None) -> None:
     """Write the weight of the router loss: 0 unless `on` is true, the model's own if `weight` is None."""
-    done.write(ROUTERS, (OWN if weight is None else weight) if on is True else 0, *sources)
+    done.write(ROUTER_LOSS_KEY, (OWN if weight is None else weight) if on is True else 0, *sources)
 
 
 def changed_config(done: Conversion, given: Given) -> None:
     """Convert a table that overrides fields of config.json. Fields other than positions and routers are refused."""
     table = given.value if isinstance(given.value, Mapping) else {}
     fields = {key: value for key, value in table.items() if value is not None}
-    table_keys = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
+    table_keys = [key for key in _ROPE_KEYS if isinstance(fields.get(key), Mapping)]
     router_names = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
     other_keys = [key for key in fields if key not in (*table_keys, *router_names)]
     if len(table_keys) > 1 or other_keys:
-        names, settings = one_line(", ".join(map(str, other_keys or table_keys)), 60), f"{KEY} and {ROUTERS}"
+        names, settings = (
+            one_line(", ".join(map(str, other_keys or table_keys)), 60),
+            f"{ROPE_SCALING_KEY} and {ROUTER_LOSS_KEY}",
+        )
         done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {names}", given)
         return
     for key in table_keys:
@@ -65,7 +68,7 @@ def _write_rope(done: Conversion, given: Given, table: Mapping[str, Any]) -> Non
     else:
         done.write(TYPE_KEY, kind, given)
         for key, value in fields.items():
-            done.write(f"{KEY}.{key}", value, given)
+            done.write(f"{ROPE_SCALING_KEY}.{key}", value, given)
 
 
 def rope_by_length(done: Conversion, given: Given) -> None:
@@ -85,25 +88,25 @@ def rope_by_length(done: Conversion, given: Given) -> None:
     config: Mapping[str, Any] = {}
     with suppress(ConfigError):
         config = find_model(str(done.given.get("model_name_or_path") or "")).config
-    model_limit = own_parameters(config).get("original_max_position_embeddings")
+    model_limit = rotary_parameters(config).get("original_max_position_embeddings")
     limit = model_limit or ConfigFields(config).optional(POSITIONS)
     if not limit or length is None:
         why = "the model is not on this machine, so the factor (cutoff_len / max_position_embeddings) is unknown"
-        done.leave(Why.REFUSED, f"{why}; set {KEY}", given)
+        done.leave(Why.REFUSED, f"{why}; set {ROPE_SCALING_KEY}", given)
     elif length <= limit:
         done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {limit:,} positions of the model", given)
     else:
         reason = f"cutoff_len {length:,} / {limit:,} positions of the model, rounded up"
         done.write(TYPE_KEY, kind, given)
-        done.write(f"{KEY}.factor", math.ceil(length / limit), given, reason=reason)
+        done.write(f"{ROPE_SCALING_KEY}.factor", math.ceil(length / limit), given, reason=reason)
         if kind != "linear":
-            done.write(f"{KEY}.original_max_position_embeddings", limit, given)
+            done.write(f"{ROPE_SCALING_KEY}.original_max_position_embeddings", limit, given)
         if kind == "llama3":
-            done.write(f"{KEY}.low_freq_factor", 1, given)
-            done.write(f"{KEY}.high_freq_factor", 4, given)
+            done.write(f"{ROPE_SCALING_KEY}.low_freq_factor", 1, given)
+            done.write(f"{ROPE_SCALING_KEY}.high_freq_factor", 4, given)
 
 
-def tokens(done: Conversion, *given: Given | None, special: str = "") -> None:
+def convert_tokens(done: Conversion, *given: Given | None, special: str = "") -> None:
     """Convert keys with new tokens, as lists or texts with commas. `special` names the keys for special tokens."""
     write_tokens(done, {key.name: key.value for key in given if key and not is_off(key.value)}, special)
 
@@ -114,15 +117,15 @@ def write_tokens(done: Conversion, given: Mapping[str, Any], special: str = "") 
     for name, value in given.items():
         texts = list(names_in(value)) if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
-            done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
+            done.leave(Why.DOES_NOT_FIT, f"{ADD_TOKENS_KEY} must be texts", name)
             return
         if name in special.split() and (words := [text for text in texts if not is_chat_mark(text)]):
             reason = f"special tokens must look like <|name|>, <start_of_turn> or [INST], and {one_line(words[0], 40)}"
-            done.leave(Why.REFUSED, f"{reason} does not; set {TOKENS} for ordinary tokens", name)
+            done.leave(Why.REFUSED, f"{reason} does not; set {ADD_TOKENS_KEY} for ordinary tokens", name)
             return
         tokens += texts
     if given:
         chat_marks = [text for text in tokens if is_chat_mark(text)]
         note = f"; tokens like {one_line(chat_marks[0], 40)} are special tokens" if chat_marks else ""
         reason = f"{MEAN_ROWS}; with LoRA adapters, only the new rows of the embedding are trained{note}"
-        done.write(TOKENS, list(dict.fromkeys(tokens)), *given, reason=reason)
+        done.write(ADD_TOKENS_KEY, list(dict.fromkeys(tokens)), *given, reason=reason)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.worker.child import Child, ending, json_object
+from tui_trainer.worker.child import Child, exit_phrase, json_object
 
 SENTENCE: Final = "tui-trainer: "
 """Prefix of the program's own messages. Lines without it are warnings of libraries."""
@@ -29,7 +29,7 @@ class JsonProcess(Child):
 
     alive = True
     """False once `poll` has noticed the end of the process."""
-    cancelled = "cancelled"
+    cancelled_words = "cancelled"
     part, reason = "loading libraries", ""
     progress: tuple[float, float | None, str] = _NOTHING_DONE
     result: dict[str, Any] | None = None
@@ -53,7 +53,7 @@ class JsonProcess(Child):
         # The exit status is read before the output, so that no line before the end is missed.
         exit_code = self.exit_code
         for line in self.read_lines() or ():
-            self._hear(line.decode(errors="replace"))
+            self._handle_line(line.decode(errors="replace"))
         if exit_code is not None:
             self.alive = False
             self.stop_reading()
@@ -66,7 +66,7 @@ class JsonProcess(Child):
         """Handle a JSON object that the command printed. Raises LookupError or TypeError for any other object."""
         self.result = fields
 
-    def _hear(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         if line.startswith(SENTENCE):
             self.part = self.reason = one_line(line.removeprefix(SENTENCE), _SENTENCE_CHARACTERS)
             self.progress = _NOTHING_DONE
@@ -87,8 +87,8 @@ class JsonProcess(Child):
 
     def _end(self, exit_code: int) -> None:
         if self.is_cancelled:
-            self.reason = self.cancelled
+            self.reason = self.cancelled_words
         elif exit_code < 0 or not (self.reason or self.last_words):
-            self.reason = f"the process {ending(exit_code)}"
+            self.reason = f"the process {exit_phrase(exit_code)}"
         else:
             self.reason = self.reason or self.last_words

@@ -17,7 +17,7 @@ from tui_trainer.runs.folder import RunFolder, open_log
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.slurm import Allocation
-from tui_trainer.worker.child import Child, ending
+from tui_trainer.worker.child import Child, exit_phrase
 
 _LOG_NAME: Final = "detached.txt"
 _POLL_SECONDS: Final = 0.1
@@ -27,7 +27,7 @@ _PATIENCE_SECONDS: Final = 300.0
 
 def refuse_within_job() -> None:
     """Raise InputError inside a Slurm job, because Slurm ends all processes of a job together."""
-    if Allocation.here():
+    if Allocation.of_this_process():
         message = "a background process would end with this Slurm job"
         raise InputError(message, hint="omit --detach, or use `tui-trainer submit` for a separate job")
 
@@ -65,7 +65,7 @@ def resume_detached(
         deadline = monotonic() + _PATIENCE_SECONDS
         while not any(isinstance(event, RunStarted) for event in reader.read_new()):
             if (exit_code := child.exit_code) is not None:
-                raise RunError(f"the background process {ending(exit_code)}: {child.last_words or 'no output'}")
+                raise RunError(f"the background process {exit_phrase(exit_code)}: {child.last_words or 'no output'}")
             if monotonic() > deadline:
                 child.close()
                 raise RunError(f"the background process did not start the run within {_PATIENCE_SECONDS:.0f} s")

@@ -23,7 +23,7 @@ from tui_trainer.config.load import Layer, Origin, Request, default_recipe, user
 from tui_trainer.config.paths import absolute
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.errors import Problem, system_reason
-from tui_trainer.files.local_paths import is_here
+from tui_trainer.files.local_paths import path_exists
 from tui_trainer.hardware.processes import is_running
 from tui_trainer.runs.folder import read_plain_file, write_atomically
 from tui_trainer.runs.registry import state_folder
@@ -69,7 +69,7 @@ def draft_writer(document: ConfigDocument, below: Edits | None = None) -> Callab
     Any thread may call this function at any time. It returns a Problem instead of raising an error. `below` are edits
     of an earlier session that the user has neither restored nor discarded. They are saved too, except settings that
     have been edited again."""
-    edits = {**(below or {}), **document.unsaved()}
+    edits = {**(below or {}), **document.unsaved_values()}
     file, request = document.file, document.request
     content = {
         "at": utc_now(),
@@ -143,5 +143,5 @@ def _subject(config_file: Path | None, request: Request, edits: Edits | None = N
 
 def _full_name(kind: str, name: str) -> str:
     """Return the absolute path of an existing file or folder. Other names stay unchanged."""
-    is_path = kind == "file" or (kind in ("model", "data") and is_here(name))
+    is_path = kind == "file" or (kind in ("model", "data") and path_exists(name))
     return os.path.normpath(absolute(name)) if is_path else name

@@ -25,17 +25,21 @@ class CardPlan:
     `profile` is the hardware profile of the GPU. The plan assumes the libraries `assumed`, which are missing here."""
 
     card: Card
-    cards: int
+    card_count: int
     plan: Plan | None
     problem: str = ""
     profile: str = ""
-    assumed: tuple[str, ...] = ()
+    missing_libraries: tuple[str, ...] = ()
 
     def as_values(self) -> dict[str, object]:
         """Return the plan as JSON values, in bytes and seconds."""
         plan = self.plan
-        values: dict[str, object] = {"card": self.card.label, "cards": self.cards, "hardware_profile": self.profile}
-        values["assumed_libraries"] = list(self.assumed)
+        values: dict[str, object] = {
+            "card": self.card.label,
+            "cards": self.card_count,
+            "hardware_profile": self.profile,
+        }
+        values["assumed_libraries"] = list(self.missing_libraries)
         if plan is None:
             return values | {"fits": False, "problem": self.problem}
         return values | {
@@ -104,7 +108,12 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
             first_problem = error.problems[0]
             plan, problem = None, "; ".join(filter(None, (first_problem.message, first_problem.hint)))
         yield CardPlan(
-            card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile, assumed=assumed_libraries
+            card=card,
+            card_count=len(hardware.gpus),
+            plan=plan,
+            problem=problem,
+            profile=profile,
+            missing_libraries=assumed_libraries,
         )
 
 

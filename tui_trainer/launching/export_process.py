@@ -69,7 +69,7 @@ def _choice(trained: TrainedModel, export_format: Format) -> ExportChoice:
 class ExportProcess(JsonProcess):
     """One export. It continues after the screens are closed."""
 
-    cancelled = "cancelled; nothing was saved"
+    cancelled_words = "cancelled; nothing was saved"
     part = "loading libraries and the model"
 
     def __init__(self, run: RunFolder, name: str) -> None:

@@ -21,7 +21,7 @@ from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.launching.run_as_model import with_run_as_model
 from tui_trainer.methods.tuning_methods import METHOD_KEY
-from tui_trainer.models.adapters import adapter_settings, goes_on
+from tui_trainer.models.adapters import adapter_settings, should_continue_adapter
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
@@ -53,13 +53,13 @@ def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
     """Return the config with as many nodes as the Slurm step has. Raises ConfigError if the user set another number."""
-    allocation, key = Allocation.here(), "distributed.nodes"
-    if allocation is None or allocation.nodes in (1, loaded.config.distributed.nodes):
+    allocation, key = Allocation.of_this_process(), "distributed.nodes"
+    if allocation is None or allocation.node_count in (1, loaded.config.distributed.nodes):
         return loaded
     if loaded.origin(key).by_user:
-        message = f"is {loaded.config.distributed.nodes}, but this Slurm step has {allocation.nodes} nodes"
+        message = f"is {loaded.config.distributed.nodes}, but this Slurm step has {allocation.node_count} nodes"
         raise ConfigError(loaded.problem(key, message, "remove the setting: Slurm provides the number of nodes"))
-    return loaded.fitted(key, allocation.nodes, f"this Slurm step has {allocation.nodes} nodes")
+    return loaded.with_fitted_value(key, allocation.node_count, f"this Slurm step has {allocation.node_count} nodes")
 
 
 @contextmanager
@@ -141,10 +141,10 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
     if (run := run_of_model(Path(config.model.model_name_or_path))) and _task_of(run) == _CHARACTERS:
-        return loaded.fitted(_TASK, _CHARACTERS, f"the run {run.name} is a character model")
+        return loaded.with_fitted_value(_TASK, _CHARACTERS, f"the run {run.name} is a character model")
     relevant_config = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
     task, reason = _task_that_fits(relevant_config, loaded.data, _signature(loaded.data))
-    return loaded.fitted(_TASK, task, reason) if task else loaded
+    return loaded.with_fitted_value(_TASK, task, reason) if task else loaded
 
 
 def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
@@ -152,7 +152,7 @@ def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
     config, columns, unused_columns = loaded.config, dict[str, str](), tuple[str, ...]()
     with suppress(InputError):
         task, rows = find_task(config.task.type), _first_rows(loaded.data)
-        if rows and task.rows != "examples":
+        if rows and task.row_kind != "examples":
             columns["text_column"] = text_column = ColumnChoices(config.data.text_column).choose(rows)
             unused_columns = tuple(name for name in columns_of(rows) if name != text_column)
         elif rows:
@@ -182,7 +182,7 @@ def misfit(loaded: LoadedConfig) -> str:
         return _refusal_of_rows(config, task.name, rows)[0]
     with suppress(InputError, OSError):
         is_text = not config.data.streaming and not loaded.data.parts[0].is_table
-        return "it trains on the rows of a table" if is_text and task.rows == "examples" else ""
+        return "it trains on the rows of a table" if is_text and task.row_kind == "examples" else ""
     return ""
 
 
@@ -207,14 +207,14 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
         run, may_choose_method = run_of_model(adapter.folder), not loaded.origin(method_key).by_user
         source = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
         if may_choose_method and tuning.continue_adapter == "merge" and tuning.has_adapter:
-            return loaded.fitted(method_key, "full", f"{source} is merged, and the whole model is trained")
+            return loaded.with_fitted_value(method_key, "full", f"{source} is merged, and the whole model is trained")
         if may_choose_method and tuning.continue_adapter != "merge" and not tuning.has_adapter:
-            loaded = loaded.fitted(method_key, "lora", f"{source} is continued")
-        if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
+            loaded = loaded.with_fitted_value(method_key, "lora", f"{source} is continued")
+        if not should_continue_adapter(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
             return loaded
         for key, value in adapter_settings(facts, adapter).items():
             if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
-                loaded = loaded.fitted(key, value, f"{source} is continued")
+                loaded = loaded.with_fitted_value(key, value, f"{source} is continued")
     except ConfigError:  # reported later, with all other problems
         return loaded
     return loaded
@@ -228,7 +228,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     columns = _columns_of_pair(config, _first_rows(loaded.data))
     why = f"the columns {' and '.join(columns.values())} hold pairs of texts; to train on one column only, set {TEXT}"
     for key, column in columns.items():
-        loaded = loaded.fitted(key, column, why)
+        loaded = loaded.with_fitted_value(key, column, why)
     return loaded
 
 
@@ -243,7 +243,7 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     if len(class_columns) < 2:
         return loaded
     why = f"each of these {len(class_columns)} columns holds 0 or 1; to train on other columns, set data.label_column"
-    return loaded.fitted("data.label_column", ", ".join(class_columns), why)
+    return loaded.with_fitted_value("data.label_column", ", ".join(class_columns), why)
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
@@ -270,7 +270,7 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
     candidates = [name for name, reason in refusals.items() if not reason]
     keys = named_columns(config)
-    if reading_tasks := [name for name in candidates if set(keys) <= set(find_task(name).reads_columns)]:
+    if reading_tasks := [name for name in candidates if set(keys) <= set(find_task(name).used_column_settings)]:
         refusals |= {name: f"{name} does not use data.{keys[-1]}" for name in candidates if name not in reading_tasks}
         candidates = reading_tasks
     is_generative = any(not find_task(name).labels_rows for name in candidates)
@@ -283,7 +283,7 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
     if kind and (matching_task := next((name for name in kind.tasks if name in candidates), "")):
         best_task = matching_task
-        refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
+        refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.description}"
     else:
         # A decoder learns labels or tags only if the columns say so, or if the user names the task.
         if _ANY_MODEL in candidates:
@@ -299,7 +299,7 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
         tasks_for_question = [name for name in candidates if find_task(name).is_only_by_columns == is_question]
         if not (readable_tasks or is_generative) and kind and kind.tasks == (_CHAT,):
-            return _CHAT, f"the rows are {kind.what}"  # chat then says why the model cannot learn them
+            return _CHAT, f"the rows are {kind.description}"  # chat then says why the model cannot learn them
         best_task = [*readable_tasks, *by_columns, *tasks_for_question, *candidates][0]
         if best_task == _ANY_MODEL and _CHAT in trials:
             reason, has_columns = trials[_CHAT]
@@ -326,7 +326,7 @@ def _rows_of(data: ResolvedData, signature: Hashable) -> Sequence[Row]:
 def _refusal_of_model(config: Config, name: str) -> str:
     """Return why the config's model cannot learn the task `name`; empty if it can."""
     task = find_task(name)
-    if task.rows == "stream":
+    if task.row_kind == "stream":
         return f"{name} trains from scratch"
     try:
         find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
@@ -339,7 +339,7 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
     """Return why the task `name` cannot learn from the rows (empty if it can), and whether it found its columns."""
     task, refusal = find_task(name), ""
     try:
-        if task.rows != "examples":
+        if task.row_kind != "examples":
             column = ColumnChoices(config.data.text_column).choose(rows)
             holds_text = any(isinstance(row.values.get(column), str) for row in rows)
             return "" if holds_text else f"the column '{one_line(column, 40)}' holds no text", True
@@ -370,4 +370,6 @@ def _with_length_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     position_count = shape.max_position_embeddings
     if position_count is None or not length_problems(shape, loaded.config.data.max_length):
         return loaded
-    return loaded.fitted(key, position_count, f"this {shape.model_type} model has {position_count} positions")
+    return loaded.with_fitted_value(
+        key, position_count, f"this {shape.model_type} model has {position_count} positions"
+    )

@@ -40,12 +40,12 @@ class GaugeWriter:
         """Prepare the thread. The readings add the use of the processes `others` (pids), which train with this one."""
         self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
         self._now, self._cpu_seconds = now, cpu_seconds
-        self._others: list[psutil.Process] = []
+        self._other_processes: list[psutil.Process] = []
         for pid in others:
             with suppress(psutil.Error):
-                self._others.append(psutil.Process(pid))
+                self._other_processes.append(psutil.Process(pid))
         self._gpu_uuids: tuple[str, ...] = ()
-        self._before: dict[str, CpuTimes] = {}
+        self._previous_cpu_times: dict[str, CpuTimes] = {}
         self._core_waits, self._disk_reads = CoreWaits(), DiskReads(now)
         self._end = Event()
 
@@ -79,15 +79,17 @@ class GaugeWriter:
         # Usable cores by affinity, or by the quota of the container if that is smaller.
         usable_cores: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         usable_cores = min(usable_cores, cpu_limits.cores or usable_cores)
-        cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._others)
+        cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._other_processes)
         nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
-        gpu_usages = [nvml.in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
+        gpu_usages = [nvml.gpu_in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
         return GaugesRead(
-            process_memory_bytes=sum(process.memory_info().rss for process in (psutil.Process(), *self._others)),
+            process_memory_bytes=sum(
+                process.memory_info().rss for process in (psutil.Process(), *self._other_processes)
+            ),
             process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * usable_cores)),
             usable_cores=round(usable_cores, 2),
             machine_cpu_share=self._cpu_share("machine", cpu_times(cpu_limits, self._now)),
-            core_wait_share=self._core_waits.share(),
+            core_wait_share=self._core_waits.wait_share(),
             disk_read_bytes=self._disk_reads.bytes(),
             io_stall_share=self._disk_reads.stall_share(),
             memory_available_bytes=memory_available_now(),
@@ -96,7 +98,7 @@ class GaugeWriter:
 
     def _cpu_share(self, scope: str, now: CpuTimes) -> float | None:
         """Return the share of the CPU time used since the previous reading; None at the first reading."""
-        share, self._before[scope] = cpu_share(self._before.get(scope), now), now
+        share, self._previous_cpu_times[scope] = cpu_share(self._previous_cpu_times.get(scope), now), now
         return None if share is None else round(share, 4)
 
 

@@ -17,13 +17,13 @@ from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.row import columns_of
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.samples import samples
+from tui_trainer.data.samples import built_in_samples
 from tui_trainer.data.sources.hub import cached_data_sets
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source_file import form_of
 from tui_trainer.errors import InputError, Problem, system_reason
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, cached_repositories
-from tui_trainer.files.local_paths import is_here
+from tui_trainer.files.local_paths import path_exists
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.fitted_presets import with_columns_found
 from tui_trainer.launching.open_run import load_config, start_problems
@@ -62,7 +62,7 @@ class FirstRows:
     `what` describes the source. `refusal` says why there are no rows; it is empty if there are rows.
     """
 
-    what: str
+    source_description: str
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     refusal: str = ""
@@ -71,16 +71,21 @@ class FirstRows:
 def data_here() -> list[Choice]:
     """Return choices of data: files and folders here, of earlier runs, downloaded, samples, and files further below."""
     data_sets = (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
-    shipped = (Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}") for each in samples().values())
+    shipped = (
+        Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}")
+        for each in built_in_samples().values()
+    )
     below = islice(_files_below(Path()), _MOST)
-    return each_path_once((*_data_files(Path()), *_used_before(DATA_KEY), *data_sets, *shipped, *below))
+    return each_path_once((*_data_files(Path()), *_choices_of_earlier_runs(DATA_KEY), *data_sets, *shipped, *below))
 
 
 def models_here() -> list[Choice]:
     """Return choices of a model: folders here, models of earlier runs, downloaded models, finished runs, no model."""
     runs = (Choice(value=run.name, note="model from this run") for run in _newest_runs() if run.model.is_dir())
     scratch = Choice(value=FROM_SCRATCH, note="small model, random weights")
-    return each_path_once((*_model_folders(Path()), *_used_before(MODEL_KEY), *_fetched_models(), *runs, scratch))
+    return each_path_once(
+        (*_model_folders(Path()), *_choices_of_earlier_runs(MODEL_KEY), *_fetched_models(), *runs, scratch)
+    )
 
 
 def first_rows(path: str) -> FirstRows:
@@ -90,15 +95,15 @@ def first_rows(path: str) -> FirstRows:
         if not source.is_table:
             documents = source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)
             texts = tuple((_cell(document.text),) for document in documents)
-            return FirstRows(what=one_line(source.description), columns=("text",), rows=texts)
+            return FirstRows(source_description=one_line(source.description), columns=("text",), rows=texts)
         first_read_rows, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))
     except InputError as error:
-        return FirstRows(what="", refusal=one_line(str(error.problems[0])))
+        return FirstRows(source_description="", refusal=one_line(str(error.problems[0])))
     except OSError as error:
-        return FirstRows(what="", refusal=system_reason(error))
+        return FirstRows(source_description="", refusal=system_reason(error))
     columns = tuple(columns_of(first_read_rows))
     rows = tuple(tuple(_cell(row.values.get(name)) for name in columns) for row in first_read_rows[:_SHOWN_ROWS])
-    return FirstRows(what=one_line(source.description), columns=columns, rows=rows)
+    return FirstRows(source_description=one_line(source.description), columns=columns, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +113,7 @@ class PlannedChoice:
     loaded: LoadedConfig | None = None
     plan: Plan | None = None
     problems: tuple[Problem, ...] = ()
-    first: FirstRows = FirstRows(what="")
+    first: FirstRows = FirstRows(source_description="")
 
 
 def plan_choice(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> PlannedChoice:
@@ -142,13 +147,13 @@ def _newest_runs() -> list[RunFolder]:
     return known_runs()[-_RECENT_RUNS:][::-1]
 
 
-def _used_before(key: str) -> Iterator[Choice]:
+def _choices_of_earlier_runs(key: str) -> Iterator[Choice]:
     """Yield the paths or names that the newest runs have for a setting, if they still exist."""
     for run in _newest_runs():
         with suppress(OSError, ValueError, RecursionError):
             written_values = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
             value = written_values.get(key)
-            if isinstance(value, str) and value and (not value.startswith("/") or is_here(value)):
+            if isinstance(value, str) and value and (not value.startswith("/") or path_exists(value)):
                 yield Choice(value=value, note=f"used by run {one_line(run.name, 40)}")
 
 

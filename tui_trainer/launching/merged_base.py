@@ -14,7 +14,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.models.adapters import CONTINUES_KEY, merges_before_adapting
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files import shards
-from tui_trainer.models.heads import CLASSIFYING, Labels, own_labels
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Labels, config_label_names
 from tui_trainer.planning.ancestry import ancestors_of, write_ancestors
 from tui_trainer.runs.folder import RunFolder, make_durable, put_in_place
 from tui_trainer.tasks import find_task
@@ -38,7 +38,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
         except WorkerFailed as failure:
             raise RunError(f"the adapter could not be merged: the process {failure}") from None
     reason = "the adapter is merged into its model first"
-    return loaded.fitted(MODEL_KEY, str(run.base), reason).fitted(CONTINUES_KEY, "auto", reason)
+    return loaded.with_fitted_value(MODEL_KEY, str(run.base), reason).with_fitted_value(CONTINUES_KEY, "auto", reason)
 
 
 def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     facts = find_model(config.model.model_name_or_path, config.model.revision, head=head)
     assert facts.adapter is not None
     folder, adapter = require_folder(facts), facts.adapter.folder
-    label_names = own_labels(facts.config) if head in CLASSIFYING else ()
+    label_names = config_label_names(facts.config) if head in CLASSIFYING_HEADS else ()
     labels = Labels(label_names, facts.config.get("problem_type") or "") if label_names else None
     model = load_pretrained(folder, config.model, getattr(torch, facts.dtype or "float32"), head=head, labels=labels)
     merged_model = merge_adapter(model, adapter)

@@ -16,12 +16,12 @@ from tui_trainer.hardware import nvml as nvml_room
 from tui_trainer.hardware import probe
 from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.storage import within
+from tui_trainer.hardware.storage import call_with_deadline
 from tui_trainer.models.writing import Sampling
 from tui_trainer.planning.fit import GPU_SHARE
 from tui_trainer.planning.memory.gpu import CONTEXT_BYTES, answering_bytes
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.lock import LockOwner, owner
+from tui_trainer.runs.lock import LockOwner, read_lock_owner
 from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
@@ -29,7 +29,7 @@ from tui_trainer.worker.asking import Worker, WorkerFailed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ModelDevice:
     """Device on which a model is tried. `words` gives it with the reason. On a GPU, torch may allocate `card_bytes`."""
 
     words: str
@@ -38,12 +38,12 @@ class Place:
     card_bytes: int = 0
 
 
-ON_THE_CPU = Place(words="on the CPU")
+ON_THE_CPU = ModelDevice(words="on the CPU")
 
 
 def find_device(
     run: RunFolder, hardware: Hardware, tokens: int, *, gpu: GpuChoice = None, models: int = 1, seen_bytes: int = 0
-) -> Place:
+) -> ModelDevice:
     """Return the GPU with the most room if the model fits there, else the CPU. Waits for the driver.
 
     Counts the weights of `models` models, rows of `tokens` more tokens than in training, and the memory that active
@@ -60,7 +60,7 @@ def find_device(
         needed_bytes = models * answering_bytes(shape, setup, trained_model.loaded_bytes, row_tokens)
     except InputError as error:
         message = "the GPU memory that the model needs is unknown"
-        return Place(words=f"{ON_THE_CPU.words}: {message}: {one_line(str(error), 200)}")
+        return ModelDevice(words=f"{ON_THE_CPU.words}: {message}: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
     claimed = {each.index: sum(size for uuid, size in claims if uuid in (each.uuid, each.cuda_uuid)) for each in cards}
     room_bytes = {each.index: int(GPU_SHARE * ((each.memory_free_bytes or 0) - claimed[each.index])) for each in cards}
@@ -70,15 +70,15 @@ def find_device(
     room_words = f"{format_bytes(max(free_bytes, 0))} free{claimed_text}"
     needed_text = f"{'the model needs' if models == 1 else 'both models need'} {format_bytes(needed_bytes)}"
     if needed_bytes > free_bytes:
-        return Place(words=f"{ON_THE_CPU.words}: {needed_text}, but GPU {card.index} has {room_words}")
+        return ModelDevice(words=f"{ON_THE_CPU.words}: {needed_text}, but GPU {card.index} has {room_words}")
     words = f"on GPU {card.index}: {needed_text} of {room_words}"
     # The limit leaves the planned memory to the runs on this GPU.
-    return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
+    return ModelDevice(words=words, card_uuid=card.cuda_uuid, card_bytes=free_bytes - CONTEXT_BYTES)
 
 
 def _training_owner(run: RunFolder) -> LockOwner | None:
     """Return the process that trains the run; None if no process, or another command, holds the run's lock."""
-    holder = owner(run.lock)
+    holder = read_lock_owner(run.lock)
     return None if holder is None or holder.command else holder
 
 
@@ -91,8 +91,8 @@ def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
         with suppress(InputError):
             plan = plan_of(folder)
             for uuid in (plan.gpu_uuids or (plan.gpu_uuid,)) if plan.device == "cuda" else ():
-                read_usage = partial(nvml.in_use, uuid, holder.pid) if nvml else lambda: None
-                usage: tuple[Gpu, int | None] | None = within(nvml_room.DEADLINE_SECONDS, read_usage)
+                read_usage = partial(nvml.gpu_in_use, uuid, holder.pid) if nvml else lambda: None
+                usage: tuple[Gpu, int | None] | None = call_with_deadline(nvml_room.DEADLINE_SECONDS, read_usage)
                 # In a container the driver cannot match processes.
                 used_bytes = usage[1] if usage and usage[1] is not None else seen_bytes if folder is run else 0
                 yield uuid, max(plan.memory_bytes.value - used_bytes, 0)
@@ -101,7 +101,7 @@ def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
 class ModelProcess(Worker):
     """Worker process that keeps models loaded. It ends when it is idle, and the next question starts it again."""
 
-    def __init__(self, place: Place = ON_THE_CPU) -> None:
+    def __init__(self, place: ModelDevice = ON_THE_CPU) -> None:
         super().__init__("try_model", sees_gpus=bool(place.card_uuid))
         self.place = place
 
@@ -112,7 +112,7 @@ class ModelProcess(Worker):
         if self.place.card_uuid:
             question = question | {"card": {"uuid": self.place.card_uuid, "bytes": self.place.card_bytes}}
         try:
-            with self.giving_way():
+            with self.lowest_priority():
                 answer: dict[str, Any]
                 answer = self.ask("try_model", question, progress=lambda figures: show(figures["piece"]))
         except WorkerFailed as error:
@@ -130,7 +130,7 @@ class ChildWriter:
         self._process, self._question = process, {"run": str(run.root), "base": base}
         answer = process.write(self._question)
         self.source, self.continues = str(answer["source"]), bool(answer["continues"])
-        self.moved = bool(answer["moved"])
+        self.has_moved_to_cpu = bool(answer["moved"])
 
     def answer(self, text: str, sampling: Sampling) -> str:
         return str(self._ask(sampling, text=text)["text"])
@@ -144,5 +144,5 @@ class ChildWriter:
     def _ask(self, sampling: Sampling, show: Callable[[str], None] = lambda _: None, **more: Any) -> dict[str, Any]:
         answer = self._process.write({**self._question, "sampling": asdict(sampling), **more}, show)
         # The process may have ended meanwhile, and have loaded a newer checkpoint at its next start.
-        self.source, self.moved = str(answer["source"]), bool(answer["moved"])
+        self.source, self.has_moved_to_cpu = str(answer["source"]), bool(answer["moved"])
         return answer

@@ -28,7 +28,7 @@ from tui_trainer.models.unsloth import environment_problems
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import with_own_commit, write_plan_file
-from tui_trainer.planning.retarget import in_processes, moved
+from tui_trainer.planning.retarget import retarget_plan, retarget_processes
 from tui_trainer.runs import registry
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import RunProblem
@@ -53,12 +53,12 @@ class OpenRun:
     lock: RunLock
     controls: Controls
     journal: JournalWriter
-    remembered: bool
+    is_in_index: bool
     loaded: LoadedConfig | None
     plan: Plan | None = None
     is_new: bool = True
     gpu: GpuChoice = None
-    moved: str = ""
+    moved_words: str = ""
     reports: tuple[RunProblem, ...] = ()
 
 
@@ -95,7 +95,7 @@ def start_problems(loaded: LoadedConfig) -> list[Problem]:
         facts = find_model(model.model_name_or_path, model.revision, head=find_task(loaded.config.task.type).head)
         problems += [] if facts.folder else model_problems(facts, model.init, model.trust_remote_code)
         problems += changed_model_problems(loaded.config)
-    return [loaded.placed(problem) for problem in problems]
+    return [loaded.with_source(problem) for problem in problems]
 
 
 def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoice = None) -> OpenRun:
@@ -117,9 +117,9 @@ def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoi
         lock.release()
         folder.discard()
         raise
-    is_indexed = registry.remember(folder.root) is None
+    is_indexed = registry.add_to_index(folder.root) is None
     return OpenRun(
-        folder=folder, lock=lock, controls=controls, journal=journal, remembered=is_indexed, loaded=loaded, gpu=gpu
+        folder=folder, lock=lock, controls=controls, journal=journal, is_in_index=is_indexed, loaded=loaded, gpu=gpu
     )
 
 
@@ -148,18 +148,18 @@ def reopen_run(
             if problems := environment_problems(plan.config):
                 raise ConfigError(problems)
             hardware = with_memory_now(probe())
-            plan, moved_text = moved(plan, hardware, gpu)
-            plan, processes_text = in_processes(plan, hardware, processes, nodes)
+            plan, moved_text = retarget_plan(plan, hardware, gpu)
+            plan, processes_text = retarget_processes(plan, hardware, processes, nodes)
             moved_text = "; ".join(filter(None, (moved_text, processes_text)))
         loaded = None if plan else load_config(Request(config_file=folder.config), gpu=gpu)
         journal = JournalWriter(folder.journal)
     except BaseException:
         lock.release()
         raise
-    is_indexed = registry.remember(folder.root) is None
+    is_indexed = registry.add_to_index(folder.root) is None
     return OpenRun(
-        folder=folder, lock=lock, controls=controls, journal=journal, remembered=is_indexed, loaded=loaded, gpu=gpu,
-        plan=plan, is_new=False, moved=moved_text, reports=tuple(filter(None, reports)),
+        folder=folder, lock=lock, controls=controls, journal=journal, is_in_index=is_indexed, loaded=loaded, gpu=gpu,
+        plan=plan, is_new=False, moved_words=moved_text, reports=tuple(filter(None, reports)),
     )  # fmt: skip
 
 

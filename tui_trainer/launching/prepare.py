@@ -10,7 +10,7 @@ from typing import Any
 
 from tui_trainer.advice.measured_gains import KeptGains, Measurable
 from tui_trainer.advice.remedies import make_plan
-from tui_trainer.config.changes import same
+from tui_trainer.config.changes import is_same_value
 from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
 from tui_trainer.config.paths import absolute, data_of, with_absolute_paths
 from tui_trainer.data.preparing.cache import PreparedData, compare_rows, read_entry
@@ -29,12 +29,12 @@ from tui_trainer.measure.trial import kept_trial
 from tui_trainer.models.facts import find_model
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.automatic_values import MIXED
-from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.effective_batch import EPOCHS
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
-from tui_trainer.planning.plan import MadeFrom, Plan
+from tui_trainer.planning.plan import Plan, PlanInputs
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, commit_of, read_plan_file, write_plan_file
 from tui_trainer.planning.planned import Planned, StepGrade
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
@@ -53,7 +53,7 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
     try:
         return make_plan(loaded, with_memory_now(probe()), facts, chosen_gpu=gpu)
     except ConfigError as error:
-        raise ConfigError(loaded.placed(problem) for problem in error.problems) from None
+        raise ConfigError(loaded.with_source(problem) for problem in error.problems) from None
 
 
 def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts:
@@ -69,7 +69,7 @@ def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFa
         problems = setting_problems(loaded, eval_rows=0)
         # Counting may fail because of a setting that is already reported, which is then not reported again.
         keys = {problem.key for problem in problems} - {""}
-        other_problems = [loaded.placed(problem) for problem in error.problems if problem.key not in keys]
+        other_problems = [loaded.with_source(problem) for problem in error.problems if problem.key not in keys]
         raise ConfigError([*problems, *other_problems]) from None
     if problems := setting_problems(loaded, facts.eval_rows):
         raise ConfigError(problems)
@@ -92,14 +92,14 @@ def exact_plan(
     task, started_at = find_task(loaded.config.task.type), monotonic()
     with fitted_task_named(loaded):
         data = task.prepare(loaded.config, loaded.data, prepared_data_folder(), progress)
-    _announce_data(task.choices(loaded.config, data), data, started_at, journal)
+    _announce_data(task.choice_count(loaded.config, data), data, started_at, journal)
 
     def make() -> Plan:
         return make_plan(
             loaded,
             with_memory_now(probe()),
             task.facts(loaded.config, data),
-            made_from=MadeFrom(
+            made_from=PlanInputs(
                 data_key=data.folder.name,
                 data_fingerprint=data.fingerprint,
                 model_key=task.model_key(loaded.config),
@@ -134,7 +134,9 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint = "the run continues with the rows that were prepared when it started"
             journal.append(RunProblem(step=step, kind="data changed", message=change_message, hint=hint))
     else:
-        rows_difference = compare_rows(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
+        rows_difference = compare_rows(
+            sources, task.row_settings(config), plan.data_key, plan.data_fingerprint, progress
+        )
         if rows_difference == "other_data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
@@ -144,7 +146,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, sources, prepared_data_folder(), progress)
-    _announce_data(task.choices(config, data), data, started_at, journal)
+    _announce_data(task.choice_count(config, data), data, started_at, journal)
     return data
 
 
@@ -203,7 +205,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
         message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
         config, recipe_names = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
-        is_auto_decided = {EFFECTIVE: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
+        is_auto_decided = {EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
         value_pairs = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
@@ -214,7 +216,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
         edit_texts = [
             f"{key} = {json.dumps(file_value)} ({json.dumps(planned_value)} in this run)"
             for key, (file_value, planned_value) in value_pairs.items()
-            if not same(file_value, planned_value)
+            if not is_same_value(file_value, planned_value)
         ]
         edit_texts += [f"{key} was removed" for key in plan.user_keys if key not in values]
         if not edit_texts:

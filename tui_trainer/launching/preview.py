@@ -13,11 +13,11 @@ from tui_trainer.config.load import LoadedConfig, ResolvedLoaded
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.data.columns.labels import MULTI
+from tui_trainer.data.columns.labels import MULTI_LABEL
 from tui_trainer.data.preparing.cache import Counts, PreparedData
-from tui_trainer.data.preparing.prepare import BAD_ROWS, CLASS_ROWS, cut_rows
+from tui_trainer.data.preparing.prepare import BAD_ROWS_KEY, CLASS_ROWS_KEY, read_cut_rows
 from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, LABELS, Rows
-from tui_trainer.data.preview import Lengths, Piece, ShownDocument, ShownSample, names_in, samples
+from tui_trainer.data.preview import Lengths, Piece, ShownDocument, ShownSample, names_in, preview_rows
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -34,11 +34,11 @@ from tui_trainer.planning.effective_batch import with_rows_of_step
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.tasks.parts.task import Task
-from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.terminal.safe_text import one_line, show_control_characters
 from tui_trainer.units import quantity
 
 Choice = Literal["padded", "grouped", "packed"]
-Learns = Literal["tokens", "labels of rows", "answers"]
+LossScope = Literal["tokens", "labels of rows", "answers"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +60,12 @@ class Preview:
     choice: Choice
     choice_reason: str
     dedup: bool
-    learns: Learns
+    learns: LossScope
 
     @property
     def rows_left_out(self) -> int:
         """Number of table rows or documents that no step learns from and no evaluation reads."""
-        return sum(self.counts.left_out(dedup=self.dedup).values())
+        return sum(self.counts.unused_by_reason(dedup=self.dedup).values())
 
 
 def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: GpuChoice = None) -> Preview:
@@ -84,24 +84,24 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     rows = Rows(data.train_path)
     order = RowOrder(
         rows.lengths,
-        effective_batch=decisions.cut.effective,
+        effective_batch=decisions.cut.effective_batch,
         seed=config.training.seed,
         group_by_length=decisions.grouping.value,
     )
     tokenizer = task.load_tokenizer(config, data)
-    shown_samples = samples(
+    shown_samples = preview_rows(
         rows,
         order,
         _layout(task, data, facts, decisions, tokenizer),
         count,
         tokenizer=tokenizer,
         names=names_in(data.details),
-        cut=cut_rows(data.folder, len(rows)),
+        cut=read_cut_rows(data.folder, len(rows)),
         progress=progress,
     )
     documents = [document for sample in shown_samples for document in sample.documents]
-    learns: Learns = "answers" if any(document.answer for document in documents) else "tokens"
-    bad_rows = tuple(Problem(**fields) for fields in data.details.get(BAD_ROWS, ()))
+    learns: LossScope = "answers" if any(document.answer for document in documents) else "tokens"
+    bad_rows = tuple(Problem(**fields) for fields in data.details.get(BAD_ROWS_KEY, ()))
     return Preview(
         task=task.name,
         source=data.source,
@@ -115,7 +115,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         lengths=Lengths.of(rows.lengths),
         padding=_padding(resolved_config, task, data, facts, decisions, rows),
         choice="packed" if decisions.packing.value else "grouped" if decisions.grouping.value else "padded",
-        choice_reason=decisions.packing.reason if task.packs else "",
+        choice_reason=decisions.packing.reason if task.can_pack else "",
         dedup=config.data.dedup,
         learns="labels of rows" if any(document.label for document in documents) else learns,
     )
@@ -123,8 +123,8 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
 
 def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
     """Return the training rows of each class; a row with several labels counts for each of them."""
-    if data.details.get("problem_type") != MULTI:
-        return dict(data.details.get(CLASS_ROWS, {}))
+    if data.details.get("problem_type") != MULTI_LABEL:
+        return dict(data.details.get(CLASS_ROWS_KEY, {}))
     rows_of_class = rows.values(LABELS).reshape(len(rows), -1).sum(axis=0)
     return dict(zip(names_in(data.details), rows_of_class.tolist(), strict=True))
 
@@ -135,7 +135,7 @@ def _layout(
     """Return the row layout that a run would use (`training/components.py`), without loading the model."""
     config = decisions.loaded.config
     model = config_only(
-        task.model_config(config, facts.vocabulary, facts.classes),
+        task.model_config(config, facts.vocabulary, facts.class_count),
         tokenizer,
         is_new=config.model.init == "scratch" or not config.model.model_name_or_path,
         problem_type=str(data.details.get("problem_type", "")),
@@ -144,7 +144,7 @@ def _layout(
     return RowLayout(
         collate=task.collate_in_run(config, model, pad_token_id(tokenizer), widest_tokens, size_costs=size_costs),
         collate_packed=task.collate_packed_in_run(pad_token_id(tokenizer), widest_tokens, size_costs=size_costs),
-        rows=decisions.cut.micro,
+        rows_per_pass=decisions.cut.micro_batch,
         packed_width=widest_tokens if decisions.packing.value else 0,
         fixed_width=widest_tokens if config.training.torch_compile else 0,
     )
@@ -162,19 +162,19 @@ def _padding(
         chosen_gpu: GpuChoice = decisions.target.gpu.index if decisions.target.gpu else "none"
         unpacked = planning.decide(unpacked_config, with_memory_now(probe()), facts, chosen_gpu)
     # A model that learns the next token does not read the last token of a document.
-    input_lengths = rows.lengths - rows.documents if task.packs else rows.lengths
+    input_lengths = rows.lengths - rows.documents if task.can_pack else rows.lengths
     width_multiple = task.width_rounding(decisions.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
     shares_of = partial(padding_shares, capacity=data.max_length, rounding=width_multiple)
-    step_rows, row_documents = min(decisions.cut.effective, len(rows)), facts.row_documents
+    step_rows, row_documents = min(decisions.cut.effective_batch, len(rows)), facts.row_documents
     shares = shares_of(
-        np.maximum(input_lengths, 1), documents=step_rows, micro_batch=unpacked.cut.micro, packs=task.packs
+        np.maximum(input_lengths, 1), documents=step_rows, micro_batch=unpacked.cut.micro_batch, packs=task.can_pack
     )
     if row_documents == 1:
         return shares
     # The documents of a row stay together if packed; padded, each is a row of its own.
-    lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.packs), 1)
+    lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.can_pack), 1)
     document_shares = shares_of(
-        lengths, documents=step_rows * row_documents, micro_batch=unpacked.cut.micro * row_documents, packs=False
+        lengths, documents=step_rows * row_documents, micro_batch=unpacked.cut.micro_batch * row_documents, packs=False
     )
     return replace(document_shares, packed=shares.packed)
 
@@ -292,7 +292,7 @@ def _signed(pieces: Iterable[Piece | str], signs: Signs) -> Iterator[Marked]:
                 yield _special(piece, signs), "special"
             else:
                 # A line break is shown and also breaks the line. Other control characters are only shown.
-                text = visible(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
+                text = show_control_characters(piece.text).replace("\t", "    ").replace("\n", f"{signs.line_break}\n")
                 yield text, "trained" if is_trained else "text"
         if is_trained:
             yield signs.trained[1], "trained"
@@ -357,7 +357,7 @@ def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[lis
 # ------------------------------------------------------------------ numbers
 
 
-def legend(signs: Signs, learns: Learns) -> list[Marked]:
+def legend(signs: Signs, learns: LossScope) -> list[Marked]:
     special: Marked = (f"{signs.special[0]}special token{signs.special[1]}", "special")
     if learns == "labels of rows":
         return [("text that the model reads  ", "text"), special, ("  label that it learns", "trained")]

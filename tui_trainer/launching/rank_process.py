@@ -19,7 +19,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.prepare import read_plan, versions
-from tui_trainer.launching.torchrun import STOP, Assignment, hold_log, result_path, say, say_failing
+from tui_trainer.launching.torchrun import STOP, Assignment, hold_log, result_path, send_failure_reason, send_message
 from tui_trainer.launching.torchrun_agent import end_by_parent_only
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import cards_for
@@ -51,7 +51,7 @@ def main() -> NoReturn:
     try:
         write_atomically(result_path(folder, rank), json.dumps(outcome).encode(), durable=False)
     except OSError:
-        say(rank=rank, result=outcome)
+        send_message(rank=rank, result=outcome)
     # Skip the interpreter's shutdown, which would wait for collectives in progress.
     sys.stdout.flush()
     os._exit(0 if outcome["kind"] == "done" else 1)
@@ -82,7 +82,7 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
     # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
-    with JournalWriter(path, tell_failing=say_failing if rank == 0 else lambda reason: None) as journal:
+    with JournalWriter(path, tell_failing=send_failure_reason if rank == 0 else lambda reason: None) as journal:
         this_host = socket.gethostname()
         other_pids = [
             pid for host, pid in ranks.gathered((this_host, os.getpid())) if host == this_host and pid != os.getpid()

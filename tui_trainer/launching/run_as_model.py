@@ -11,7 +11,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.exporting.trained_model import final_model
-from tui_trainer.models.catalogue import find_shape
+from tui_trainer.models.catalogue import find_catalogue_entry
 from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder
 from tui_trainer.planning.ancestry import run_of_model
@@ -31,8 +31,8 @@ def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
             return loaded
         folder = run.model if run.model.is_dir() else final_model(run)
     except FolderError as error:
-        raise ConfigError(loaded.placed(replace(problem, key=MODEL_KEY)) for problem in error.problems) from None
-    return loaded.fitted(MODEL_KEY, str(folder), f"the final model of the run {run.name}")
+        raise ConfigError(loaded.with_source(replace(problem, key=MODEL_KEY)) for problem in error.problems) from None
+    return loaded.with_fitted_value(MODEL_KEY, str(folder), f"the final model of the run {run.name}")
 
 
 def changed_model_problems(config: Config) -> list[Problem]:
@@ -59,7 +59,7 @@ def _run_named(name: str, revision: str) -> RunFolder | None:
         with suppress(FolderError):
             return RunFolder.open(folder)
         return None
-    if find_shape(name) or cached_snapshot(name, revision):
+    if find_catalogue_entry(name) or cached_snapshot(name, revision):
         return None
     run_names = [run.name for run in registry.known_runs()]
     matches_run = name == "last" or any(run.startswith(name) for run in run_names)

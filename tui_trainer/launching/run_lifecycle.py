@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from threading import Thread
 
-from tui_trainer.advice.remedies import less_memory
+from tui_trainer.advice.remedies import less_memory_advice
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress as ProgressLine
@@ -65,7 +65,7 @@ from tui_trainer.training.checkpoint_folder import (
     set_aside_after,
     steps_saved,
 )
-from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.training.job import EndReason, Job, Result
 from tui_trainer.units import quantity
 from tui_trainer.worker.asking import shapes_worker
 from tui_trainer.worker.child import Child
@@ -96,7 +96,7 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
 
 def _record_problems(reader: Child, journal: JournalWriter) -> None:
     with reader:
-        for fields in reader.objects():
+        for fields in reader.read_objects():
             with suppress(LookupError):
                 journal.read_newest_step()
                 problem = RunProblem(kind="tracker", message=str(fields["message"]), hint=str(fields["hint"]))
@@ -135,9 +135,9 @@ def execute_run(run: OpenRun, *, gauges_every_seconds: float = GAUGES_EVERY_SECO
         try:
             # From here on no traceback refers to the model. A run that was refused early has not loaded torch.
             if "tui_trainer.training.process" in sys.modules:
-                from tui_trainer.training.process import give_memory_back
+                from tui_trainer.training.process import free_run_memory
 
-                give_memory_back()
+                free_run_memory()
             if outcome is None or not is_refused(run, outcome):
                 _write_report(run)
         finally:
@@ -182,7 +182,7 @@ def _write_report(run: OpenRun) -> None:
         run.journal.append(RunProblem(step=step, kind="no report", message=message, hint=hint))
 
 
-def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
+def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
     """Prepare, plan and train, and return the reason why training ended."""
     journal = run.journal
     checkpoint = _newest_checkpoint(run.folder, journal)
@@ -195,12 +195,12 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
 
     journal.append(*(replace(report, step=step) for report in run.reports))
     if run.plan:
-        if run.moved:
+        if run.moved_words:
             # If the run continues on another device, its plan names that device from now on.
             write_plan_file(run.folder, run.plan)
             hint = "the effective batch is the same, but the results may not be bit-identical"
             step = _saved_step(run.folder)
-            journal.append(RunProblem(step=step, kind="another device", message=run.moved, hint=hint))
+            journal.append(RunProblem(step=step, kind="another device", message=run.moved_words, hint=hint))
         prepare.report_changed_versions(run.plan, journal, step)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress, step)
     else:
@@ -219,7 +219,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> Reason:
     # On a CPU a later run reuses heap memory that an earlier run of this process took, so its peak says little.
     is_first = next(_EARLIER_RUNS) == 0
     is_alone = plan.device == "cpu" and not is_busy(load_of_others(), plan.threads.value * plan.processes_per_node)
-    with shapes_worker.giving_way(), threads_spinning(alone=is_alone):
+    with shapes_worker.lowest_priority(), threads_spinning(alone=is_alone):
         if uses_other_processes(plan):
             # The first process of the group writes the journal, including the gauges.
             gauges.stop()
@@ -255,7 +255,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
             failure = error
         finally:
             journal.take_over()
-        run.controls.last_earlier_id = last_answered(
+        run.controls.last_earlier_id = last_answered_id(
             run.controls.last_earlier_id, JournalReader(run.folder.journal).stream()
         )
         previous_step = job.checkpoint.step if job.checkpoint else 0
@@ -283,7 +283,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         journal.append(_started(run, job.plan, checkpoint, again=True), PhaseChanged(phase="loading", step=step))
 
 
-def last_answered(before: int, events: Iterable[Event]) -> int:
+def last_answered_id(before: int, events: Iterable[Event]) -> int:
     """Return the id of the last request that the next group of processes must not execute again.
 
     It is the last request confirmed since the last start, else `before`. The next group must execute a pause that
@@ -303,7 +303,7 @@ def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
     """Return the event that halves the micro-batch after `event` (out of memory). Raises RunError if it has one row."""
     rows_before = plan.per_device_train_batch_size.value
     if rows_before == 1:
-        settings = less_memory(plan, plan.longest_row)
+        settings = less_memory_advice(plan, plan.longest_row)
         raise RunError(f"{event.message}, with one row per pass. To use less memory, start a new run with {settings}")
     rows = -(-rows_before // 2)
     return MicroBatchReduced(
@@ -431,4 +431,4 @@ def discard(run: OpenRun) -> None:
     except FolderError:
         return
     if was_deleted:
-        registry.forget(run.folder.root)
+        registry.remove_from_index(run.folder.root)

@@ -121,7 +121,7 @@ def make_folder(loaded: LoadedConfig, root: Path, script: str) -> RunFolder:
     except BaseException:
         folder.discard()
         raise
-    registry.remember(folder.root)
+    registry.add_to_index(folder.root)
     return folder
 
 
@@ -133,7 +133,7 @@ def submit_run(folder: RunFolder) -> str:
         job = slurm.submit(folder.script)
     except RunError:
         folder.discard()
-        registry.forget(folder.root)
+        registry.remove_from_index(folder.root)
         raise
     try:
         slurm.remember_job(folder, job)

@@ -45,7 +45,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, open_log, read_fields, write_atomically
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.lock import LockOwner, owner
+from tui_trainer.runs.lock import LockOwner, read_lock_owner
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.runs.state import read_run
 from tui_trainer.tasks.contract import Baselines
@@ -86,7 +86,9 @@ class Assignment:
         """Return a new assignment. Raises ConfigError if the port is in use, and RunError if Slurm names no nodes."""
         if plan.nodes == 1:
             return cls(**fields)
-        return cls(rendezvous=_address(plan), attempt=uuid4().hex, starter=_owner_name(owner(folder.lock)), **fields)
+        return cls(
+            rendezvous=_address(plan), attempt=uuid4().hex, starter=_owner_name(read_lock_owner(folder.lock)), **fields
+        )
 
     @classmethod
     def read(cls, folder: RunFolder) -> Assignment | None:
@@ -98,7 +100,7 @@ class Assignment:
     @classmethod
     def current(cls, folder: RunFolder) -> Assignment | None:
         """Return the assignment of the run's present owner; None if it has not written one, or without an owner."""
-        assignment, holder = cls.read(folder), owner(folder.lock)
+        assignment, holder = cls.read(folder), read_lock_owner(folder.lock)
         return assignment if assignment and holder and assignment.starter == _owner_name(holder) else None
 
     def write(self, folder: RunFolder) -> None:
@@ -169,8 +171,8 @@ def _address(plan: Plan) -> str:
     """Return HOST:PORT of this node for the rendezvous. Raises ConfigError if the port that the user set is in use."""
     host, _, port = plan.config.distributed.rendezvous.partition(":")
     if not host:
-        allocation = Allocation.here()
-        host = allocation.first_host() if allocation and allocation.nodes > 1 else socket.gethostname()
+        allocation = Allocation.of_this_process()
+        host = allocation.first_host() if allocation and allocation.node_count > 1 else socket.gethostname()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -261,8 +263,8 @@ def train_together(
     wait_for_nodes(folder, plan, assignment.attempt, progress)
     messages = GroupMessages(tell_failing)
     _train_here(folder, plan, assignment, messages, lambda: controls.is_stopped_here)
-    if messages.ended.get("exit_code", 0) > 0:
-        messages.ended = failure_on_other_node(folder, plan, assignment.attempt) or messages.ended
+    if messages.failed_process.get("exit_code", 0) > 0:
+        messages.failed_process = failure_on_other_node(folder, plan, assignment.attempt) or messages.failed_process
     return _result(folder, plan.processes.value, messages)
 
 
@@ -291,29 +293,29 @@ class GroupMessages:
     tell_failing: Callable[[str | None], None] = lambda reason: None
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Results by rank, from processes that could not write their result file."""
-    ended: dict[str, Any] = field(default_factory=dict)
+    failed_process: dict[str, Any] = field(default_factory=dict)
     """Rank and exit code of the process that failed; {} if none did. There is no rank if torchrun itself failed."""
 
-    def take(self, line: bytes) -> None:
+    def read_line(self, line: bytes) -> None:
         match json_object(line):
             case {"failing": str() | None as reason}:
                 self.tell_failing(reason)
             case {"rank": int(rank), "result": dict(result)}:
                 self.results[rank] = result
             case {"rank": int(rank), "exit_code": int(exit_code)}:
-                self.ended = {"rank": rank, "exit_code": exit_code}
+                self.failed_process = {"rank": rank, "exit_code": exit_code}
 
 
-def say(**words: Any) -> None:
+def send_message(**words: Any) -> None:
     """Send a message from a process of the group to its starter, through the socket that is its standard input."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.fstat(0).st_mode):
             os.write(0, f"{json.dumps(words)}\n".encode())
 
 
-def say_failing(reason: str | None) -> None:
+def send_failure_reason(reason: str | None) -> None:
     """Report to the starter why rank 0 cannot write the journal, or None once it can again."""
-    say(failing=reason and one_line(reason, 200))
+    send_message(failing=reason and one_line(reason, 200))
 
 
 def _train_here(
@@ -346,7 +348,7 @@ def _train_here(
                     agent.process.terminate()
             lines = agent.read_lines(0.0 if has_ended else _READ_SECONDS)
             for line in lines or ():
-                messages.take(line)
+                messages.read_line(line)
             if lines is None:
                 has_ended = agent.process.wait() is not None
     finally:
@@ -357,8 +359,8 @@ def _train_here(
             with suppress(subprocess.TimeoutExpired):
                 agent.process.wait(AGENT_SECONDS)
             agent.process.kill()
-    if agent.exit_code and not messages.ended:
-        messages.ended = {"rank": None, "exit_code": agent.exit_code}
+    if agent.exit_code and not messages.failed_process:
+        messages.failed_process = {"rank": None, "exit_code": agent.exit_code}
     first_rank = node_rank * plan.processes_per_node
     _wait_for_ends(folder, range(first_rank, first_rank + plan.processes_per_node))
 
@@ -404,7 +406,7 @@ def _is_held(log: IO[bytes]) -> bool:
 
 def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
     """Return the result of rank 0, or raise the error that ended the group."""
-    end_report = messages.ended
+    end_report = messages.failed_process
     reports = [messages.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
     was_killed = end_report.get("exit_code", 0) < 0
     # If a process was killed, the processes that waited for it fail as a consequence.
@@ -454,7 +456,7 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
             last_attempt = assignment.attempt
             _take_part(folder, node_rank, assignment, progress, stop)
             changed_at = monotonic()
-        elif owner(folder.lock) is None and last_attempt:
+        elif read_lock_owner(folder.lock) is None and last_attempt:
             state = read_run(folder)
             if state.finished is None:
                 return EXIT_FAILED
@@ -490,4 +492,9 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
 
     messages = GroupMessages()
     _train_here(folder, plan, assignment, messages, stop.is_set, node_rank, is_over)
-    report_node(folder, node_rank, attempt, ended={**messages.ended, "node": node_rank} if messages.ended else {})
+    report_node(
+        folder,
+        node_rank,
+        attempt,
+        ended={**messages.failed_process, "node": node_rank} if messages.failed_process else {},
+    )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.advice.checklist import Finding, apply_fixes, counts, run_checks, worst
+from tui_trainer.advice.checklist import Finding, apply_fixes, count_statuses, run_checks, worst
 from tui_trainer.advice.contract import Status
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig
@@ -16,7 +16,7 @@ from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.json_fields import replace_non_finite
 from tui_trainer.terminal.safe_text import one_line
 
 _SHOWN_FIX_WIDTH = 60
@@ -53,7 +53,7 @@ def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path 
     lines = []
     for finding in findings:
         lines += _finding_lines(finding, title_width)
-    count = counts(findings)
+    count = count_statuses(findings)
     lines += ["", ", ".join(f"{count[status]} {status}" for status in _STATUSES if count[status] or status != "error")]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
@@ -72,7 +72,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     lines += [f"{indent}fix: {change.key} = {_shown(change.old)} -> {_shown(change.new)}" for change in finding.changes]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
-        published_text = f"; published: {finding.rule.published}" if finding.rule.published else ""
+        published_text = f"; published: {finding.rule.published_gain}" if finding.rule.published_gain else ""
         lines.append(f"{indent}gain: {finding.gain_words}{published_text}")
     return lines
 
@@ -84,8 +84,8 @@ def _shown(value: Any) -> str:
 def _as_json(findings: Sequence[Finding], changes: dict[str, Any], fix: Path | None) -> str:
     objects = [_as_object(finding) for finding in findings]
     written_fields = {} if fix is None else {"fixed": changes, "written": str(fix)}
-    result = {"worst": worst(findings), "counts": counts(findings), "findings": objects, **written_fields}
-    return json.dumps(finite(result), indent=1, allow_nan=False)
+    result = {"worst": worst(findings), "counts": count_statuses(findings), "findings": objects, **written_fields}
+    return json.dumps(replace_non_finite(result), indent=1, allow_nan=False)
 
 
 def _as_object(finding: Finding) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _as_object(finding: Finding) -> dict[str, Any]:
         "fix": {change.key: {"old": change.old, "new": change.new} for change in finding.changes} or None,
         "advice": verdict.advice,
         "why": rule.why,
-        "published_gain": rule.published,
+        "published_gain": rule.published_gain,
         "measured_gain": finding.measured_gain,
         "reckoned_gain": verdict.reckoned_gain,
         "measured": _measured(finding),

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from tui_trainer.lines.plan_and_events import loss_words, steps_words, table_lines
 from tui_trainer.runs.comparison import ComparedRun, Comparison, value_words
-from tui_trainer.runs.result import number, plain
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import figure_text, figures_of
@@ -37,7 +37,9 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
         rows.append([figure.title, *(figure_text(figure, run.figures.get(name)) for run in runs)])
     rows = [row for row in rows if {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
-        rows.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
+        rows.append(
+            [display_name(name), *(format_score(run.scores[name]) if name in run.scores else "--" for run in runs)]
+        )
     setting_rows = [
         [one_line(difference.key), *(one_line(value_words(value), _VALUE_WIDTH) for value in difference.values)]
         for difference in comparison.differences

@@ -4,7 +4,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tui_trainer.terminal.safe_text import visible
+from tui_trainer.terminal.safe_text import show_control_characters
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.chat_session import ChatSession
@@ -17,7 +17,7 @@ def print_answer(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
     if not writer.continues:
         print(writer.answer(prompt, sampling))
         return
-    print(visible(prompt), end="", flush=True)
+    print(show_control_characters(prompt), end="", flush=True)
     dropped_tokens = writer.continue_text(prompt, sampling, lambda piece: print(piece, end="", flush=True))
     print()
     if writer.unknown_tokens:

@@ -16,7 +16,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_rows
 from tui_trainer.planning.hardware_match import choose_hardware_profile
-from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
+from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, damaged_files
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, quantity
 
@@ -107,7 +107,7 @@ def _record_rows(kinds: Sequence[KindCount]) -> list[Row]:
         newest_time = kind.newest_at[:16].replace("T", " ")
         count_text = quantity(kind.count, "record")
         rows.append((kind.kind, one_line(f"{count_text}, latest {newest_time} UTC: {subject}", 200)))
-    rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
+    rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in damaged_files()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3, so measurements are not stored"))
     return rows or [("none yet", "runs and the commands rehearse, tune and check --measure add measurements")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.advice.examine import Examination, FoundCause, examine
-from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.fixes import load_patched
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import Request
 from tui_trainer.config.save import to_toml
@@ -14,10 +14,10 @@ from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.errors import InputError
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.json_fields import replace_non_finite
 from tui_trainer.runs.state import RunState, read_run
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.units import percent
+from tui_trainer.units import format_percent
 
 _COST_WIDTH = 7
 
@@ -35,10 +35,10 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
         if not verdict.fix:
             raise InputError(f"the doctor suggests no changes to the settings of {folder.name}", hint=verdict.words)
         loaded = load_config(Request(config_file=folder.config))
-        write_new(fix, to_toml(patched(loaded, {**verdict.fix, "output.name": ""})))
+        write_new(fix, to_toml(load_patched(loaded, {**verdict.fix, "output.name": ""})))
     if as_json:
         document = _as_object(folder, state, verdict, fix) | {"journal_damage": damage_text}
-        print(json.dumps(finite(document), indent=1, allow_nan=False))
+        print(json.dumps(replace_non_finite(document), indent=1, allow_nan=False))
     else:
         print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [damage_text])]))
 
@@ -48,8 +48,8 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
     lines = [f"{one_line(name)}: {state.status}, step {state.step} of {state.total_steps}", ""]
     for cause in verdict.findings:
         lines += _finding_lines(cause)
-    if verdict.leading is None:
-        lines.append(verdict.healthy)
+    if verdict.leading_finding is None:
+        lines.append(verdict.healthy_sentence)
     if fix is not None:
         lines += ["", f"wrote {one_line(str(fix))}: {settings_words(verdict.fix)}"]
     elif verdict.fix:
@@ -58,8 +58,8 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
 
 
 def _finding_lines(cause: FoundCause) -> list[str]:
-    finding, indent = cause.found, " " * (_COST_WIDTH + 2)
-    cost_text = "error" if finding.is_fault else percent(finding.share) if cause.matters else "note"
+    finding, indent = cause.cause, " " * (_COST_WIDTH + 2)
+    cost_text = "error" if finding.is_fault else format_percent(finding.share) if cause.matters else "note"
     lines = [f"{cost_text:<{_COST_WIDTH}}  {one_line(finding.cause)}", f"{indent}{one_line(finding.evidence)}"]
     # `--fix` writes only what matters.
     verb = "set" if cause.matters else "consider"
@@ -77,7 +77,7 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Examination, fix: Pa
         "words": verdict.words,
         "findings": [
             {"diagnosis": cause.name, **{name: getattr(cause.symptom, name) for name in ("title", "why")}}
-            | asdict(cause.found)
+            | asdict(cause.cause)
             for cause in verdict.findings
         ],
         "fix": verdict.fix or None,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.runs.result import plain
+from tui_trainer.runs.result import display_name
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import quantity
 
@@ -15,7 +15,7 @@ def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[st
     """Return the table of the models, and the rows whose loss changed most. `evaluation` is as in `evaluate --json`."""
     reference, models = evaluation["reference"], evaluation["models"]
     score_names = list(models[0]["scores"])
-    table = [["", "loss", *map(plain, score_names)]]
+    table = [["", "loss", *map(display_name, score_names)]]
 
     def add(label: str, values: list[float], sign: str = "") -> None:
         table.append([label, *(f"{value:{sign}.4f}" for value in values)])

@@ -22,27 +22,27 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import is_under_way
 from tui_trainer.runs.state import read_run
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.terminal.standard_files import Interrupts, patient, show_progress, tell
+from tui_trainer.terminal.standard_files import Interrupts, never_blocking_stream, print_to_stderr, show_progress
 from tui_trainer.training.checkpoint_folder import steps_saved
 
 _POLL_SECONDS = 0.2
 
 
-def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
+def execute_and_print(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     """Execute a run in a thread, and print its journal in another thread until it ends. Return the exit code."""
     thread, reported_reasons = RunThread(run), set[str]()
     with _Signals(thread.stop) as signals:
         follower = Follower(run.folder, as_json=as_json, greeting=greeting)
-        allocation, steps_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
+        allocation, steps_before = slurm.Allocation.of_this_process(), steps_saved(run.folder.checkpoints)
         if allocation:
             slurm.remember_job(run.folder, allocation.job)
-        with patient("stdout"):
+        with never_blocking_stream("stdout"):
             thread.start()
             follower.start()
             while thread.alive:
                 thread.join(_POLL_SECONDS)
                 signals.pass_on(follower.note)
-                if (reason := run.journal.failing) and reason not in reported_reasons:
+                if (reason := run.journal.failure_reason) and reason not in reported_reasons:
                     effect_text = "training continues, but its progress is not shown"
                     follower.note(f"could not write the journal ({reason}): {effect_text}")
                     reported_reasons.add(reason)
@@ -52,9 +52,9 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
         if not is_read:
             _report_unread(run.folder)
         for problem in outcome.problems:
-            tell(str(problem))
+            print_to_stderr(str(problem))
         if outcome.failure:
-            tell(outcome.failure)
+            print_to_stderr(outcome.failure)
     if allocation and signals.limit_is_near and outcome.exit_code == EXIT_STOPPED and not run.is_new:
         new_steps = set(steps_saved(run.folder.checkpoints)) - set(steps_before)
         _queue_again(allocation, max(new_steps, default=0))
@@ -62,21 +62,23 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
 
 
 def _report_unread(folder: RunFolder) -> None:
-    tell(f"standard output was not read to the end: the missing lines are in {folder.journal}")
+    print_to_stderr(f"standard output was not read to the end: the missing lines are in {folder.journal}")
 
 
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     if not step:
         # Without a new checkpoint, the job would make no progress and be queued again forever.
         message = "reached its time limit before it saved a new checkpoint: submit the run again with a longer --time"
-        tell(f"job {allocation.job} {message}")
+        print_to_stderr(f"job {allocation.job} {message}")
         return
     # Printed before the requeue, because Slurm then ends this process.
-    tell(f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again")
+    print_to_stderr(
+        f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again"
+    )
     try:
         slurm.requeue(allocation.job)
     except RunError as error:
-        tell(str(error))
+        print_to_stderr(str(error))
 
 
 def join_run(folder: RunFolder, node_rank: int) -> int:
@@ -90,14 +92,14 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
             # The processes of this node forward the stop to the first node.
             stop.set()
 
-    tell(f"the logs of node {node_rank} of the run {folder.name} are in {folder.logs}")
+    print_to_stderr(f"the logs of node {node_rank} of the run {folder.name} are in {folder.logs}")
     with _Signals(request_stop) as signals, ThreadPoolExecutor(1) as pool:
         # The first node gets this signal too, and it stops the run.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         join_future = pool.submit(join, folder, node_rank, show_progress, stop)
         while not join_future.done():
             sleep(_POLL_SECONDS)
-            signals.pass_on(tell)
+            signals.pass_on(print_to_stderr)
     return join_future.result()
 
 
@@ -129,7 +131,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     if state.finished is None:
         unknown_reason = "the process of the run has ended for an unknown reason"
         reason = one_line(state.failed.message) if state.failed else job.words or unknown_reason
-        tell(f"{folder.name}: {reason}; resume the run with `tui-trainer resume {shell_word(folder.name)}`")
+        print_to_stderr(f"{folder.name}: {reason}; resume the run with `tui-trainer resume {shell_word(folder.name)}`")
         return EXIT_FAILED
     return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
 

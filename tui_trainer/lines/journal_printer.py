@@ -30,7 +30,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
+from tui_trainer.terminal.standard_files import fd_of, print_to_stderr, silence_output, write_all
 
 _SECONDS_BETWEEN_LINES = 5.0
 """Least time between two printed steps in a pipe, and between two printed epochs."""
@@ -48,8 +48,8 @@ class Output:
     def __init__(self) -> None:
         # Kept here, because sys.stdout may be replaced later to capture the output of libraries.
         self._stream, self._fd = sys.stdout, fd_of(sys.stdout)
-        self.open = self._stream is not None
-        self.is_terminal = self.open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_open = self._stream is not None
+        self.is_terminal = self.is_open and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._waited_seconds = 0.0
         self._waits_since: float | None = None
 
@@ -65,7 +65,7 @@ class Output:
         return self._waited_seconds + self.seconds_of_this_wait
 
     def write(self, text: str) -> None:
-        if not self.open:
+        if not self.is_open:
             return
         self._waits_since = monotonic()
         try:
@@ -76,7 +76,7 @@ class Output:
                 # Bypasses the stream's buffer, which the interpreter would flush at exit, waiting for the reader.
                 write_all(self._fd, text.encode(self._stream.encoding, "replace"))
         except (OSError, ValueError):
-            self.open = False
+            self.is_open = False
             silence_output()
         self._waited_seconds, self._waits_since = self.seconds_waited, None
 
@@ -109,7 +109,7 @@ class Follower(threading.Thread):
                 self.output.write(to_line(event) + "\n")
             else:
                 self._show(event)
-        if verdict := self._doctor.look():
+        if verdict := self._doctor.examine_news():
             self.print(f"step {verdict.step}: doctor: {verdict.words}")
         self._refresh()
 
@@ -211,7 +211,9 @@ class Follower(threading.Thread):
             if self._has_ending:
                 self.show_end()
         except Exception as error:  # a failure of the printing must not end the run
-            tell(f"stopped printing the journal: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+            print_to_stderr(
+                f"stopped printing the journal: {type(error).__name__}: {error}; `tui-trainer attach` shows the run"
+            )
 
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
         """Print what is left, also the result of the run if `has_ending`, and end the thread.

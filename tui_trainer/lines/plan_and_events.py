@@ -16,13 +16,13 @@ from tui_trainer.runs.result import (
     baselines_line,
     beaten_words,
     better_words,
+    display_name,
     ended_after_words,
     ending_words,
+    format_score,
     grade,
     kept_at_words,
     kept_weights,
-    number,
-    plain,
     planned_epoch_seconds,
     scores_line,
     scores_of,
@@ -33,8 +33,8 @@ from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
 from tui_trainer.runs.wording import (
     come_back_words,
-    gone_words,
     held_out_words,
+    interrupted_words,
     plan_time,
     rows_words,
     sample_words,
@@ -161,7 +161,9 @@ def step_line(event: events.StepDone, state: RunState) -> str:
     rate_text = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
     seconds_left = eta_seconds(state)
     eta_text = f"  ETA {format_seconds(seconds_left)}" if seconds_left else ""
-    scores = "".join(f"  {one_line(plain(name), 40)} {number(mean)}" for name, mean in state.training_scores.items())
+    scores = "".join(
+        f"  {one_line(display_name(name), 40)} {format_score(mean)}" for name, mean in state.training_scores.items()
+    )
     return (
         f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
         f"grad {event.grad_norm:.2f}  {rate_text}{eta_text}"
@@ -239,8 +241,8 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         losses = state.baselines.losses if state.baselines else {}
         rows += [(f"  {label:<15}", f"{value:.4f}  ({beaten_words(loss < value)})") for label, value in losses.items()]
     for score in scores_of(state):
-        baseline_text = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
-        rows.append((one_line(score.name), number(score.value) + one_line(baseline_text)))
+        baseline_text = f"  ({score.baseline_words}: {beaten_words(score.beats_baseline)})" if score.baseline else ""
+        rows.append((one_line(score.name), format_score(score.value) + one_line(baseline_text)))
     rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
@@ -262,11 +264,11 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
 
 
-def left_line(state: RunState, name: str, *, is_active: bool) -> str:
+def after_screens_line(state: RunState, name: str, *, is_active: bool) -> str:
     """Return a line about a run after its screens were closed: its state, and the commands that show or stop it."""
     name = one_line(name)
     if not is_active:
-        ending_text = ending_words(state) or gone_words(state)
+        ending_text = ending_words(state) or interrupted_words(state)
         return f"{name}: {ending_text}; `tui-trainer attach {shell_word(name)}` shows it again"
     step_text = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
     return f"{name} is {state.status}{step_text}; {come_back_words(name)}"
@@ -326,13 +328,13 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rates_note = (
         "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
     )
-    names = sorted({name for item in plans for name in item.assumed})
+    names = sorted({name for item in plans for name in item.missing_libraries})
     library_notes = [f"these plans assume libraries that are not installed here: {', '.join(names)}"] if names else []
     return [*rows, "", result, rates_note, *library_notes]
 
 
 def _cards_words(card_plan: CardPlan) -> str:
-    return f"{card_plan.cards} x {card_plan.card.label}" if card_plan.cards > 1 else card_plan.card.label
+    return f"{card_plan.card_count} x {card_plan.card.label}" if card_plan.card_count > 1 else card_plan.card.label
 
 
 def _card_row(card_plan: CardPlan) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class HeadLoss:
         """
         return self._apply(_Sum, hidden_Nh, weight_Vh, bias_V, labels_N, weights_N)
 
-    def by_label(
+    def label_losses(
         self, hidden_Nh: Tensor, weight_Vh: Tensor, labels_N: Tensor, *, bias_V: Tensor | None = None
     ) -> Tensor:
         """Return the cross entropy of each label in nats, fp32 [N]. The backward pass computes the logits again."""
@@ -162,7 +162,13 @@ class _Chunks:
         needs: Sequence[bool],
         factors_N: Tensor | None = None,
     ) -> None:
-        self._how, self._hidden, self._weight, self._bias, self._labels = how, hidden_Nh, weight_Vh, bias_V, labels_N
+        self._head_loss, self._hidden, self._weight, self._bias, self._labels = (
+            how,
+            hidden_Nh,
+            weight_Vh,
+            bias_V,
+            labels_N,
+        )
         self._factors = None if factors_N is None else factors_N.float()
         # Without labels there is one empty chunk with gradients of zero, because other processes wait for gradients.
         starts = range(0, max(len(hidden_Nh), 1), how.chunk_tokens)
@@ -181,13 +187,13 @@ class _Chunks:
 
     def run(self, chunk: slice, *, by_label: bool) -> Tensor:
         """Return the loss of each label of a chunk, or their sum. Add the gradients of the chunk to the sums."""
-        if self._how.kernel is not None:
-            return self._run_kernel(chunk, self._how.kernel)
-        smoothing, labels = self._how.label_smoothing, self._labels[chunk, None]
+        if self._head_loss.kernel is not None:
+            return self._run_kernel(chunk, self._head_loss.kernel)
+        smoothing, labels = self._head_loss.label_smoothing, self._labels[chunk, None]
         logits = (self._hidden[chunk] @ self._weight.T).float()
         if self._bias is not None:
             logits += self._bias
-        slope = transform_product(logits, self._how.transform, with_slope=self._needs_any)
+        slope = transform_product(logits, self._head_loss.transform, with_slope=self._needs_any)
         factor: Tensor | float = self.lift if self._factors is None else self._factors[chunk, None]
         losses, shares = _loss(logits, labels, smoothing, by_label=by_label, factor=factor)
         # The logits of the next chunk reuse this memory.
@@ -211,14 +217,14 @@ class _Chunks:
         return losses
 
     def _run_kernel(self, chunk: slice, kernel: CrossEntropy) -> Tensor:
-        hidden, labels, transform = self._hidden[chunk], self._labels[chunk], self._how.transform
+        hidden, labels, transform = self._hidden[chunk], self._labels[chunk], self._head_loss.transform
         # The scale is applied before the product is rounded.
         logits = _product(hidden, self._weight.T, transform.scale, self._bias)
         lift = FP16_LIFT if hidden.dtype == torch.float16 else 1.0
         losses = kernel(
             logits,
             labels,
-            label_smoothing=self._how.label_smoothing,
+            label_smoothing=self._head_loss.label_smoothing,
             soft_cap=transform.soft_cap,
             gradient_scale=lift if self._needs_any else None,
         )

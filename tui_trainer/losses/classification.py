@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tui_trainer.losses.micro_batch import MicroBatch, known_masks
+from tui_trainer.losses.micro_batch import MicroBatch, skip_mask_checks
 
 
 class ClassificationLoss:
@@ -41,7 +41,7 @@ class ClassificationLoss:
 
     def logits(self, batch: MicroBatch) -> Tensor:
         """Return the model's logits, float32 [B, C]."""
-        with known_masks(batch):
+        with skip_mask_checks(batch):
             logits_BC: Tensor = self._model(**batch.inputs, **self._more).logits
         return logits_BC.float()
 
@@ -64,4 +64,4 @@ class TokenLabelLoss(ClassificationLoss):
 
     def logits(self, batch: MicroBatch) -> Tensor:
         """Return the model's logits at the tokens that have a label, float32 [N, C]."""
-        return super().logits(batch).flatten(0, 1).index_select(0, batch.places)
+        return super().logits(batch).flatten(0, 1).index_select(0, batch.label_positions)

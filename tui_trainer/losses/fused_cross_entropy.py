@@ -18,7 +18,7 @@ _MODULE = "liger_kernel.ops.cross_entropy"
 # Source: liger_kernel/ops/cross_entropy.py of 0.8.5, `cross_entropy_forward`.
 _LARGEST_BLOCK = 32768
 # Largest relative error of a loss, and largest error of a gradient beyond its rounding to 16 bits.
-_OFF, _OFF_GRADIENT = 1e-6, 1e-6
+_MOST_LOSS_ERROR, _MOST_GRADIENT_ERROR = 1e-6, 1e-6
 _CHECKED_LABELS = 8
 
 
@@ -109,9 +109,9 @@ def reason_against(
     for scale in (None, 1.0):
         difference = kernel(logits, labels, gradient_scale=scale, **settings) - losses
         # Not `>`: NaN is no agreement either.
-        if not bool((difference.abs() <= _OFF * losses.abs()).all()):
+        if not bool((difference.abs() <= _MOST_LOSS_ERROR * losses.abs()).all()):
             return f"losses differ by {float((difference / losses).abs().max()):.1e} (relative)"
     difference = (logits - expected_grad).abs()
-    if not bool((difference <= torch.finfo(dtype).eps * expected_grad.abs() + _OFF_GRADIENT).all()):
+    if not bool((difference <= torch.finfo(dtype).eps * expected_grad.abs() + _MOST_GRADIENT_ERROR).all()):
         return f"gradients differ by {float(difference.max()):.1e}"
     return ""

@@ -33,9 +33,9 @@ class MicroBatch:
 
     inputs: Mapping[str, Any]
     labels: Tensor
-    places: Tensor
-    samples: int
-    tokens: int
+    label_positions: Tensor
+    sample_count: int
+    token_count: int
     is_idle: bool = False
     documents: Tensor = field(default_factory=lambda: _NONE.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -52,7 +52,7 @@ class MicroBatch:
         return 0 if self.is_idle else self.labels.numel()
 
     @property
-    def positions(self) -> int:
+    def position_count(self) -> int:
         """Number of inputs, including padding."""
         return int(self.inputs["input_ids"].numel()) if "input_ids" in self.inputs else 0
 
@@ -69,7 +69,7 @@ class MicroBatch:
         convert = cache(change)
         inputs = {name: convert(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
         optional_names = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
-        names = ("labels", "places", "documents", *optional_names)
+        names = ("labels", "label_positions", "documents", *optional_names)
         changed_fields: dict[str, Any] = {name: convert(getattr(self, name)) for name in names}
         return replace(self, inputs=inputs, **changed_fields)
 
@@ -92,10 +92,10 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
         label_counts = np.bincount(documents, minlength=count)
     else:
         places, documents, label_counts = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
-    arrays = {"input_ids": batch.input_ids, **batch.more}
+    arrays = {"input_ids": batch.input_ids, **batch.model_arguments}
     if batch.position_ids is not None:
         arrays["position_ids"] = batch.position_ids
-    row_lengths = None if batch.tokens == batch.input_ids.size else batch.row_lengths
+    row_lengths = None if batch.token_count == batch.input_ids.size else batch.row_lengths
     document_lengths = batch.document_lengths if by_lengths else None
     if document_lengths is not None:
         if row_lengths is not None and batch.documents is not None and not keeps_padding:
@@ -110,8 +110,8 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
         inputs if document_lengths is None else inputs | _lengths(document_lengths),
         torch.from_numpy(labels),
         torch.from_numpy(places),
-        batch.rows,
-        batch.tokens,
+        batch.row_count,
+        batch.token_count,
         documents=torch.from_numpy(documents),
         document_labels=label_counts,
         row_lengths=_NONE.long() if row_lengths is None else torch.from_numpy(row_lengths),
@@ -133,7 +133,7 @@ def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
 # the answers. On a CPU the checks cost nothing, and leave out a mask of ones.
 
 
-def waits(batch: MicroBatch) -> bool:
+def is_off_host(batch: MicroBatch) -> bool:
     """Return whether reading a number from the batch waits for the device, because the batch is not on the CPU."""
     return bool(batch.inputs["input_ids"].device.type != "cpu")
 
@@ -144,13 +144,13 @@ def _without_padding(should_ignore: Callable[..., Any], padding_mask: Any = None
 
 
 @contextmanager
-def known_masks(batch: MicroBatch) -> Iterator[None]:
+def skip_mask_checks(batch: MicroBatch) -> Iterator[None]:
     """Return a context for a forward pass over this batch, in which transformers does not read masks on the device.
 
     The mask of padded or packed rows is always built, as when transformers traces a model. For other rows a mask of
     ones is left out, because flash kernels take no mask, and positions are not searched for documents.
     """
-    if not waits(batch):
+    if not is_off_host(batch):
         yield
         return
     from transformers import masking_utils
@@ -158,7 +158,7 @@ def known_masks(batch: MicroBatch) -> Iterator[None]:
     is_packed = "position_ids" in batch.inputs
     replacements: dict[str, Callable[..., Any]] = {}
     if is_packed or any(name.endswith("attention_mask") for name in batch.inputs):
-        is_full = not is_packed and batch.tokens == batch.positions
+        is_full = not is_packed and batch.token_count == batch.position_count
         # The argument is None if there is no mask, so there is nothing to check.
         replacements["is_tracing"] = lambda *args: not is_full or args != (None,)
         for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if is_full else ():

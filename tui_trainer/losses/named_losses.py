@@ -13,9 +13,9 @@ from torch import Tensor
 from tui_trainer.losses.micro_batch import MicroBatch
 
 LOSS, LABELS = "loss", "labels"
-Found = Tensor | Mapping[str, Tensor]
+LossResult = Tensor | Mapping[str, Tensor]
 """Result of a loss for one batch: the sum of its only part, or the sums of all parts and scores, keyed by name."""
-LossSum = Callable[[MicroBatch], Found]
+LossSum = Callable[[MicroBatch], LossResult]
 
 
 class NamedLoss(ABC):
@@ -76,17 +76,17 @@ class NamedLossSums:
                 for name in self.counts:
                     self.counts[name] += batch_counts[name]
 
-    def add(self, result: Found) -> None:
-        for name, value in by_name(result).items():
+    def add(self, result: LossResult) -> None:
+        for name, value in sums_by_name(result).items():
             value = value.detach().double()
             self.values[name] = self.values[name] + value if name in self.values else value
 
-    def loss(self, result: Found, processes: int = 1) -> Tensor:
+    def loss(self, result: LossResult, processes: int = 1) -> Tensor:
         """Return what one batch adds to the loss: the sum of its parts, each divided by that part's total count.
 
         `processes` multiplies it, for strategies that average gradients over processes. A part whose count is 0 adds 0.
         """
-        sums = by_name(result)
+        sums = sums_by_name(result)
         return reduce(torch.add, [sums[name] / ((self.divisor(name) or 1) / processes) for name in self.parts])
 
     @property
@@ -116,11 +116,11 @@ class NamedLossSums:
         return self.counts[self._divided_by[name]]
 
 
-def by_name(result: Found) -> Mapping[str, Tensor]:
+def sums_by_name(result: LossResult) -> Mapping[str, Tensor]:
     return {LOSS: result} if isinstance(result, Tensor) else result
 
 
-def idle_sums(result: Found) -> Found:
+def idle_sums(result: LossResult) -> LossResult:
     """Return the sums multiplied by 0, so that gradients are 0, for a process without rows in a step."""
     return result * 0.0 if isinstance(result, Tensor) else {name: value * 0.0 for name, value in result.items()}
 

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tui_trainer.data.batching.collate import IGNORE, coarse
+from tui_trainer.data.batching.collate import IGNORE, round_up_coarsely
 from tui_trainer.losses.chunked_head import HeadLoss, transform_product
 from tui_trainer.losses.fused_cross_entropy import CrossEntropy, reason_against
-from tui_trainer.losses.micro_batch import MicroBatch, known_masks
-from tui_trainer.models.modules import LogitTransform, in_chunks, logit_transform
+from tui_trainer.losses.micro_batch import MicroBatch, skip_mask_checks
+from tui_trainer.models.modules import LogitTransform, logit_transform, uses_chunks
 from tui_trainer.models.towers import language_config
 
 # Allowed difference as a share of the largest logit. 16-bit matmuls round to a 256th, and models round again later.
@@ -48,7 +48,7 @@ class NextTokenLoss:
     def __call__(self, batch: MicroBatch) -> Tensor:
         return self._losses(batch, "sum")
 
-    def by_label(self, batch: MicroBatch) -> Tensor:
+    def label_losses(self, batch: MicroBatch) -> Tensor:
         """Return the loss of each label in nats, fp32 [N]. The backward pass computes chunks again."""
         return self._losses(batch, "none")
 
@@ -58,7 +58,7 @@ class NextTokenLoss:
         # The hook is removed after each pass: it keeps this loss and the model alive, and samples need all logits.
         hook = self._head.register_forward_pre_hook(self._select)
         try:
-            with known_masks(batch):
+            with skip_mask_checks(batch):
                 logits_NV = self._model(**batch.inputs, use_cache=False).logits
             if self._hidden is not None:
                 return self._in_chunks(self._hidden, batch.labels, smoothing, reduction)
@@ -71,7 +71,7 @@ class NextTokenLoss:
         losses = F.cross_entropy(logits_NV, labels, reduction=reduction, label_smoothing=smoothing)
         return losses[: len(batch.labels)] if padding and reduction == "none" else losses
 
-    def chunk_as_the_model(self, batch: MicroBatch) -> bool:
+    def chunks_match_model(self, batch: MicroBatch) -> bool:
         """Return whether logits computed in a chunk equal the model's own, at one position of a batch.
 
         If they do not, all logits are computed at once from now on.
@@ -82,7 +82,7 @@ class NextTokenLoss:
             self._head.register_forward_hook(lambda _head, _args, product: products.append(product.detach())),
         )
         try:
-            with torch.no_grad(), known_masks(batch):
+            with torch.no_grad(), skip_mask_checks(batch):
                 model_logits = self._model(**batch.inputs, use_cache=False).logits.flatten().float()
         finally:
             for hook in hooks:
@@ -120,7 +120,7 @@ class NextTokenLoss:
             chunk_tokens=self.chunk_tokens, label_smoothing=smoothing, transform=self._transform, kernel=self.kernel
         )
         bias_V = sum(biases[1:], biases[0]) if biases else None
-        loss_function = head_loss.sum if reduction == "sum" else head_loss.by_label
+        loss_function = head_loss.sum if reduction == "sum" else head_loss.label_losses
         return loss_function(hidden_Nh, _weight_of(self._head), labels_N, bias_V=bias_V)
 
     @property
@@ -132,13 +132,13 @@ class NextTokenLoss:
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Select the head's input at positions that have a label. In 16 bits on a CPU a `coarse` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
-        hidden_Nh, places = args[0].flatten(0, -2), self._batch.places
+        hidden_Nh, places = args[0].flatten(0, -2), self._batch.label_positions
         is_forced = self.always_in_chunks or self.kernel is not None
-        is_chunked = in_chunks(len(places), self.chunk_tokens) or (self.chunk_tokens and is_forced)
+        is_chunked = uses_chunks(len(places), self.chunk_tokens) or (self.chunk_tokens and is_forced)
         if len(places) < len(hidden_Nh):
             if not is_chunked and hidden_Nh.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
                 # The first position fills the rest. Its additional logits have no label.
-                places = F.pad(places, (0, coarse(len(places), len(hidden_Nh)) - len(places)))
+                places = F.pad(places, (0, round_up_coarsely(len(places), len(hidden_Nh)) - len(places)))
             hidden_Nh = hidden_Nh.index_select(0, places)
         if is_chunked:
             # The head itself then computes only one row, which is not used.

@@ -20,7 +20,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import LABELS, NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
-from tui_trainer.models.routers import BALANCE, OUTPUT
+from tui_trainer.models.routers import BALANCE_FUNCTION, OUTPUT_LOGITS_ARGUMENT
 
 NEXT_TOKEN, ROUTER = "next_token", "router_loss"
 _TOKENS = "tokens"
@@ -37,7 +37,7 @@ class RouterLoss(NamedLoss):
         self._names: dict[str, Any] = unwrap(type(base_model).forward).__globals__
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
-        return {LABELS: batch.label_count, _TOKENS: batch.tokens}
+        return {LABELS: batch.label_count, _TOKENS: batch.token_count}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
         """Return two sums: the next-token loss in nats, and the weighted router loss multiplied by `batch.tokens`.
@@ -45,11 +45,11 @@ class RouterLoss(NamedLoss):
         Raises RunError if the model has returned no router logits.
         """
         with self._balanced(_mask_BT(batch)) as router_losses:
-            nats = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT: True}))
+            nats = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT_LOGITS_ARGUMENT: True}))
         if not router_losses or not isinstance(router_losses[-1], Tensor):
             hint = "set training.router_aux_loss_coef = 0 to train without a router loss"
             raise RunError(f"the model returned no router logits; {hint}")
-        return {NEXT_TOKEN: nats, ROUTER: self._coefficient * batch.tokens * router_losses[-1].to(nats.device)}
+        return {NEXT_TOKEN: nats, ROUTER: self._coefficient * batch.token_count * router_losses[-1].to(nats.device)}
 
     @contextmanager
     def _balanced(self, mask_BT: Tensor | None) -> Iterator[list[Any]]:
@@ -58,18 +58,18 @@ class RouterLoss(NamedLoss):
         The model's loss function gets this mask, but its attention gets none: padding at the right needs no mask.
         """
         router_losses: list[Any] = []
-        balance = self._names[BALANCE]
+        balance = self._names[BALANCE_FUNCTION]
 
         def balance_masked(*given: Any) -> Any:
             # The mask is the last argument in every family.
             router_losses.append(balance(*given[:-1], mask_BT))
             return router_losses[-1]
 
-        self._names[BALANCE] = balance_masked
+        self._names[BALANCE_FUNCTION] = balance_masked
         try:
             yield router_losses
         finally:
-            self._names[BALANCE] = balance
+            self._names[BALANCE_FUNCTION] = balance
 
 
 def _mask_BT(batch: MicroBatch) -> Tensor | None:
@@ -77,4 +77,4 @@ def _mask_BT(batch: MicroBatch) -> Tensor | None:
     lengths_B = batch.row_lengths
     if not len(lengths_B):
         return None
-    return torch.arange(batch.positions // len(lengths_B), device=lengths_B.device) < lengths_B[:, None]
+    return torch.arange(batch.position_count // len(lengths_B), device=lengths_B.device) < lengths_B[:, None]

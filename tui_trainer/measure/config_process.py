@@ -21,7 +21,7 @@ class ConfigProcess(JsonProcess):
 
     command: Sequence[str]
     result_key = "sentence"
-    done, not_done = "", "not measured"
+    done_words, not_done_words = "", "not measured"
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *options: str) -> None:
         """Start the command. Raises OSError if no process can be started."""
@@ -37,8 +37,8 @@ class ConfigProcess(JsonProcess):
     def verdict(self) -> tuple[str, bool]:
         """(sentence about the result, whether the result is good)."""
         if self.result is None:
-            return f"{self.not_done}: {self.reason}", False
-        return self.done or self.result["sentence"], bool(self.result.get("is_ready", True))
+            return f"{self.not_done_words}: {self.reason}", False
+        return self.done_words or self.result["sentence"], bool(self.result.get("is_ready", True))
 
     def _take(self, fields: dict[str, Any]) -> None:
         if self.result_key in fields:
@@ -46,8 +46,8 @@ class ConfigProcess(JsonProcess):
 
 
 class RehearsalProcess(ConfigProcess):
-    command, result_key, not_done = ("rehearse",), "is_ready", "not rehearsed"
-    cancelled = "cancelled; nothing was saved"
+    command, result_key, not_done_words = ("rehearse",), "is_ready", "not rehearsed"
+    cancelled_words = "cancelled; nothing was saved"
 
     @property
     def patch(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class RehearsalProcess(ConfigProcess):
         self.part = str(fields.get("part", self.part))
         self.lines += lines_of(fields)
         if self.result:
-            self.done = self.lines[-1]
+            self.done_words = self.lines[-1]
             self.outcomes |= dict.fromkeys(self.lines[-max(len(fields["faults"]), 1) :], bool(fields["is_ready"]))
         elif "failed" in fields:
             self.outcomes[self.lines[-1]] = False
@@ -69,11 +69,11 @@ class TuneProcess(ConfigProcess):
     """Search for the fastest settings. Each message of the command is added to `lines`."""
 
     command: Sequence[str] = ("tune",)
-    not_done = "not tuned"
-    cancelled = "cancelled before any result"
+    not_done_words = "not tuned"
+    cancelled_words = "cancelled before any result"
 
-    def _hear(self, line: str) -> None:
-        super()._hear(line)
+    def _handle_line(self, line: str) -> None:
+        super()._handle_line(line)
         if line.startswith(SENTENCE):
             self.lines.append(self.part)
 
@@ -88,7 +88,7 @@ class SwitchesProcess(TuneProcess):
     """Measurement of the gain of each training option. It suggests no settings."""
 
     command, result_key = ("bench", "train"), "variants"
-    done, not_done = "all training options measured", "not measured"
+    done_words, not_done_words = "all training options measured", "not measured"
 
 
 class GainProcess(ConfigProcess):

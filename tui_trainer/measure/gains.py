@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tui_trainer.advice.checklist import ALL, Finding, all_checks, patch_words, run_checks
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.fixes import as_request, patched
+from tui_trainer.advice.fixes import as_request, load_patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.config.changes import Patch
@@ -17,7 +17,7 @@ from tui_trainer.errors import InputError, name_hint
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.measure.sessions import WARM_UP_STEPS
-from tui_trainer.measure.steps import Steps, no_change, refuse_while_training, short_run
+from tui_trainer.measure.steps import Steps, refuse_while_training, short_run, why_unchanged
 from tui_trainer.measure.turns import CURRENT, INTERRUPTED, Notify, TimeLimit, Variant, measure_in_turns
 from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
@@ -67,7 +67,7 @@ class GainBench:
         """Measure one check, and store the gain of complete pairs. Return False if the user interrupted this."""
         patch = finding.alternative or {}
         try:
-            reason = no_change(context.planned, self._plan(patch), patch)
+            reason = why_unchanged(context.required_plan, self._plan(patch), patch)
         except InputError as error:
             reason = one_line(str(error))
         if reason:
@@ -78,7 +78,9 @@ class GainBench:
             fitting_steps = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
             most_steps = min(max(fitting_steps, _LEAST_STEPS), _MOST_STEPS)
         request = short_run(as_request(self.loaded, {}), most_steps, {})
-        steps = Steps(request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least=_LEAST_STEPS)
+        steps = Steps(
+            request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least_steps=_LEAST_STEPS
+        )
         before, after = Variant(name=CURRENT), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
         measure_in_turns(
@@ -111,4 +113,4 @@ class GainBench:
         self.notify(f"{finding.name}: {described_gain.words('' if finding.fix else patch_words(patch))}")
 
     def _plan(self, patch: Patch) -> Plan:
-        return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)
+        return estimated_plan(load_patched(self.loaded, patch), gpu=self.gpu)

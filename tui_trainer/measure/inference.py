@@ -38,7 +38,7 @@ from tui_trainer.runs.events import InferenceMeasured
 from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.runs.result import Target, plain, targets_of
+from tui_trainer.runs.result import Target, display_name, targets_of
 from tui_trainer.runs.state import read_run
 from tui_trainer.units import format_bytes, format_number, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
@@ -81,7 +81,7 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
         groups = [contents] if question["batched"] else [[content] for content in contents]
         predictions = [prediction for group in groups for prediction in predictor.predict(group)]
         seconds = perf_counter() - started_at
-        if trained.writes:
+        if trained.generates_text:
             token_count = sum(output_counts)
             predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
             first_token_seconds = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
@@ -175,11 +175,11 @@ def _count_output_tokens(model: Any) -> list[int]:
 
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
     """Compile each layer for any number of rows and tokens, and return the seconds. Raises RuntimeError on failure."""
-    from tui_trainer.training.compiled import decoder_layers, graphs_made, require_graphs
+    from tui_trainer.training.compiled import count_compiled_graphs, decoder_layers, require_graphs
 
     for layer in decoder_layers(predictor.model) or [predictor.model]:
         layer.compile(dynamic=True)
-    started_at, graphs_before = perf_counter(), graphs_made()
+    started_at, graphs_before = perf_counter(), count_compiled_graphs()
     predictor.predict(contents[:1])
     predictor.predict(contents)
     require_graphs(graphs_before)
@@ -194,10 +194,10 @@ def _seconds(predictor: Predictor, contents: list[Any]) -> float:
 
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-    from tui_trainer.exporting.measured import layout_of, scored
+    from tui_trainer.exporting.measured import layout_of, score_rows
 
     rows, layout = Rows(data.eval_path or data.train_path), layout_of(trained, model, _ROWS_AT_A_TIME)
-    loss, scores = scored(trained, data, model, rows, [evenly_spaced(len(rows), most_rows)], layout)
+    loss, scores = score_rows(trained, data, model, rows, [evenly_spaced(len(rows), most_rows)], layout)
     return {"loss": loss, "scores": scores}
 
 
@@ -237,7 +237,7 @@ class InferenceBench:
 
     def variants(self) -> list[Variant]:
         no_adapter_reason = "" if self.trained.base else "this run trained all weights, so there is no adapter"
-        no_text_reason = "" if self.trained.writes else "this model generates no text"
+        no_text_reason = "" if self.trained.generates_text else "this model generates no text"
         hardware = probe()
         gpu, _ = choose_gpu(hardware, self.gpu)
         if training_device(hardware, gpu, self.gpu)[0] != "cuda":
@@ -261,7 +261,7 @@ class InferenceBench:
             reason = export_format.reason_against(self.trained)
         except InputError as error:
             reason = str(error).removeprefix(f"{name} ")
-        is_one_by_one = export_format.one_text_at_a_time and self.trained.writes
+        is_one_by_one = export_format.one_text_at_a_time and self.trained.generates_text
         name_parts = [name, *(["one by one"] if is_one_by_one else []), *(["on the CPU"] if is_on_gpu else [])]
         return Variant(name=", ".join(name_parts), patch={"format": name, "batched": not is_one_by_one}, reason=reason)
 
@@ -314,7 +314,7 @@ class InferenceBench:
         return {
             **row,
             "samples_per_second": variant.median("samples_per_second"),
-            "samples_per_second_spread": variant.spread("samples_per_second"),
+            "samples_per_second_spread": variant.spread_share("samples_per_second"),
             **{name: variant.median(name) for name in figure_names},
             "first_token_seconds": median(_all(variant, "first_token_seconds") or [0.0]) or None,
             "latency_seconds_50": median(latencies),
@@ -351,7 +351,7 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
         "memory": lambda row: format_bytes(row["peak_memory_bytes"]),
         "on disk": lambda row: format_bytes(row["disk_bytes"]),
         "loss": lambda row: f"{row['loss']:.4f}",
-        **{plain(name): partial(_score, name) for name in score_names},
+        **{display_name(name): partial(_score, name) for name in score_names},
         "same": lambda row: f"{row['same_predictions']:.0%}",
     }
     return table_of(columns, rows)
@@ -397,8 +397,8 @@ def keep_speed(
         try:
             with RunLock(run.lock), JournalWriter(run.journal) as journal:
                 journal.append(event)
-                if journal.failing:
-                    raise FolderError(journal.failing)
+                if journal.failure_reason:
+                    raise FolderError(journal.failure_reason)
         except FolderError as error:
             notify(f"the speed was not saved with the run: {error}")
     return next((target for target in targets_of(state) if target.setting == "inference_samples_per_second"), None)

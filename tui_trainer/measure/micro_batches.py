@@ -21,7 +21,7 @@ from tui_trainer.errors import RunError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.storage import nearest_existing
 from tui_trainer.measure.turns import Notify, TimeLimit
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, even_parts
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY, even_micro_batches
 from tui_trainer.planning.measured_steps import keep_micro_batch
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import Key
@@ -51,7 +51,7 @@ def with_settings(request: Request, patch: Patch) -> Request:
 
 
 # Number of surviving sizes that are timed, from the largest on.
-_TIMED = 4
+_MOST_TIMED_SIZES = 4
 _UNWRITTEN: Patch = {"logging.report_to": [], "logging.sample_steps": 0}
 # Time limit for the measurement before a run whose config asks for a measured micro-batch.
 _TUNE_SECONDS = 180.0
@@ -63,7 +63,7 @@ class TriedMicroBatch:
 
     rows: int
     passes: int
-    failed: str = ""
+    failure_words: str = ""
     peak_memory_bytes: int = 0
     seconds: float = 0.0
     """Seconds of two steps, each with one or two passes over the largest batch."""
@@ -73,7 +73,7 @@ class TriedMicroBatch:
     @property
     def words(self) -> str:
         """Result in words: `16 rows x 2: 300.0 MiB`, or why the size failed."""
-        outcome = self.failed or format_bytes(self.peak_memory_bytes)
+        outcome = self.failure_words or format_bytes(self.peak_memory_bytes)
         time_words = f", {format_seconds(median(self.step_seconds))} a step" if self.step_seconds else ""
         return f"{split_words(self.rows, self.passes)}: {outcome}{time_words}"
 
@@ -95,12 +95,12 @@ class MicroBatches:
     @property
     def largest(self) -> int:
         """Largest size that survived, in rows; 0 if none did."""
-        return max((trial.rows for trial in self.tried.values() if not trial.failed), default=0)
+        return max((trial.rows for trial in self.tried.values() if not trial.failure_words), default=0)
 
     @property
     def fastest(self) -> TriedMicroBatch | None:
         """Fastest timed size (if two are equal, the larger one); None if none was timed."""
-        timed_tries = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failed]
+        timed_tries = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failure_words]
         return min(timed_tries, key=lambda tried: (median(tried.step_seconds), -tried.rows), default=None)
 
 
@@ -123,18 +123,18 @@ def sizes_to_time(survived_sizes: Iterable[int]) -> list[int]:
     """Return the sizes worth timing: the largest that survived, the next of at most half that size, and so on."""
     sizes: list[int] = []
     for rows in sorted(survived_sizes, reverse=True):
-        if len(sizes) < _TIMED and (not sizes or rows <= -(-sizes[-1] // 2)):
+        if len(sizes) < _MOST_TIMED_SIZES and (not sizes or rows <= -(-sizes[-1] // 2)):
             sizes.append(rows)
     return sizes
 
 
-def cut_patch(plan: Plan, rows: int) -> dict[str, Any]:
+def micro_batch_patch(plan: Plan, rows: int) -> dict[str, Any]:
     """Return the settings for micro-batches of `rows` rows that keep the plan's effective batch."""
     if plan.config.training.gradient_accumulation_steps == "auto":
-        return {MICRO: rows}
+        return {MICRO_BATCH_KEY: rows}
     # If the config sets both micro-batch and accumulation, their product would otherwise change the effective batch.
-    effective_patch = {} if plan.effective_batch_is_auto else {EFFECTIVE: plan.effective_batch_size.value}
-    return {MICRO: rows, ACCUMULATION: "auto", **effective_patch}
+    effective_patch = {} if plan.effective_batch_is_auto else {EFFECTIVE_BATCH_KEY: plan.effective_batch_size.value}
+    return {MICRO_BATCH_KEY: rows, ACCUMULATION_KEY: "auto", **effective_patch}
 
 
 def step_rows(plan: Plan) -> int:
@@ -161,15 +161,15 @@ def try_micro_batches(
     failed, and another worker continues. Raises RunError if no size could be tried.
     """
     tries, time_limit = MicroBatches(step_rows=step_rows(plan)), TimeLimit(seconds)
-    sizes = list(candidates) or even_parts(tries.step_rows)
+    sizes = list(candidates) or even_micro_batches(tries.step_rows)
     # The request asks for one row per pass, which the plan accepts. The worker itself makes larger micro-batches.
-    question = question_of(with_settings(request, {**cut_patch(plan, 1), **(patch or {}), **_UNWRITTEN}), gpu)
+    question = question_of(with_settings(request, {**micro_batch_patch(plan, 1), **(patch or {}), **_UNWRITTEN}), gpu)
     question |= {"candidates": sizes, "timed": timed, "step_rows": tries.step_rows}
     runs_folder = nearest_existing(Path(plan.config.output.runs_dir))
     with time_limit, tempfile.TemporaryDirectory(prefix=".tries-", dir=runs_folder) as folder:
         while True:
             left_seconds = time_limit.require()
-            outcomes = {rows: not trial.failed for rows, trial in tries.tried.items()}
+            outcomes = {rows: not trial.failure_words for rows, trial in tries.tried.items()}
             is_timing_done = not timed or not tries.largest or tries.fastest is not None
             if next_rows(sizes, outcomes) is None and is_timing_done:
                 return tries
@@ -215,11 +215,15 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         request = Request(config_file=config_file)
         tries = try_micro_batches(request, plan, gpu, seconds=_TUNE_SECONDS, notify=notify, timed=True)
     if not tries.largest:
-        failure = next((trial.failed for trial in tries.tried.values() if trial.failed), tries.cut_short)
+        failure = next((trial.failure_words for trial in tries.tried.values() if trial.failure_words), tries.cut_short)
         hint = "run `tui-trainer rehearse` to try settings that use less memory"
         raise RunError(f"no micro-batch could be measured: {failure}; {hint}")
     # If no size was timed, the largest that survived is used.
     rows = tries.fastest.rows if tries.fastest else tries.largest
-    times = {size: trial.step_seconds for size, trial in tries.tried.items() if trial.step_seconds and not trial.failed}
+    times = {
+        size: trial.step_seconds
+        for size, trial in tries.tried.items()
+        if trial.step_seconds and not trial.failure_words
+    }
     if key := Key.read(plan.untuned_key):
         keep_micro_batch(key, rows, tries.step_rows, times)

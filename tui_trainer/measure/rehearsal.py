@@ -17,13 +17,13 @@ from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.hardware.storage import nearest_existing
 from tui_trainer.launching.open_run import load_config, name_problems, start_problems
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.measure.micro_batches import cut_patch, question_of, with_settings
+from tui_trainer.measure.micro_batches import micro_batch_patch, question_of, with_settings
 from tui_trainer.planning.basis import EVAL_BATCH
-from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.batch_cut import MICRO_BATCH_KEY
 from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.plan import CHECKPOINTING, Plan
-from tui_trainer.runs.steps_and_eta import times
-from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
+from tui_trainer.runs.steps_and_eta import count_due
+from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, REHEARSAL_PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds, quantity
 from tui_trainer.worker.asking import WorkerFailed, ask
 
@@ -54,14 +54,14 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         failures = {name: part for name, part in parts.items() if "failed" in part}
         first_failed_parts = first_failed_parts if try_number else failures
         patch |= {key: value for part in failures.values() for key, value in part.get("works_with", {}).items()}
-        if MICRO in patch:
-            patch |= cut_patch(plan, patch[MICRO])
+        if MICRO_BATCH_KEY in patch:
+            patch |= micro_batch_patch(plan, patch[MICRO_BATCH_KEY])
         # A part also works if the worker itself continued with smaller passes after running out of memory.
         working = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
         out_of_memory_names = {name for name, part in first_failed_parts.items() if part.get("is_memory")}
         remedy_patches.update((name, dict(patch)) for name in working & out_of_memory_names)
         culprit = next((name for name, part in failures.items() if part.get("is_memory") and name not in working), None)
-        remedy_patch = culprit and _less_memory(plan, patch, culprit, parts[culprit])
+        remedy_patch = culprit and _memory_saving_patch(plan, patch, culprit, parts[culprit])
         if not remedy_patch:
             break
         patch |= remedy_patch
@@ -85,10 +85,10 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
 
     total_steps = plan.total_steps.value
     sample_steps = plan.sample_every_steps.value
-    evaluation_count = times(total_steps, plan.eval_every_steps.value) if plan.eval_rows.value else 0
+    evaluation_count = count_due(total_steps, plan.eval_every_steps.value) if plan.eval_rows.value else 0
     other_seconds = (
         evaluation_count * figure(EVALUATION, "evaluation_seconds")
-        + times(total_steps, plan.save_every_steps.value) * figure(CHECKPOINT, "save_seconds")
+        + count_due(total_steps, plan.save_every_steps.value) * figure(CHECKPOINT, "save_seconds")
         + (total_steps // sample_steps if sample_steps else 0) * figure(SAMPLE, "sample_seconds")
         + figure(FINAL, "seconds")
     )
@@ -108,13 +108,13 @@ def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
     }
 
 
-def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+def _memory_saving_patch(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the least costly settings to try after `part` ran out of memory; empty if none are left."""
-    key = EVAL_BATCH if part == EVALUATION else MICRO
+    key = EVAL_BATCH if part == EVALUATION else MICRO_BATCH_KEY
     planned_batch = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
     rows = int(figures.get("rows") or patch.get(key, planned_batch.value))
     if rows > 1:
-        return {key: rows // 2} if key == EVAL_BATCH else cut_patch(plan, rows // 2)
+        return {key: rows // 2} if key == EVAL_BATCH else micro_batch_patch(plan, rows // 2)
     if part != EVALUATION and not (plan.config.training.gradient_checkpointing or CHECKPOINTING in patch):
         return {CHECKPOINTING: True}
     length = int(patch.get(LENGTH, plan.config.data.max_length))
@@ -130,7 +130,7 @@ def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
         int(part_bytes[0]),
         int(part_bytes[1]),
         save_total_limit=save_total_limit,
-        saves=times(plan.total_steps.value, plan.save_every_steps.value),
+        saves=count_due(plan.total_steps.value, plan.save_every_steps.value),
         keeps_best=plan.config.evaluation.early_stopping_patience > 0,
         total_steps=plan.total_steps.value,
     )[0]
@@ -157,7 +157,7 @@ def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> 
             parts[current_part] = figures
 
     with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=nearest_existing(runs)) as folder:
-        question = question_of(request, gpu) | {"place": folder, "parts": list(PARTS)}
+        question = question_of(request, gpu) | {"place": folder, "parts": list(REHEARSAL_PARTS)}
         try:
             ask("rehearse", question, sees_gpus=True, progress=take_figures)
         except WorkerFailed as failure:

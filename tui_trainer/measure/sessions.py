@@ -53,7 +53,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
             from tui_trainer.training.rehearsal import MicroBatchTries
 
             layout, passes = session.components.batches.layout, session.plan.gradient_accumulation_steps.value
-            largest_pass = MicroBatchTries(session, resident_bytes).survives(layout.rows, passes)
+            largest_pass = MicroBatchTries(session, resident_bytes).try_steps(layout.rows_per_pass, passes)
             session.components.lay_out_anew(layout)
             if "failed" in largest_pass:
                 return largest_pass
@@ -124,7 +124,7 @@ class Utilisation:
 def _card_of(plan: Plan) -> Gpu | None:
     """Return the GPU of a plan with the driver's current readings; None for a CPU, or if the driver does not answer."""
     driver = driver_session() if plan.device == "cuda" else None
-    reported_gpus = driver.in_use(plan.gpu_uuid or "", 0) if driver else None
+    reported_gpus = driver.gpu_in_use(plan.gpu_uuid or "", 0) if driver else None
     return reported_gpus[0] if reported_gpus else None
 
 
@@ -175,7 +175,7 @@ def try_sizes(question: dict[str, Any], report: Report) -> None:
         has_failed = False
         while (rows := next_rows(question["candidates"], survived_by_rows)) is not None:
             report(trying=rows, doing="trying")
-            outcome = tries.survives(rows, passes=-(-question["step_rows"] // rows))
+            outcome = tries.try_steps(rows, passes=-(-question["step_rows"] // rows))
             if has_failed and "failed" in outcome:
                 # Memory that the first failure left in the heap may be the cause, so a new process must try this size.
                 return
@@ -221,7 +221,7 @@ def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tu
         job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
         with opened_session(job, journal, lambda: False) as (session, resident_bytes):
             # If the plan has several processes, only the work of rank 0 is measured.
-            session.batches.ranks = Ranks(count=plan.processes.value)
+            session.batches.ranks = Ranks(world_size=plan.processes.value)
             yield session, resident_bytes
 
 

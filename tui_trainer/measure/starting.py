@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tui_trainer.config.sections import ModelSection
 
 WEIGHTS_FILE = "model.safetensors"
-ANEW, CACHED = "data tokenized again", "tokens from the cache"
-BESIDE, IN_PLACE = "weights read, then copied", "weights read in place"
-NAMES = (ANEW, CACHED, BESIDE, IN_PLACE)
+TOKENIZED_AGAIN, CACHED = "data tokenized again", "tokens from the cache"
+READ_THEN_COPIED, READ_IN_PLACE = "weights read, then copied", "weights read in place"
+NAMES = (TOKENIZED_AGAIN, CACHED, READ_THEN_COPIED, READ_IN_PLACE)
 _FROM_SCRATCH = "this model is trained from scratch, so no weights are read"
-_SLOW_WAY = {CACHED: ANEW, IN_PLACE: BESIDE}
+_SLOW_WAY = {CACHED: TOKENIZED_AGAIN, READ_IN_PLACE: READ_THEN_COPIED}
 
 
 def measure_start(
@@ -43,7 +43,9 @@ def measure_start(
     is_from_scratch = load_config(request, gpu=gpu).config.is_from_scratch
     chosen_names = [name for name in NAMES if not only or any(word in name for word in only)]
     variants = [
-        Variant(name=name, reason=_FROM_SCRATCH if is_from_scratch and name in (BESIDE, IN_PLACE) else "")
+        Variant(
+            name=name, reason=_FROM_SCRATCH if is_from_scratch and name in (READ_THEN_COPIED, READ_IN_PLACE) else ""
+        )
         for name in chosen_names
     ]
     with TemporaryDirectory(prefix="bench-") as cache_folder:
@@ -76,11 +78,11 @@ def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
     loaded = load_config(request_of(question), gpu=question["gpu"])
     config, task = loaded.config, find_task(loaded.config.task.type)
     start_bytes, started_at = psutil.Process().memory_info().rss, perf_counter()
-    if question["way"] in (ANEW, CACHED):
+    if question["way"] in (TOKENIZED_AGAIN, CACHED):
         task.prepare(config, loaded.data, Path(question["place"]), None)
     else:
         folder = require_folder(find_model(config.model.model_name_or_path, config.model.revision, head=task.head))
-        is_in_place = question["way"] == IN_PLACE
+        is_in_place = question["way"] == READ_IN_PLACE
         load_weights = load_pretrained if is_in_place else read_then_copy
         load_weights(folder, config.model, torch.float32, head=task.head)
     seconds = perf_counter() - started_at
@@ -124,7 +126,7 @@ def figures(variants: Sequence[Variant]) -> list[dict[str, Any]]:
                 "reason": variant.reason,
                 "turns": len(variant.answers),
                 "seconds": seconds,
-                "seconds_spread": variant.spread("seconds"),
+                "seconds_spread": variant.spread_share("seconds"),
                 "memory_bytes": variant.median("memory_bytes"),
                 "speed_up": slow_seconds / seconds if slow_seconds and seconds else None,
             }

@@ -16,7 +16,7 @@ from tui_trainer.measure.micro_batches import question_of, with_settings
 from tui_trainer.measure.sessions import WARM_UP_STEPS
 from tui_trainer.measure.turns import Columns, Variant, table_of, with_spread
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs.lock import owner
+from tui_trainer.runs.lock import read_lock_owner
 from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, format_seconds
@@ -73,10 +73,12 @@ class Steps:
     gpu: GpuChoice
     count: int
     share_seconds: float | None = None
-    least: int = 1
+    least_steps: int = 1
 
     def ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        fields = {"seconds": self.share_seconds, "least_steps": self.least} if self.share_seconds is not None else {}
+        fields = (
+            {"seconds": self.share_seconds, "least_steps": self.least_steps} if self.share_seconds is not None else {}
+        )
         figures = ask_for_steps(self.request, self.gpu, self.count, variant.patch, seconds, **fields)
         if self.share_seconds is not None:
             self.count, self.share_seconds = figures["steps"], None
@@ -86,7 +88,7 @@ class Steps:
 _PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
 
 
-def no_change(before: Plan, after: Plan, patch: Patch) -> str:
+def why_unchanged(before: Plan, after: Plan, patch: Patch) -> str:
     """Return why the patch of an automatic setting does not change the plan; empty if it does."""
     for key, field_name in _PLANNED.items():
         before_value, after_value = getattr(before, field_name), getattr(after, field_name)
@@ -95,10 +97,10 @@ def no_change(before: Plan, after: Plan, patch: Patch) -> str:
     return ""
 
 
-def why_not(before: Plan, patch: Patch, load: Callable[[Patch], LoadedConfig], gpu: GpuChoice) -> str:
+def why_not_measurable(before: Plan, patch: Patch, load: Callable[[Patch], LoadedConfig], gpu: GpuChoice) -> str:
     """Return why the patch cannot be planned or changes nothing; empty if it can be measured."""
     try:
-        return no_change(before, estimated_plan(load(patch), gpu=gpu), patch)
+        return why_unchanged(before, estimated_plan(load(patch), gpu=gpu), patch)
     except InputError as error:
         return problem_words(error)
 
@@ -110,8 +112,8 @@ def problem_words(error: InputError) -> str:
 def training_run() -> str:
     """Return the name of a run that is training on this machine now; empty if none is."""
     for folder in newest_runs():
-        holder = owner(folder.lock)
-        if holder is not None and holder.here:
+        holder = read_lock_owner(folder.lock)
+        if holder is not None and holder.is_on_this_host:
             return one_line(folder.name, 60)
     return ""
 
@@ -136,10 +138,10 @@ def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -
         "loss", "others_cores",
     )  # fmt: skip
     baseline = variants[0]
-    baseline_token_rate, baseline_spread = baseline.median("tokens_per_second"), baseline.spread("step_seconds")
+    baseline_token_rate, baseline_spread = baseline.median("tokens_per_second"), baseline.spread_share("step_seconds")
     rows = []
     for variant in variants:
-        token_rate, spread = variant.median("tokens_per_second"), variant.spread("step_seconds")
+        token_rate, spread = variant.median("tokens_per_second"), variant.spread_share("step_seconds")
         speed_up = token_rate / baseline_token_rate if baseline_token_rate and token_rate else None
         is_clear = None
         if variant is not baseline and speed_up is not None and baseline_spread is not None and spread is not None:

@@ -22,13 +22,13 @@ from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.measure import starting
 from tui_trainer.measure.micro_batches import with_settings
 from tui_trainer.measure.sessions import WARM_UP_STEPS
-from tui_trainer.measure.steps import Steps, ask_for_steps, others_words, short_run, table, why_not
+from tui_trainer.measure.steps import Steps, ask_for_steps, others_words, short_run, table, why_not_measurable
 from tui_trainer.measure.turns import Notify, TimeLimit, Variant, measure_in_turns, pick_variants, reasons, turns_words
 from tui_trainer.methods.optimizers import DEFAULT as OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
 
@@ -47,8 +47,8 @@ _PLAIN: Patch = {
     "dataloader.num_workers": 0,
     COMPILE: False,
     "training.gradient_checkpointing": False,
-    MICRO: "auto",
-    ACCUMULATION: "auto",
+    MICRO_BATCH_KEY: "auto",
+    ACCUMULATION_KEY: "auto",
 }
 _BATCHES = (8, 16, 32, 64)
 _PLAIN_ADAMW = "adamw_torch"
@@ -67,7 +67,7 @@ class _Switch:
     patch: Patch
     check: str = ""
     cumulates: bool = True
-    needless: tuple[str, ...] = ("n/a",)
+    skipped_statuses: tuple[str, ...] = ("n/a",)
 
 
 _SWITCHES = (
@@ -99,10 +99,10 @@ class TrainingBench:
     notify: Notify
     only: Sequence[str] = ()
     seconds: float = 60.0 * MINUTES
-    whole: bool = False
+    trains_whole_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.whole:
+        if self.trains_whole_run:
             self.rounds = 1
 
     def measure(self) -> tuple[list[Variant], str]:
@@ -110,14 +110,18 @@ class TrainingBench:
         self.notify("planning the variants")
         time_limit = TimeLimit(self.seconds)
         variants = pick_variants(list(self.variants()), self.only)
-        steps = Steps(request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least=_FEWEST_STEPS)
-        if self.steps is None and not self.whole:
+        steps = Steps(
+            request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least_steps=_FEWEST_STEPS
+        )
+        if self.steps is None and not self.trains_whole_run:
             # A step with more rows takes longer.
-            steps_per_round = sum(self._rows_of(variant) / self.batch for variant in variants if not variant.reason)
+            steps_per_round = sum(
+                self._rows_of(variant) / self.baseline_rows for variant in variants if not variant.reason
+            )
             steps.share_seconds = _SHARE_OF_THE_TIME * self.seconds / max(steps_per_round, 1)
-        ask_variant = self._take_whole_run if self.whole else steps.ask
+        ask_variant = self._take_whole_run if self.trains_whole_run else steps.ask
         measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
-        self.steps = None if self.whole else steps.count
+        self.steps = None if self.trains_whole_run else steps.count
         return variants, time_limit.cut_short
 
     def _take_whole_run(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
@@ -126,7 +130,7 @@ class TrainingBench:
         return ask_for_steps(request, self.gpu, step_count, variant.patch, seconds)
 
     def _rows_of(self, variant: Variant) -> int:
-        rows: int = variant.patch.get(EFFECTIVE, self.batch)
+        rows: int = variant.patch.get(EFFECTIVE_BATCH_KEY, self.baseline_rows)
         return rows
 
     def variants(self) -> Iterator[Variant]:
@@ -145,24 +149,24 @@ class TrainingBench:
                 yield self._variant(f"+ {switch.name}", patch)
         if first_name:
             yield self._accumulated("+ ", patch)
-        larger_patch = {**patch, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
+        larger_patch = {**patch, EFFECTIVE_BATCH_KEY: 2 * self.baseline_rows, MICRO_BATCH_KEY: 2 * self.baseline_rows}
         variant = self._variant("+ larger batch", larger_patch)
         yield variant
         yield self._variant("+ smaller model", {**(patch if variant.reason else larger_patch), **small_patch}, lack)
         for switch, variant in switch_variants:
             yield replace(variant, reason=f"the same as + {first_name}") if switch.name == first_name else variant
-        yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
+        yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline_plan.model_shape().model_type))
         yield self._accumulated("", {})
         for rows in _BATCHES:
-            reason = "same as the baseline" if rows == self.batch else ""
-            yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, reason)
+            reason = "same as the baseline" if rows == self.baseline_rows else ""
+            yield self._variant(f"batch {rows}", {EFFECTIVE_BATCH_KEY: rows, MICRO_BATCH_KEY: rows}, reason)
         yield self._variant("smaller model", small_patch, lack)
 
     def _smaller_model(self) -> tuple[Patch, str]:
         """Return (settings of a smaller model, '') or ({}, why there is none).
 
         It has half of the layers, or is the next smaller model of the catalogue that is on this machine."""
-        config, own_parameters = self._baseline.config, self._baseline.parameters.value
+        config, own_parameters = self._baseline_plan.config, self._baseline_plan.parameters.value
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
             layer_count = config.model.scratch.num_hidden_layers
@@ -178,7 +182,7 @@ class TrainingBench:
 
     def _switched(self, switch: _Switch) -> Variant:
         finding = self._findings.get(switch.check)
-        if finding and finding.status in switch.needless:
+        if finding and finding.status in switch.skipped_statuses:
             return Variant(name=switch.name, reason=finding.verdict.evidence)
         return self._variant(switch.name, self._patch(switch))
 
@@ -189,12 +193,12 @@ class TrainingBench:
         return fix if set(fix) & set(switch.patch) else switch.patch
 
     def _accumulated(self, sign: str, others: Patch) -> Variant:
-        rows = max(1, self.batch // 4)
-        reason = "" if rows < self.batch else "a step has only one row"
-        return self._variant(sign + "accumulation", {**others, MICRO: rows}, reason)
+        rows = max(1, self.baseline_rows // 4)
+        reason = "" if rows < self.baseline_rows else "a step has only one row"
+        return self._variant(sign + "accumulation", {**others, MICRO_BATCH_KEY: rows}, reason)
 
     @cached_property
-    def batch(self) -> int:
+    def baseline_rows(self) -> int:
         """Number of rows in a step of the baseline: as many as fit into one pass, by the plan."""
         loaded = load_config(short_run(self.request, self.steps or _MOST_STEPS, self._plain), gpu=self.gpu)
         return estimated_plan(loaded, gpu=self.gpu).per_device_train_batch_size.value
@@ -207,7 +211,7 @@ class TrainingBench:
 
     @property
     def _baseline_settings(self) -> dict[str, Any]:
-        return {**self._plain, EFFECTIVE: self.batch, MICRO: self.batch}
+        return {**self._plain, EFFECTIVE_BATCH_KEY: self.baseline_rows, MICRO_BATCH_KEY: self.baseline_rows}
 
     @cached_property
     def _short_baseline(self) -> Request:
@@ -243,13 +247,13 @@ class TrainingBench:
         return load_config(with_settings(self._short_baseline, patch), gpu=self.gpu)
 
     @cached_property
-    def _baseline(self) -> Plan:
+    def _baseline_plan(self) -> Plan:
         return estimated_plan(self._load({}), gpu=self.gpu)
 
     def _variant(self, name: str, patch: Patch, reason: str = "") -> Variant:
         """Return a variant with the settings of `patch`. Its reason says why it cannot be measured, if so."""
         if patch and not reason:
-            reason = why_not(self._baseline, patch, self._load, self.gpu)
+            reason = why_not_measurable(self._baseline_plan, patch, self._load, self.gpu)
         return Variant(name=name, patch=dict(patch), reason=reason)
 
 

@@ -287,19 +287,19 @@ def try_parts(question: dict[str, Any], report: Report) -> None:
 
     `question` has device, threads, uuid, places and attention_packages. A part that fails does not stop the others."""
     attempts: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "disks": disks,
-        "loader": loader,
-        "precisions": precisions,
-        "memory": memory,
-        "attention": attention,
-        "long": long_load,
+        "disks": measure_disks,
+        "loader": measure_loader,
+        "precisions": measure_precisions,
+        "memory": measure_memory_speed,
+        "attention": measure_attention,
+        "long": measure_throttling,
     }
     for name, attempt in attempts.items():
         report(part=name)
         report(part=name, found=_result_or_reason(partial(attempt, question)))
 
 
-def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
+def measure_disks(question: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the speeds of each file system, in bytes per second: of writing with sync, and of reading again."""
     disk_figures, devices = [], set()
     for label, path in question["places"].items():
@@ -325,7 +325,7 @@ def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
     return disk_figures
 
 
-def loader(_: dict[str, Any]) -> dict[str, float]:
+def measure_loader(_: dict[str, Any]) -> dict[str, float]:
     """Return the tokens per second with which batches are made from a memory-mapped file, as a run does."""
     import numpy as np
 
@@ -343,14 +343,14 @@ def loader(_: dict[str, Any]) -> dict[str, float]:
         return {"tokens_per_second": row_count * _LENGTH / (perf_counter() - started_at)}
 
 
-def precisions(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def measure_precisions(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the TFLOP/s of a large matmul, keyed by precision, or the `reason` why it cannot be computed."""
     return {name: _result_or_reason(partial(_matmul_rate, question, name)) for name in _PRECISIONS} | (
         {"fp8": _result_or_reason(lambda: _fp8_rate(question))} if question["device"] == "cuda" else {}
     )
 
 
-def memory(question: dict[str, Any]) -> dict[str, float]:
+def measure_memory_speed(question: dict[str, Any]) -> dict[str, float]:
     """Return the memory speed of the device, in GB/s: bytes that a copy of a large tensor reads and writes."""
     torch = _torch(question)
     is_on_gpu = question["device"] == "cuda"
@@ -360,7 +360,7 @@ def memory(question: dict[str, Any]) -> dict[str, float]:
     return {"gigabytes_per_second": 2 * source.numel() * 4 / seconds / 1e9}
 
 
-def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def measure_attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the seconds of each of torch's attention kernels, and why packages with other kernels cannot be loaded."""
     torch = _torch(question)
     from torch.nn.attention import SDPBackend
@@ -375,7 +375,7 @@ def attention(question: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return kernels | {package: _result_or_reason(partial(_import_package, package)) for package in package_names}
 
 
-def long_load(question: dict[str, Any]) -> dict[str, Any]:
+def measure_throttling(question: dict[str, Any]) -> dict[str, Any]:
     """Compute matmuls for some seconds. Return how much slower they get, and whether the GPU was slowed down."""
     torch, is_on_cpu = _torch(question), question["device"] == "cpu"
     side, dtype = (_SIDE["cpu"] // 2, torch.float32) if is_on_cpu else (_SIDE["cuda"], torch.float16)
@@ -386,7 +386,7 @@ def long_load(question: dict[str, Any]) -> dict[str, Any]:
     if is_on_cpu:
         return {"slower_at_the_end": slow_factor, "slowed_by": ""}
     nvml = session()
-    usages = nvml.in_use(question["uuid"], 0) if nvml else None
+    usages = nvml.gpu_in_use(question["uuid"], 0) if nvml else None
     return {
         "slower_at_the_end": slow_factor,
         "slowed_by": (usages[0].slowed_by if usages else None) or "",

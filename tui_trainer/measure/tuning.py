@@ -20,7 +20,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Any, Self
 
-from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.fixes import load_patched
 from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.advice.rules.data_loading import WORKERS
 from tui_trainer.advice.rules.kernels import ATTENTION, COMPILE
@@ -36,7 +36,13 @@ from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.measure import steps
-from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, sizes_to_time, try_micro_batches, with_settings
+from tui_trainer.measure.micro_batches import (
+    MicroBatches,
+    micro_batch_patch,
+    sizes_to_time,
+    try_micro_batches,
+    with_settings,
+)
 from tui_trainer.measure.steps import ask_for_steps, short_run
 from tui_trainer.measure.turns import (
     CURRENT,
@@ -52,7 +58,13 @@ from tui_trainer.measure.turns import (
     table_of,
 )
 from tui_trainer.planning.automatic_values import MIXED
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, GROUP_BY_LENGTH, MICRO, PACKING
+from tui_trainer.planning.batch_cut import (
+    ACCUMULATION_KEY,
+    EFFECTIVE_BATCH_KEY,
+    GROUP_BY_LENGTH,
+    MICRO_BATCH_KEY,
+    PACKING,
+)
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN, most_rows_of_step
 from tui_trainer.planning.fused_kernels import KERNELS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
@@ -119,7 +131,7 @@ class Search:
 # Both names select the same attention.
 _AUTOMATIC_ATTENTION = ("auto", "sdpa")
 # Rows are full if they have this share of the tokens that rows of the longest length would have.
-_FULL = 0.98
+_EQUAL_LENGTHS_SHARE = 0.98
 _MOST_WORKERS, _LARGER_CUTS, _SMALLER_CUTS = 2, 2, 2
 
 
@@ -131,17 +143,19 @@ class Alternative(Variant):
     settings before this one is measured."""
 
     group: str
-    barred: str = ""
-    after: str = ""
+    exclusion_reason: str = ""
+    faster_prerequisite: str = ""
 
 
 def alternatives(
     loaded: LoadedConfig, plan: Plan, hardware: Hardware, tries: MicroBatches, gpu: GpuChoice
 ) -> Iterator[Alternative]:
     """Yield the alternatives to the settings of this config, the most promising first."""
-    for alternative in (*_lengths(plan), *_cuts(plan, tries), *_switches(plan, hardware, tries)):
+    for alternative in (*_lengths(plan), *_micro_batch_alternatives(plan, tries), *_switches(plan, hardware, tries)):
         if alternative.group != "cut" and not alternative.reason:
-            alternative.reason = one_line(steps.why_not(plan, alternative.patch, partial(patched, loaded), gpu), 300)
+            alternative.reason = one_line(
+                steps.why_not_measurable(plan, alternative.patch, partial(load_patched, loaded), gpu), 300
+            )
         yield alternative
 
 
@@ -152,32 +166,37 @@ def short_words(patch: Patch) -> str:
 
 def _lengths(plan: Plan) -> Iterator[Alternative]:
     if not plan.packing.value:
-        has_equal_lengths = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
+        has_equal_lengths = plan.train_tokens.value >= _EQUAL_LENGTHS_SHARE * plan.train_rows.value * plan.longest_row
         reason = "has no effect here: all rows have about the same length" if has_equal_lengths else ""
         yield replace(_setting(GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
     yield _setting(PACKING, not plan.packing.value)
 
 
-def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
+def _micro_batch_alternatives(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield other micro-batch sizes: the largest that survived, some smaller ones, and the smallest that failed."""
     current_rows = plan.per_device_train_batch_size.value
-    sizes = [rows for rows, trial in tries.tried.items() if not trial.failed]
+    sizes = [rows for rows, trial in tries.tried.items() if not trial.failure_words]
     larger_sizes = sizes_to_time(rows for rows in sizes if rows > current_rows)
     smaller_sizes = sizes_to_time(rows for rows in sizes if rows <= current_rows // 2 or current_rows > tries.largest)
     for rows in larger_sizes[:_LARGER_CUTS]:
-        yield _cut(plan, tries, rows)
+        yield _micro_batch_alternative(plan, tries, rows)
     # If half of the rows per pass is no faster, a quarter is not either.
     previous_name = ""
     for rows in smaller_sizes[:_SMALLER_CUTS]:
-        yield replace(_cut(plan, tries, rows), after=previous_name)
-        previous_name = _cut(plan, tries, rows).name
-    failed_sizes = [rows for rows, trial in tries.tried.items() if trial.failed and rows > tries.largest]
+        yield replace(_micro_batch_alternative(plan, tries, rows), faster_prerequisite=previous_name)
+        previous_name = _micro_batch_alternative(plan, tries, rows).name
+    failed_sizes = [rows for rows, trial in tries.tried.items() if trial.failure_words and rows > tries.largest]
     if failed_sizes:
-        yield replace(_cut(plan, tries, min(failed_sizes)), reason=tries.tried[min(failed_sizes)].failed)
+        yield replace(
+            _micro_batch_alternative(plan, tries, min(failed_sizes)),
+            reason=tries.tried[min(failed_sizes)].failure_words,
+        )
 
 
-def _cut(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
-    return Alternative(group="cut", patch=cut_patch(plan, rows), name=split_words(rows, -(-tries.step_rows // rows)))
+def _micro_batch_alternative(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
+    return Alternative(
+        group="cut", patch=micro_batch_patch(plan, rows), name=split_words(rows, -(-tries.step_rows // rows))
+    )
 
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
@@ -189,9 +208,11 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
     elif tries.largest < tries.step_rows:
         # Checkpointing makes room for larger passes, whose gain may exceed the cost of computing activations twice.
         rows = min(2 * tries.largest, tries.step_rows)
-        patch = {CHECKPOINTING: True, **cut_patch(plan, rows)}
+        patch = {CHECKPOINTING: True, **micro_batch_patch(plan, rows)}
         yield Alternative(
-            group="cut", patch=patch, name=f"gradient_checkpointing = true, {_cut(plan, tries, rows).name}"
+            group="cut",
+            patch=patch,
+            name=f"gradient_checkpointing = true, {_micro_batch_alternative(plan, tries, rows).name}",
         )
     yield from _precisions(plan)
     current_attention = config.model.attn_implementation
@@ -217,7 +238,7 @@ def _precisions(plan: Plan) -> Iterator[Alternative]:
         if precision != plan.precision.value:
             is_choosable = precision in (plan.best_precision, "fp32")
             reason = "" if is_choosable else f"for comparison only: the plan chooses {plan.best_precision} here"
-            yield replace(_setting(MIXED, setting_value), barred=reason)
+            yield replace(_setting(MIXED, setting_value), exclusion_reason=reason)
 
 
 def _setting(key: str, value: Any) -> Alternative:
@@ -231,11 +252,11 @@ _TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
 _STEPS = 12
 _PAIRS, _BASELINE_EVERY = 4, 4
 # An alternative is compared further only if its first turn is this many times as fast as the current settings.
-_WORTH_PAIRS = 1.01
+_PAIRS_FROM_RATIO = 1.01
 # Two pairs of turns are enough for a gain above this factor.
-_CLEARLY = 1.25
+_CLEAR_GAIN_RATIO = 1.25
 # A higher loss is accepted if rounding (share of the loss) or another seed (multiple of its difference) explains it.
-_LOSS_ROUNDING, _SEEDS = 0.005, 2.0
+_LOSS_ROUNDING, _SEED_DIFFERENCE_FACTOR = 0.005, 2.0
 # Name of an alternative that changes the micro-batch, such as `8 x 4`: rows and passes.
 _SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
@@ -263,7 +284,7 @@ class Tuning(Search):
         if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
             raise RunError(f"{tries.cut_short} before any micro-batch was tried; allow more time with --minutes")
         if not tries.largest and not tries.cut_short:
-            failure = next(iter(tries.tried.values())).failed
+            failure = next(iter(tries.tried.values())).failure_words
             hint = "`tui-trainer rehearse` finds settings that need less memory"
             raise RunError(f"not even the smallest micro-batch fits in memory: {failure}; {hint}")
         self._turn_seconds = _TURN_SECONDS
@@ -285,7 +306,7 @@ class Tuning(Search):
         largest_rows = self.tries.largest
         if largest_rows and largest_rows < self.plan.per_device_train_batch_size.value:
             best_variant.reason = "out of memory with the largest batches"
-            self.is_too_large, self.patch = True, cut_patch(self.plan, largest_rows)
+            self.is_too_large, self.patch = True, micro_batch_patch(self.plan, largest_rows)
             best_variant = next(other for other in others if other.patch == self.patch)
         taken_groups: set[str] = set()
         for alternative in self._screen(best_variant, others):
@@ -315,13 +336,13 @@ class Tuning(Search):
             raise RunError(f"the current settings cannot be measured: {best.reason}")
         measured_count = 0
         for alternative in others:
-            larger_cut = next((other for other in others if other.name == alternative.after), None)
+            larger_cut = next((other for other in others if other.name == alternative.faster_prerequisite), None)
             if larger_cut is not None and larger_cut.answers and not self._is_faster(larger_cut, best):
-                alternative.reason = alternative.reason or f"skipped: {alternative.after} was not faster"
+                alternative.reason = alternative.reason or f"skipped: {alternative.faster_prerequisite} was not faster"
             if alternative.reason or alternative is best:
                 continue
             measured_count += 1
-            has_faster = any(self._is_faster(other, best) for other in others if not other.barred)
+            has_faster = any(self._is_faster(other, best) for other in others if not other.exclusion_reason)
             if has_faster and self.limit.left_seconds - self._turn_seconds < (1 - _SCREEN_SHARE) * self.seconds:
                 break
             self._take_turn(alternative)
@@ -329,14 +350,16 @@ class Tuning(Search):
                 self._take_turn(best)
         faster_candidates = [other for other in others if other is not best and self._is_faster(other, best)]
         for alternative in faster_candidates:
-            alternative.reason = alternative.barred
+            alternative.reason = alternative.exclusion_reason
         faster_candidates.sort(key=lambda other: -(other.median("tokens_per_second") or 0.0))
-        return [other for other in faster_candidates if not other.barred]
+        return [other for other in faster_candidates if not other.exclusion_reason]
 
     @staticmethod
     def _is_faster(variant: Variant, best: Variant) -> bool:
         rate, best_rate = variant.median("tokens_per_second"), best.median("tokens_per_second")
-        return not variant.reason and rate is not None and best_rate is not None and rate > _WORTH_PAIRS * best_rate
+        return (
+            not variant.reason and rate is not None and best_rate is not None and rate > _PAIRS_FROM_RATIO * best_rate
+        )
 
     def _compare(self, before: Variant, after: Variant) -> Gain:
         """Take pairs of turns in alternating order until the result is clear, and return the gain of `after`."""
@@ -346,7 +369,7 @@ class Tuning(Search):
                 if variant.reason:
                     return Gain(at=utc_now(), reason=variant.reason)
             gain = Gain.of_pairs(before.answers[-pair_number - 1 :], after.answers[-pair_number - 1 :], self._steps)
-            if pair_number and (min(gain.ratios) > _CLEARLY or max(gain.ratios) < 1):
+            if pair_number and (min(gain.ratios) > _CLEAR_GAIN_RATIO or max(gain.ratios) < 1):
                 break
         return gain
 
@@ -359,7 +382,9 @@ class Tuning(Search):
             return "not measurably faster"
         loss, old_loss = after.median("loss") or 0.0, before.median("loss") or 0.0
         loss_increase = loss - old_loss
-        if loss_increase > _LOSS_ROUNDING * abs(old_loss) and loss_increase > _SEEDS * self._seed_difference(old_loss):
+        if loss_increase > _LOSS_ROUNDING * abs(
+            old_loss
+        ) and loss_increase > _SEED_DIFFERENCE_FACTOR * self._seed_difference(old_loss):
             return f"faster, but rejected: its loss is {loss:.3f} instead of {old_loss:.3f} after the same steps"
         if patch.get(COMPILE):
             start_seconds = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
@@ -385,17 +410,17 @@ class Tuning(Search):
     def _why_out_of_memory(self, patch: Patch) -> str:
         """Return why the largest passes fail with these settings; empty if they survive."""
         # Micro-batch sizes alone have already been tried.
-        if set(patch) <= {*cut_patch(self.plan, 1), WORKERS, THREADS}:
+        if set(patch) <= {*micro_batch_patch(self.plan, 1), WORKERS, THREADS}:
             return ""
-        rows = int(patch.get(MICRO, self.plan.per_device_train_batch_size.value))
+        rows = int(patch.get(MICRO_BATCH_KEY, self.plan.per_device_train_batch_size.value))
         self.notify(f"trying the largest batches with {short_words(patch)}")
-        patch = {**patch, **cut_patch(self.plan, 1)}
+        patch = {**patch, **micro_batch_patch(self.plan, 1)}
         tries = self._try_micro_batches(self.limit.left_seconds, patch=patch, candidates=[rows])
         if tries.cut_short == INTERRUPTED:
             raise KeyboardInterrupt
         if not tries.tried:
             raise TimeOver
-        return tries.tried[rows].failed
+        return tries.tried[rows].failure_words
 
     # ------------------------------------------------------------- turns
 
@@ -461,7 +486,7 @@ class Tuning(Search):
             "effective_batch_size": self.plan.effective_batch_size.value,
             "largest_micro_batch": self.tries.largest or None,
             "micro_batches": [
-                {"rows": trial.rows, "passes": trial.passes, "failed": trial.failed,
+                {"rows": trial.rows, "passes": trial.passes, "failed": trial.failure_words,
                  "peak_memory_bytes": trial.peak_memory_bytes or None}
                 for trial in sorted(self.tries.tried.values(), key=attrgetter("rows"))
             ],
@@ -473,7 +498,7 @@ class Tuning(Search):
 
 def micro_batch_line(tries: MicroBatches) -> str:
     """Return the result of the micro-batch search: `largest micro-batch: 32 of 32 rows; 64 failed`."""
-    failed_sizes = sorted(rows for rows, trial in tries.tried.items() if trial.failed)
+    failed_sizes = sorted(rows for rows, trial in tries.tried.items() if trial.failure_words)
     line = f"largest micro-batch: {tries.largest or 'none'} of {quantity(tries.step_rows, 'row')}"
     line += f"; {', '.join(map(str, failed_sizes))} failed" if failed_sizes else ""
     return line + (f"; {tries.cut_short}" if tries.cut_short else "")
@@ -538,20 +563,20 @@ class EffectiveBatches(Search):
     """Search for the best number of rows per step. `ended` says why no larger number was measured."""
 
     sizes: list[Size] = field(default_factory=list)
-    ended: str = ""
+    end_reason: str = ""
     is_busy: bool = False
     """Whether other programs used the cores during the measurement, so that its figures are unreliable."""
 
     def find(self) -> Self:
         """Measure until the search ends, the time is over, or the user presses Ctrl+C."""
-        rows = _smallest_size(self.now, self.plan.processes.value)
+        rows = _smallest_size(self.planned_step_rows, self.plan.processes.value)
         with self.limit:
             while not (reason := self._why_no_more(rows)):
                 size = self._size(rows)
                 self._measure(size)
                 self.sizes.append(size)
                 rows *= 2
-            self.ended = reason
+            self.end_reason = reason
             with suppress(TimeOver):
                 for size in self.measured * (_MOST_TURNS - 1):
                     self._measure(size)
@@ -567,7 +592,7 @@ class EffectiveBatches(Search):
         if rows > self.plan.train_rows.value:
             return f"the data has only {self.plan.train_rows.value:,} rows"
         # The planned number of rows and smaller ones are always measured.
-        if rows <= self.now or len(self.measured) < 3:
+        if rows <= self.planned_step_rows or len(self.measured) < 3:
             return ""
         before_speed, last_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
         if last_speed < GAIN * before_speed and newest_speed < GAIN * last_speed:
@@ -577,14 +602,16 @@ class EffectiveBatches(Search):
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
         # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
-        patch = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
+        patch = {MICRO_BATCH_KEY: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION_KEY: "auto"}
         name = f"{rows} rows per step"
-        return Size(name=name, patch={EFFECTIVE: rows, **patch}, rows=rows, learning_rate=self._learning_rate(rows))
+        return Size(
+            name=name, patch={EFFECTIVE_BATCH_KEY: rows, **patch}, rows=rows, learning_rate=self._learning_rate(rows)
+        )
 
     def _learning_rate(self, rows: int) -> float:
         """Return the planned learning rate scaled to this many rows, within the limit of the optimizer."""
         planned_rate, config = self.plan.learning_rate.value, self.loaded.config
-        scaled_rate = scaled(planned_rate, usual_scaling(config.training.optim), self.now, rows)
+        scaled_rate = scaled(planned_rate, usual_scaling(config.training.optim), self.planned_step_rows, rows)
         return min(scaled_rate, max(planned_rate, peak_rate(config, self.plan.parameters.value).most))
 
     def _measure(self, size: Size) -> None:
@@ -609,7 +636,7 @@ class EffectiveBatches(Search):
         return [size for size in self.sizes if not size.reason]
 
     @property
-    def now(self) -> int:
+    def planned_step_rows(self) -> int:
         """Number of rows per step in the plan."""
         return self.plan.effective_batch_size.value
 
@@ -623,10 +650,10 @@ class EffectiveBatches(Search):
         """Recommended size: the planned size, unless another is at least `GAIN` times as fast; None without figures.
 
         Sizes that would leave too few steps are not recommended."""
-        allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
-        larger_sizes = [size for size in allowed_sizes if size.rows >= self.now]
+        allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.planned_step_rows)]
+        larger_sizes = [size for size in allowed_sizes if size.rows >= self.planned_step_rows]
         best_size = larger_sizes[0] if larger_sizes else None
-        for size in (*larger_sizes[1:], *(size for size in allowed_sizes if size.rows < self.now)):
+        for size in (*larger_sizes[1:], *(size for size in allowed_sizes if size.rows < self.planned_step_rows)):
             if best_size is None or size.rows_per_second >= GAIN * best_size.rows_per_second:
                 best_size = size
         return best_size
@@ -636,7 +663,7 @@ class EffectiveBatches(Search):
         return max(self.measured, key=lambda size: size.rows_per_second, default=None)
 
     @property
-    def slower_from(self) -> int | None:
+    def first_slower_rows(self) -> int | None:
         """Rows of the smallest size that is larger than the fastest size and clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
@@ -647,30 +674,35 @@ class EffectiveBatches(Search):
     def patch(self) -> Patch:
         """Settings for the best size and its learning rate; empty if the planned size is the best."""
         best_size = self.best
-        if best_size is None or best_size.rows == self.now:
+        if best_size is None or best_size.rows == self.planned_step_rows:
             return {}
         is_accumulation_set = self.plan.config.training.gradient_accumulation_steps != "auto"
-        accumulation_patch = {ACCUMULATION: "auto"} if is_accumulation_set else {}
-        return {EFFECTIVE: best_size.rows, LEARNING_RATE: best_size.learning_rate, **accumulation_patch}
+        accumulation_patch = {ACCUMULATION_KEY: "auto"} if is_accumulation_set else {}
+        return {EFFECTIVE_BATCH_KEY: best_size.rows, LEARNING_RATE: best_size.learning_rate, **accumulation_patch}
 
     @property
     def sentence(self) -> str:
-        best_size, planned_size = self.best, next((size for size in self.measured if size.rows == self.now), None)
+        best_size, planned_size = (
+            self.best,
+            next((size for size in self.measured if size.rows == self.planned_step_rows), None),
+        )
         if best_size is None:
-            return f"nothing was measured: {self.ended or self.cut_short}"
+            return f"nothing was measured: {self.end_reason or self.cut_short}"
         size_words = f"{best_size.rows} rows per step"
-        if best_size.rows == self.now:
-            size_words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
+        if best_size.rows == self.planned_step_rows:
+            size_words = (
+                f"{self.planned_step_rows} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
+            )
         elif planned_size:
             speed_up = best_size.rows_per_second / planned_size.rows_per_second
-            size_words += f" are {speed_up:.2f} times as fast per row as {self.now} rows"
+            size_words += f" are {speed_up:.2f} times as fast per row as {self.planned_step_rows} rows"
             size_words += f"; use the learning rate {best_size.learning_rate:g}"
         fastest = self.fastest
         if fastest and fastest.rows > self.most_rows and fastest is not best_size:
             size_words += f"; {fastest.rows} rows would be faster, but leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
-        slower_words = f"slower again with {self.slower_from} rows" if self.slower_from else ""
+        slower_words = f"slower again with {self.first_slower_rows} rows" if self.first_slower_rows else ""
         busy_words = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
-        return "; ".join(filter(None, (size_words, slower_words, self.ended, busy_words)))
+        return "; ".join(filter(None, (size_words, slower_words, self.end_reason, busy_words)))
 
     def lines(self, width: int) -> list[str]:
         """Return the lines of the table of sizes and of the meaning of its columns; none without figures."""
@@ -681,11 +713,11 @@ class EffectiveBatches(Search):
         return {
             "sentence": self.sentence,
             "patch": dict(self.patch),
-            "effective_batch_size": self.now,
+            "effective_batch_size": self.planned_step_rows,
             "most_rows": self.most_rows,
-            "slower_from": self.slower_from,
+            "slower_from": self.first_slower_rows,
             "sizes": [size.as_json() for size in self.sizes],
-            "ended": self.ended,
+            "ended": self.end_reason,
             "cut_short": self.cut_short,
             "is_busy": self.is_busy,
         }

@@ -41,7 +41,7 @@ class Variant:
     def median(self, name: str) -> float | None:
         return median(values) if (values := self.values(name)) else None
 
-    def spread(self, name: str) -> float | None:
+    def spread_share(self, name: str) -> float | None:
         return spread_of(self.values(name))
 
 

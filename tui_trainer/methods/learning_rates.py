@@ -53,7 +53,7 @@ class RatesOfSize:
 # GPT-3 2e-4. QLoRA, arXiv:2305.14314, table 9: 7 B and 13 B 2e-4, 33 B and 65 B 1e-4. "LoRA Without Regret"
 # (thinkingmachines.ai, 2025): ten times the rate of all weights, 5e-4 for 1 B and 3e-4 for 8 B. None is published for
 # the smallest models: they have the rate from scratch, as adapters begin at zero.
-ADAPTIVE = (
+ADAPTIVE_RATES = (
     RatesOfSize(30e6, {"scratch": PeakRate(1e-3, 1e-2), "full": PeakRate(3e-4, 3e-3), "lora": PeakRate(1e-3, 1e-2)}),
     RatesOfSize(200e6, {"scratch": PeakRate(6e-4, 6e-3), "full": PeakRate(5e-5, 1e-3), "lora": PeakRate(4e-4, 4e-3)}),
     RatesOfSize(1e9, {"scratch": PeakRate(3e-4, 3e-3), "full": PeakRate(3e-5, 1e-3), "lora": PeakRate(3e-4, 3e-3)}),
@@ -69,7 +69,7 @@ ADAPTIVE = (
 # rate times the norm of the clipped gradient, at most 1, so its rates are those of every size. Measured on 90 k and
 # 35 k weights of a small Llama, 80 steps: the drop of AdamW's loss at 2e-5 (full), 2e-4 (LoRA) and 1e-3 (scratch) is
 # that of SGD at 0.005, 0.04 and 0.1.
-PLAIN = (
+PLAIN_RATES = (
     RatesOfSize(math.inf, {"scratch": PeakRate(0.1, 3.0), "full": PeakRate(0.03, 0.3), "lora": PeakRate(0.1, 3.0)}),
 )
 

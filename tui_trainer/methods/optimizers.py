@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import RunError
-from tui_trainer.methods.learning_rates import ADAPTIVE, PLAIN, RatesOfSize
+from tui_trainer.methods.learning_rates import ADAPTIVE_RATES, PLAIN_RATES, RatesOfSize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,7 @@ class OptimizerSpec:
     """Function that allocates the state of a parameter, into which a saved state is copied. None if plain tensors are
     enough."""
 
-    def placed(self, key: str, value: Tensor, parameter: Tensor) -> Any:
+    def restore_state_value(self, key: str, value: Tensor, parameter: Tensor) -> Any:
         """Return a saved value of the state in the form, and on the device, that the optimizer uses."""
         if key in self.number_keys:
             return value.item()
@@ -220,7 +220,7 @@ HIDDEN = "is_hidden"
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq"})
 _OF_TORCH = partial(
     OptimizerSpec,
-    learning_rates=ADAPTIVE,
+    learning_rates=ADAPTIVE_RATES,
     state_bytes=8.0,
     state_words="two moments",
     state_keys=_MOMENTS | {"step"},
@@ -230,7 +230,7 @@ _OF_TORCH = partial(
 _OF_TORCHAO = partial(
     OptimizerSpec,
     modules=("torchao.optim",),
-    learning_rates=ADAPTIVE,
+    learning_rates=ADAPTIVE_RATES,
     library="torchao",
     compiles=True,
     # Tensors with fewer than 4,096 numbers, or not divisible into blocks, have fp32 moments.
@@ -242,7 +242,7 @@ _OF_TORCHAO = partial(
 _OF_BITSANDBYTES = partial(
     OptimizerSpec,
     modules=("bitsandbytes.optim",),
-    learning_rates=ADAPTIVE,
+    learning_rates=ADAPTIVE_RATES,
     library="bitsandbytes",
     needs_gpu=True,
     smaller=(ADAFACTOR,),
@@ -280,7 +280,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         help="its state has one number per row and column of a matrix instead of two per weight",
         build=_adafactor,
         modules=("transformers.optimization",),
-        learning_rates=ADAPTIVE,
+        learning_rates=ADAPTIVE_RATES,
         learning_rate_reason="Adafactor uses AdamW's rates, because its steps are not scaled by the weights",
         factored_state=True,
         state_keys=frozenset({"step", "RMS", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"}),
@@ -291,7 +291,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         label="Muon",
         help="for weight matrices of layers, with one moment; AdamW for embeddings, heads, norms, biases and experts",
         build=_muon,
-        learning_rates=ADAPTIVE,
+        learning_rates=ADAPTIVE_RATES,
         learning_rate_reason="Muon uses AdamW's rates, because its steps are scaled to the same size",
         smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         cpu_note="each step does 15 bf16 matrix products per weight matrix, which is slow on a CPU without bf16",
@@ -307,7 +307,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         label="SGD",
         help="no momentum and no optimizer state",
         build=_sgd,
-        learning_rates=PLAIN,
+        learning_rates=PLAIN_RATES,
         learning_rate_reason="an SGD step is as long as the clipped gradient, whatever the number of weights",
         # Transformers' gradients have heavy tails, for which one step size for all weights is too large or too small
         # (Zhang et al., "Why are Adaptive Methods Good for Attention Models?", arXiv:1912.03194).

@@ -17,9 +17,16 @@ from tui_trainer.models.added_tokens import INDICES_FIELD, ids_of_adapter
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_model_part, fingerprint
 from tui_trainer.models.files.weights import read_file_header
-from tui_trainer.models.heads import CLASSIFYING, Head
+from tui_trainer.models.heads import CLASSIFYING_HEADS, Head
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import ALL_LINEAR, adapted, head_modules, is_all_linear, match_targets, target_names
+from tui_trainer.models.targets import (
+    ALL_LINEAR,
+    adapted_linears,
+    head_modules,
+    is_all_linear,
+    match_targets,
+    target_names,
+)
 from tui_trainer.runs.folder import read_fields
 from tui_trainer.terminal.safe_text import one_line
 
@@ -58,7 +65,7 @@ def starting_adapter(config: Config, head: Head) -> Adapter | None:
     return find_model(name, config.model.revision, head=head).adapter
 
 
-def goes_on(tuning: TuningSection) -> bool:
+def should_continue_adapter(tuning: TuningSection) -> bool:
     """Return whether an adapter that a run starts from continues to train; otherwise it is merged into its model."""
     return tuning.continue_adapter == "continue" or (tuning.continue_adapter == "auto" and tuning.has_adapter)
 
@@ -66,7 +73,7 @@ def goes_on(tuning: TuningSection) -> bool:
 def merges_before_adapting(config: Config, head: Head) -> bool:
     """Return whether the run merges the adapter that it is given, and trains a new one. Raise ConfigError."""
     tuning = config.tuning
-    return tuning.has_adapter and not goes_on(tuning) and starting_adapter(config, head) is not None
+    return tuning.has_adapter and not should_continue_adapter(tuning) and starting_adapter(config, head) is not None
 
 
 def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
@@ -80,7 +87,7 @@ def adapter_settings(facts: ModelFacts, adapter: Adapter) -> dict[str, Any]:
         settings["tuning.lora_alpha"] = float(lora_alpha)
     if isinstance(dropout, int | float) and 0 <= dropout < 1:
         settings["tuning.lora_dropout"] = float(dropout)
-    head_names = (*head_modules(facts.shape), *(_PEFT_HEADS if facts.head in CLASSIFYING else ()))
+    head_names = (*head_modules(facts.shape), *(_PEFT_HEADS if facts.head in CLASSIFYING_HEADS else ()))
     modules = [str(name) for name in fields.get("modules_to_save") or () if name not in head_names]
     # peft adds the full paths of a shared module after its name.
     short_names = [name for name in modules if not any(name.endswith(f".{longer_name}") for longer_name in modules)]
@@ -104,7 +111,7 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     if problems := [*_general_problems(facts, adapter, config)]:
         return problems
     tuning_method = config.tuning.method
-    if not goes_on(config.tuning):
+    if not should_continue_adapter(config.tuning):
         return []
     if not config.tuning.has_adapter:
         message, hint = (
@@ -265,7 +272,7 @@ def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
     used_names = []
     for name in possible_names:
         matching_layers = {layer for layer in layers if layer == name or layer.endswith(f".{name}")}
-        if matching_layers and len(matching_layers) != sum(linear.count for linear in adapted(shape, (name,))):
+        if matching_layers and len(matching_layers) != sum(linear.count for linear in adapted_linears(shape, (name,))):
             return {}
         used_names += [name] if matching_layers else []
         unmatched_layers -= matching_layers

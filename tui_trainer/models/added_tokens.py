@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config, ModelSection, TuningSection
-from tui_trainer.config.token_list import TOKENS, tokens_in
+from tui_trainer.config.token_list import ADD_TOKENS_KEY, tokens_in
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.facts import ModelFacts
@@ -47,14 +47,14 @@ class AddedTokens:
     """Tokens that a run adds. `new` lists them in the order of their ids, which begin at `first_id`; `existing` lists
     requested tokens that the tokenizer already had. `rows` is the resulting number of embedding rows."""
 
-    new: tuple[str, ...]
+    new_tokens: tuple[str, ...]
     existing: tuple[str, ...] = ()
     first_id: int
-    rows: int
+    embedding_rows: int
 
     @property
     def ids(self) -> range:
-        return range(self.first_id, self.first_id + len(self.new))
+        return range(self.first_id, self.first_id + len(self.new_tokens))
 
 
 def is_chat_mark(token: str) -> bool:
@@ -69,23 +69,23 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
         return None
     if (piece_counts := count_word_tokens(folder, requested_tokens)) is None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
-        raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
+        raise ConfigError(Problem(message=message, key=ADD_TOKENS_KEY, hint=f"create one: {tokenizer_command(folder)}"))
     new_tokens = tuple(token for token in requested_tokens if piece_counts[token] != 1)
     existing_tokens = tuple(token for token in requested_tokens if piece_counts[token] == 1)
     first_id, rows_before = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     least = first_id + len(new_tokens)
     table_rows = rows_before if not new_tokens or least <= rows_before else -(-least // ROW_MULTIPLE) * ROW_MULTIPLE
-    return AddedTokens(new=new_tokens, existing=existing_tokens, first_id=first_id, rows=table_rows)
+    return AddedTokens(new_tokens=new_tokens, existing=existing_tokens, first_id=first_id, embedding_rows=table_rows)
 
 
 def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
     """Return the facts of a model with its number of embedding rows after `model.add_tokens`. Raise ConfigError."""
     added = added_tokens(facts, model)
     rows_before = facts.config.get("vocab_size")
-    if added is None or added.rows == rows_before:
+    if added is None or added.embedding_rows == rows_before:
         return facts
     stored_rows = facts.stored_vocabulary or rows_before
-    return replace(facts, config={**facts.config, "vocab_size": added.rows}, stored_vocabulary=stored_rows)
+    return replace(facts, config={**facts.config, "vocab_size": added.embedding_rows}, stored_vocabulary=stored_rows)
 
 
 def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
@@ -110,7 +110,7 @@ def trained_ids(facts: ModelFacts, config: Config, *, continues_adapter: bool) -
     if facts.adapter and continues_adapter:
         return ids_of_adapter(facts.adapter.fields) or range(0)
     added = added_tokens(facts, config.model)
-    if added is None or not added.new or _saves_tables(facts.shape, config.tuning):
+    if added is None or not added.new_tokens or _saves_tables(facts.shape, config.tuning):
         return range(0)
     return added.ids
 
@@ -137,10 +137,10 @@ def token_problems(facts: ModelFacts, config: Config, *, continues_adapter: bool
         added = added_tokens(facts, config.model)
     except ConfigError as error:
         return list(error.problems)
-    if added is None or not added.new:
+    if added is None or not added.new_tokens:
         return []
     obstacles = _obstacles(facts, config, added, continues_adapter)
-    return [Problem(message=message, key=TOKENS, hint=hint) for message, hint in obstacles]
+    return [Problem(message=message, key=ADD_TOKENS_KEY, hint=hint) for message, hint in obstacles]
 
 
 def _obstacles(
@@ -158,7 +158,7 @@ def _obstacles(
             "remove one of the two settings",
         )
     if facts.adapter and continues_adapter:
-        examples = one_line(", ".join(added.new[:3]), 80)
+        examples = one_line(", ".join(added.new_tokens[:3]), 80)
         yield (
             f"the adapter to continue has no embedding rows for {examples}",
             'remove the new tokens, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
@@ -191,9 +191,9 @@ def planned_words(added: AddedTokens | None, rows_before: int) -> str:
     """Describe the added tokens in a clause for the plan; "" without any."""
     if added is None:
         return ""
-    clauses = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
-    if added.rows > rows_before:
-        clauses.append(f"the embedding grows from {rows_before:,} to {added.rows:,} rows")
+    clauses = [f"new tokens in {ADD_TOKENS_KEY}: {len(added.new_tokens):,}"] if added.new_tokens else []
+    if added.embedding_rows > rows_before:
+        clauses.append(f"the embedding grows from {rows_before:,} to {added.embedding_rows:,} rows")
     if existing := added.existing:
         examples = one_line(", ".join(existing[:3]), 60) + (", ..." if len(existing) > 3 else "")
         clauses.append(f"already in the vocabulary: {len(existing):,} ({examples})")
@@ -205,11 +205,13 @@ def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, fol
     differ from the planned ones."""
     from transformers import AddedToken
 
-    tokenizer.add_tokens([AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new])
-    ids = tokenizer.convert_tokens_to_ids(list(added.new))
+    tokenizer.add_tokens(
+        [AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new_tokens]
+    )
+    ids = tokenizer.convert_tokens_to_ids(list(added.new_tokens))
     if ids != list(added.ids):
         message = f"the tokenizer gave the new tokens the ids {one_line(str(ids), 80)} instead of {added.ids}"
-        raise bad_model(message, f"remove {TOKENS}", str(folder))
+        raise bad_model(message, f"remove {ADD_TOKENS_KEY}", str(folder))
 
 
 def resize_for_adapter(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:

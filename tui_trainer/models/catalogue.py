@@ -41,7 +41,7 @@ def all_entries() -> tuple[CatalogueEntry, ...]:
     return tuple(CatalogueEntry(name=name, **row) for name, row in json.loads(DATA.read_text("utf-8")).items())
 
 
-def find_shape(name: str) -> CatalogueEntry | None:
+def find_catalogue_entry(name: str) -> CatalogueEntry | None:
     """Return the entry of a model by its name on the hub, in any case, or None.
 
     The organisation may be omitted where only one has a model of that name: `distilgpt2`.

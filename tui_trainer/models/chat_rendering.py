@@ -53,10 +53,10 @@ class ChatTemplate:
     name: str
     text: str
     special: Mapping[str, str] = field(default_factory=dict)
-    for_tools: str = ""
+    tools_text: str = ""
 
     def text_for(self, tools: object) -> str:
-        return self.for_tools if tools and self.for_tools else self.text
+        return self.tools_text if tools and self.tools_text else self.text
 
 
 def template_names() -> list[str]:
@@ -197,7 +197,7 @@ def _check_time() -> None:
 
 # Keys of a turn's reasoning. Source: DeepSeek's and Qwen's templates, OpenRouter's service, gpt-oss.
 REASONING = ("reasoning_content", "reasoning", "thinking")
-NAMES = "names"
+TOOL_NAMES = "names"
 _THOUGHT_BEGINS = re.compile(r"<(?:\w+:)?think(?:ing)?>|\[THINK\]|◁think▷")
 _THOUGHT_ENDS = re.compile(r"</(?:\w+:)?think(?:ing)?>|\[/THINK\]|◁/think▷")
 _KEYS_READ = re.compile(rf"(?:\.|\[?['\"])({'|'.join(REASONING)})\b")
@@ -239,7 +239,7 @@ def unwritten_parts(
                 (number, message[name], begin, limit) for name in REASONING if isinstance(message.get(name), str)
             ]
             name = message.get("name")
-            omitted_parts += [NAMES] if isinstance(name, str) and name not in text else []
+            omitted_parts += [TOOL_NAMES] if isinstance(name, str) and name not in text else []
         part_ends.append(end)
         # Templates may reorder the results of tools to match the order of the calls.
         if role not in ("system", "tool"):
@@ -309,11 +309,11 @@ class Rendered:
     token follows the text and carries loss. `left_out` names the omitted parts as `unwritten_parts` does."""
 
     text: str
-    trained: tuple[Span, ...]
-    controls: tuple[Span, ...]
-    spelt: int = 0
+    trained_spans: tuple[Span, ...]
+    control_spans: tuple[Span, ...]
+    spelled_token_count: int = 0
     adds_end: bool = False
-    left_out: tuple[str, ...] = ()
+    omitted_parts: tuple[str, ...] = ()
 
 
 class ConversationRenderer:
@@ -339,7 +339,7 @@ class ConversationRenderer:
 
     def reads(self, key: str) -> bool:
         """Return whether the template may read this key of a turn."""
-        if not re.search(rf"\b{re.escape(key)}\b", self._template.text + self._template.for_tools):
+        if not re.search(rf"\b{re.escape(key)}\b", self._template.text + self._template.tools_text):
             return False
         if key != "name":
             return True
@@ -356,7 +356,9 @@ class ConversationRenderer:
         safe_tools, spelt_in_tools = self._break_spellings(list(tools))
         text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
         omitted_parts = self._omitted_parts(text, messages, tools, {})
-        return Rendered(text, (), tuple(self._controls_in(text, signs)), spelt + spelt_in_tools, left_out=omitted_parts)
+        return Rendered(
+            text, (), tuple(self._controls_in(text, signs)), spelt + spelt_in_tools, omitted_parts=omitted_parts
+        )
 
     def render(self, conversation: Conversation) -> Rendered:
         """Return the conversation as text with the spans that carry loss. Raise DataError, which does not name the row,
@@ -384,7 +386,7 @@ class ConversationRenderer:
             spans = self._without_zero_weights(spans, messages)
         omitted_parts = self._omitted_parts(text, conversation.messages, conversation.tools, spans_by_number)
         rendered = self._end_at_stops(text, spans, self._controls_in(text, signs), spelt_count + tool_spelt_count)
-        return replace(rendered, left_out=omitted_parts) if omitted_parts else rendered
+        return replace(rendered, omitted_parts=omitted_parts) if omitted_parts else rendered
 
     def _rename_reasoning(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with the reasoning of each turn under the key that the template reads."""
@@ -435,7 +437,7 @@ class ConversationRenderer:
         if spans is None:
             is_closed = bool(stop_spans) and not text[stop_spans[-1][1] :].strip()
             end = stop_spans[-1][1] if is_closed else self._cut_blank_tail(text, len(text))
-            return Rendered(text[:end], ((0, end),), _within(controls, end), spelt_count, adds_end=not is_closed)
+            return Rendered(text[:end], ((0, end),), _clip_spans(controls, end), spelt_count, adds_end=not is_closed)
         trained_spans, adds_end = [], False
         for start, end in spans:
             stop_end = next((stop_end for stop_start, stop_end in stop_spans if start <= stop_start <= end), None)
@@ -443,7 +445,7 @@ class ConversationRenderer:
             trained_spans.append((start, stop_end if stop_end is not None else self._cut_blank_tail(text, end)))
         if adds_end:
             text = text[: trained_spans[-1][1]]
-        return Rendered(text, tuple(trained_spans), _within(controls, len(text)), spelt_count, adds_end=adds_end)
+        return Rendered(text, tuple(trained_spans), _clip_spans(controls, len(text)), spelt_count, adds_end=adds_end)
 
     def _cut_blank_tail(self, text: str, end: int) -> int:
         """Return `end` moved to the left, over the blanks that the template writes after a turn."""
@@ -576,7 +578,7 @@ def _refuse_powers(template: ChatTemplate) -> None:
     from jinja2 import Environment, TemplateError
 
     with suppress(TemplateError):
-        for text in filter(None, (template.text, template.for_tools)):
+        for text in filter(None, (template.text, template.tools_text)):
             for line, kind, word in Environment().lex(text):
                 if (kind, word) == ("operator", "**"):
                     message = f"the chat template {template.name}, line {line}, uses the operator **"
@@ -587,7 +589,7 @@ def _refuse_powers(template: ChatTemplate) -> None:
 def loss_sections(rendered: Rendered) -> list[tuple[int, int, bool]]:
     """Cut the text where loss begins and ends. Return (start, end, carries loss) of each section that is not empty."""
     sections = []
-    positions = [0, *(edge for span in rendered.trained for edge in span), len(rendered.text)]
+    positions = [0, *(edge for span in rendered.trained_spans for edge in span), len(rendered.text)]
     for number, (start, end) in enumerate(pairwise(positions)):
         if end > start:
             sections.append((start, end, number % 2 == 1))
@@ -605,5 +607,5 @@ def _without_sign_offset(position: int, signs: Sequence[int]) -> int:
     return position - sum(sign < position for sign in signs)
 
 
-def _within(spans: Sequence[Span], end: int) -> tuple[Span, ...]:
+def _clip_spans(spans: Sequence[Span], end: int) -> tuple[Span, ...]:
     return tuple(span for span in spans if span[1] <= end)

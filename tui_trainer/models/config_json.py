@@ -10,7 +10,7 @@ from typing import Any
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, lacks_head, missing_head_message, usable_tasks_hint
-from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_multimodal
+from tui_trainer.models.towers import NOT_TRAINED, TEXT_TRAINED_TYPES, has_towers, is_multimodal
 from tui_trainer.terminal.safe_text import one_line
 
 CONFIG_FILE = "config.json"
@@ -145,7 +145,7 @@ def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head 
     """Raise ConfigError for a multimodal model, unless its type can be trained on text with this head."""
     multimodal = "a multimodal model (images or sound as well as text)"
     if not has_towers(config.get("model_type")):
-        hint = f"these types can be trained on text: {', '.join(TRAINED_ON_TEXT)}; or choose a text-only model"
+        hint = f"these types can be trained on text: {', '.join(TEXT_TRAINED_TYPES)}; or choose a text-only model"
         reason = NOT_TRAINED.get(str(config.get("model_type")), "this type is not supported")
         raise bad_model(f"{name} is {multimodal}, and {reason}", hint, where)
     if kind := _kind_without_decoder(config, name):

@@ -17,7 +17,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.models.config_json import ALIASES, bad_model
 from tui_trainer.models.files.weights import layer_count
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, auto_class
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, ENCODER_DECODER, Head, auto_class
 from tui_trainer.models.modules import (
     AttentionFacts,
     Linear,
@@ -162,7 +162,7 @@ def model_config(config: dict[str, Any], labels: int = 0) -> Any:
     return built
 
 
-def inputs_of(head: Head, rows: int, row_tokens: int, answer_tokens: int) -> dict[str, Tensor]:
+def make_inputs(head: Head, rows: int, row_tokens: int, answer_tokens: int) -> dict[str, Tensor]:
     """Return the inputs of a forward pass within `fake_tensors`, with a padding mask unless the head is causal."""
     import torch
 
@@ -172,7 +172,7 @@ def inputs_of(head: Head, rows: int, row_tokens: int, answer_tokens: int) -> dic
     if head == ENCODER_DECODER:
         inputs["decoder_input_ids"] = torch.zeros(rows, max(answer_tokens, 1), dtype=torch.int64)
     # A training pass caches no keys and values.
-    return inputs if head in CLASSIFYING else inputs | {"use_cache": False}
+    return inputs if head in CLASSIFYING_HEADS else inputs | {"use_cache": False}
 
 
 def empty_model(config: Any, head: Head, **options: Any) -> Any:
@@ -348,7 +348,7 @@ def _tokens_read(model: Any, head: Head) -> dict[str, list[int]]:
     ]
     try:
         with suppress(Exception):  # a model may read data that fake tensors lack
-            model(**inputs_of(head, _ROWS, _ROW_TOKENS, _ANSWER_TOKENS))
+            model(**make_inputs(head, _ROWS, _ROW_TOKENS, _ANSWER_TOKENS))
             return by_name
         return {}
     finally:
@@ -379,7 +379,7 @@ def _modules(
         counted_ids.update(map(id, weights))
         # A classifier's head is everything outside of the base model, and the pooler.
         is_head = module is output_layer or (
-            head in CLASSIFYING and (not name.startswith(body_prefix) or "pooler" in name.split("."))
+            head in CLASSIFYING_HEADS and (not name.startswith(body_prefix) or "pooler" in name.split("."))
         )
         path = path_in_block(name.removeprefix(body_prefix) if is_head else name)
         if is_linear_layer(module) and (weights or module is output_layer):

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.catalogue import CatalogueEntry, find_shape
+from tui_trainer.models.catalogue import CatalogueEntry, find_catalogue_entry
 from tui_trainer.models.config_json import bad_model, read_config, read_json, refuse_other_kinds
-from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
+from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, missing_model_hint, nearest_folder
 from tui_trainer.models.files.weights import (
     INDEX_FILE,
     SINGLE_FILE,
@@ -117,7 +117,7 @@ def find_model(
         return _facts_with_adapter(folder, request, environment)
     if folder is not None:
         return _facts_of_folder(folder, request)
-    entry = find_shape(name)
+    entry = find_catalogue_entry(name)
     # gpt2 is an alias of openai-community/gpt2 on the hub; the cache uses the name of the download.
     for alias in dict.fromkeys((name, entry.name if entry else name)):
         snapshot = cached_snapshot(alias, revision, environment)
@@ -127,7 +127,11 @@ def find_model(
     if entry:
         return _facts_of_entry(entry, request)
     similar = nearest_folder(name)
-    hint = f"did you mean the folder ./{similar}? Otherwise {remedies(name)}" if similar else remedies(name)
+    hint = (
+        f"did you mean the folder ./{similar}? Otherwise {missing_model_hint(name)}"
+        if similar
+        else missing_model_hint(name)
+    )
     raise bad_model(f"the model {name} is not on this machine", hint=hint)
 
 
@@ -135,7 +139,7 @@ def require_folder(facts: ModelFacts) -> Path:
     """Return the folder to train from. Raise ConfigError with the remedies if the model is only in the catalogue."""
     if facts.folder is None:
         message = f"a run with {facts.name} can be planned but not started, because the model is not on this machine"
-        raise bad_model(message, remedies(facts.name))
+        raise bad_model(message, missing_model_hint(facts.name))
     return facts.folder
 
 
@@ -195,7 +199,9 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
         hint = "merge the other adapter into its base model first"
         raise bad_model("the base of this adapter is another adapter", hint, location)
     if base.folder is None:
-        raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), location)
+        raise bad_model(
+            f"the adapter is for {base.name}, which is not on this machine", missing_model_hint(base.name), location
+        )
     # Written beside an adapter if its base model has other labels, tokens or positions.
     own_config = read_json(folder / "config.json") or {}
     config, vocabulary = own_config or base.config, base.config.get("vocab_size")

@@ -22,7 +22,7 @@ CAUSAL: Head = "causal_lm"
 """The head of a decoder without an encoder. It predicts the next token and needs no mask for padding after its rows."""
 ENCODER_DECODER: Head = "seq2seq_lm"
 """The head of an encoder-decoder, whose inputs and targets have separate lengths."""
-CLASSIFYING: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
+CLASSIFYING_HEADS: tuple[Head, ...] = ("sequence_classification", "token_classification", "question_answering")
 """Heads with few logits: for labels, or for the first and the last token of an answer."""
 # The value of `task.type` that trains each head.
 TASK_OF: dict[Head, str] = {
@@ -99,7 +99,7 @@ class Labels:
         return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
 
-def own_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+def config_label_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names in id2label of a config.json, in the order of the logits; empty unless it names them all."""
     names = config.get("id2label")
     if not isinstance(names, Mapping):

@@ -18,7 +18,15 @@ from tui_trainer.config.sections import Config, ModelSection, is_known_attention
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, auto_class, own_labels
+from tui_trainer.models.heads import (
+    CAUSAL,
+    CLASSIFYING_HEADS,
+    ENCODER_DECODER,
+    Head,
+    Labels,
+    auto_class,
+    config_label_names,
+)
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.rope import set_positions
 from tui_trainer.models.shape import scratch_config
@@ -138,7 +146,7 @@ def load_pretrained(
                     **options,
                 )
     except Exception as error:  # transformers documents no exception types
-        raise error if isinstance(error, ConfigError) else _cannot_load(error, folder, model) from None
+        raise error if isinstance(error, ConfigError) else _load_error(error, folder, model) from None
     checked_model: PreTrainedModel = built_model
     use_eager_for_soft_cap(checked_model)
     set_padding(checked_model, head, pad_token_id)
@@ -207,7 +215,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     new_names = [
         name
         for name in (*missing_names, *shapes_by_name)
-        if head in CLASSIFYING and (not name.startswith(body_prefix) or ".pooler." in name)
+        if head in CLASSIFYING_HEADS and (not name.startswith(body_prefix) or ".pooler." in name)
     ]
     for names in (missing_names, sorted(shapes_by_name)):
         if wrong_names := [name for name in names if name not in new_names]:
@@ -276,7 +284,9 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
     """Reset a classifier's head if the stored head is for other labels of the same number. Return a sentence about it,
     else "". Labels called `LABEL_0` have no name to compare."""
-    old_labels = own_labels(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING else ()
+    old_labels = (
+        config_label_names(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING_HEADS else ()
+    )
     if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
         return ""
     if len(old_labels) != len(labels.names) or set(old_labels) == set(labels.names):
@@ -366,7 +376,7 @@ def use_eager_for_soft_cap(model: PreTrainedModel) -> None:
         model.set_attn_implementation("eager")
 
 
-def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigError:
+def _load_error(error: Exception, folder: Path, model: ModelSection) -> ConfigError:
     """Return the error of a failed load, with a hint about the remedy."""
     error_text = str(error)
     if isinstance(error, pickle.UnpicklingError):

@@ -161,7 +161,7 @@ def recorded_calls() -> Iterator[list[dict[str, Any]]]:
 FEW_LABELS = 2048
 
 
-def in_chunks(labels: int, chunk_tokens: int) -> bool:
+def uses_chunks(labels: int, chunk_tokens: int) -> bool:
     """Return whether logits of `labels` labels are computed in chunks of at most `chunk_tokens` tokens (0: never)."""
     return chunk_tokens > 0 and labels >= min(chunk_tokens, FEW_LABELS)
 

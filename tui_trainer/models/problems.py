@@ -8,7 +8,7 @@ from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import Problem
 from tui_trainer.models.config_json import read_json
 from tui_trainer.models.facts import ModelFacts
-from tui_trainer.models.files.hub_cache import remedies
+from tui_trainer.models.files.hub_cache import missing_model_hint
 from tui_trainer.models.files.soundness import embedding_rows, foreign_calls, misfits
 from tui_trainer.models.files.weights import SINGLE_FILE
 from tui_trainer.models.shape import ModelShape
@@ -29,7 +29,7 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     """Return all problems that prevent a start. With `init = "scratch"`, weights and tokenizer are not used."""
     if facts.folder is None:
         message = f"a run with {facts.name} can be planned but not started, because the model is not on this machine"
-        return [Problem(message=message, key=MODEL_KEY, hint=remedies(facts.name))]
+        return [Problem(message=message, key=MODEL_KEY, hint=missing_model_hint(facts.name))]
     problems: list[Problem] = []
     if facts.has_remote_code and not trust_remote_code:
         hint = "read its .py files, then set model.trust_remote_code = true; the code runs with all your permissions"
@@ -94,7 +94,7 @@ def length_warning(shape: ModelShape, max_length: int) -> str:
 
 def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     if facts.weights == "not here":
-        yield _about(facts, "the weights of the model are not on this machine", remedies(facts.name))
+        yield _about(facts, "the weights of the model are not on this machine", missing_model_hint(facts.name))
     elif facts.weights == "none":
         other_names = sorted(path.name for path in folder.glob("*.safetensors"))[:3]
         other_text = f" (only {one_line(', '.join(other_names))})" if other_names else ""
@@ -144,8 +144,8 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     tokenizer = tokenizer_facts(folder)
     adapter_rows = facts.adapter.config.get("vocab_size") if facts.adapter else None
     rows = adapter_rows if isinstance(adapter_rows, int) else embedding_rows(facts.stored_shape, facts.headers)
-    if tokenizer and rows and tokenizer.rows > rows:
-        message = f"the tokenizer has {tokenizer.rows} tokens, but the embedding has only {rows} rows"
+    if tokenizer and rows and tokenizer.embedding_rows > rows:
+        message = f"the tokenizer has {tokenizer.embedding_rows} tokens, but the embedding has only {rows} rows"
         yield _about(facts, message, "use the tokenizer of the same model, or save the model with a resized embedding")
 
 

@@ -18,10 +18,10 @@ from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.asking import WorkerFailed
 
-KEY = "model.rope_scaling"
-TYPE_KEY = f"{KEY}.rope_type"
-PARAMETERS, POSITIONS = "rope_parameters", "max_position_embeddings"
-_NONE = "default"
+ROPE_SCALING_KEY = "model.rope_scaling"
+TYPE_KEY = f"{ROPE_SCALING_KEY}.rope_type"
+ROPE_PARAMETERS, POSITIONS = "rope_parameters", "max_position_embeddings"
+_UNSCALED_TYPE = "default"
 _ORIGINAL = "original_max_position_embeddings"
 # The required and the optional fields of each type. Source: `_validate_*_rope_parameters` in modeling_rope_utils.py of
 # transformers 5.24. There, longrope needs no factor if config.json has the extended length.
@@ -41,13 +41,13 @@ answers = Answers("rope_types", format_version=1)
 
 
 def is_scaling_requested(section: RopeScalingSection) -> bool:
-    return section.rope_type != _NONE
+    return section.rope_type != _UNSCALED_TYPE
 
 
 def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dict[str, Any]:
     """Return a copy of config.json with the requested rotary scaling and the number of positions that it reaches."""
     requested = _requested_fields(section)
-    stored = own_parameters(config)
+    stored = rotary_parameters(config)
     limit = ConfigFields(config).optional(POSITIONS) or 0
     if _ORIGINAL in FIELDS[section.rope_type][1]:
         # The default of transformers, before the number of positions is raised.
@@ -57,13 +57,13 @@ def scaled_config(config: Mapping[str, Any], section: RopeScalingSection) -> dic
     # A factor of the model itself has already raised its positions.
     unscaled_limit = limit / stored.get("factor", 1) if stored["rope_type"] == section.rope_type else limit
     fields[_positions_name(config)] = max(limit, round(section.factor * requested.get(_ORIGINAL, unscaled_limit)))
-    return {**fields, PARAMETERS: {**kept_parameters, **requested}}
+    return {**fields, ROPE_PARAMETERS: {**kept_parameters, **requested}}
 
 
 def set_positions(loaded_config: Any, config: Mapping[str, Any]) -> None:
     """Set the positions of a loaded transformers config to those of another config.json of the same family."""
-    parameters = config.get(PARAMETERS)
-    if not isinstance(parameters, Mapping) or not getattr(loaded_config, PARAMETERS, None):
+    parameters = config.get(ROPE_PARAMETERS)
+    if not isinstance(parameters, Mapping) or not getattr(loaded_config, ROPE_PARAMETERS, None):
         return
     kept_parameters = {name: value for name, value in loaded_config.rope_parameters.items() if name in _KEPT}
     loaded_config.rope_parameters = {**kept_parameters, **parameters}
@@ -81,7 +81,7 @@ def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) 
         return []
     family = one_line(str(stored_config.get("model_type")), 80)
 
-    def about(message: str, hint: str = f"remove the table [{KEY}]") -> list[Problem]:
+    def about(message: str, hint: str = f"remove the table [{ROPE_SCALING_KEY}]") -> list[Problem]:
         return [Problem(message=message, key=TYPE_KEY, hint=hint)]
 
     if config.is_from_scratch:
@@ -90,11 +90,15 @@ def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) 
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored_config).optional(POSITIONS):
         return about(f"config.json does not state how many positions this {family} model was made for")
-    stored_type, requested_type = str(own_parameters(stored_config).get("rope_type") or _NONE), section.rope_type
-    if stored_type not in (_NONE, requested_type):
+    stored_type, requested_type = (
+        str(rotary_parameters(stored_config).get("rope_type") or _UNSCALED_TYPE),
+        section.rope_type,
+    )
+    if stored_type not in (_UNSCALED_TYPE, requested_type):
         message = f"is {requested_type}, but the model was trained with the type {one_line(stored_type, 40)}"
         return about(
-            message, f"set it to {one_line(stored_type, 40)}, with a larger factor, or remove the table [{KEY}]"
+            message,
+            f"set it to {one_line(stored_type, 40)}, with a larger factor, or remove the table [{ROPE_SCALING_KEY}]",
         )
     try:
         built_types = answers.ask({"config": deciding_fields(scaled_config(stored_config, section)), "head": head})
@@ -121,7 +125,7 @@ def answer(question: dict[str, Any], _: Any) -> list[str]:
 
 def _check_factor_counts(module: Any) -> None:
     """Raise ValueError unless there is one factor for each pair of dimensions; torch would broadcast a single one."""
-    parameters = getattr(module.config, PARAMETERS, None) or {}
+    parameters = getattr(module.config, ROPE_PARAMETERS, None) or {}
     for name in ("short_factor", "long_factor"):
         factors, pair_count = parameters.get(name), module.inv_freq.shape[-1]
         if factors is not None and len(factors) != pair_count:
@@ -131,26 +135,34 @@ def _check_factor_counts(module: Any) -> None:
 def _field_problems(section: RopeScalingSection) -> list[Problem]:
     """Return the required fields that are missing, and the fields that the type does not use."""
     requested_fields, rope_type = _requested_fields(section), section.rope_type
-    if rope_type == _NONE:
+    if rope_type == _UNSCALED_TYPE:
         return [
-            Problem(message=f"has no effect with {TYPE_KEY} = {_NONE}", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
+            Problem(
+                message=f"has no effect with {TYPE_KEY} = {_UNSCALED_TYPE}",
+                key=f"{ROPE_SCALING_KEY}.{name}",
+                hint=f"set {TYPE_KEY}",
+            )
             for name in requested_fields
             if name != "rope_type"
         ]
     required, optional = FIELDS[rope_type]
     problems = [
-        Problem(message=f"is required by {rope_type}", key=f"{KEY}.{name}", hint=f"set it, or change {TYPE_KEY}")
+        Problem(
+            message=f"is required by {rope_type}",
+            key=f"{ROPE_SCALING_KEY}.{name}",
+            hint=f"set it, or change {TYPE_KEY}",
+        )
         for name in required
         if name not in requested_fields
     ]
     if 0 < section.factor < 1:
         message = "is below 1, but scaling makes the context longer"
-        problems.append(Problem(message=message, key=f"{KEY}.factor", hint="set it to 2"))
+        problems.append(Problem(message=message, key=f"{ROPE_SCALING_KEY}.factor", hint="set it to 2"))
     for name in requested_fields:
         if name not in (*_EVERY_TYPE, *required, *optional):
             other_types = " or ".join(other for other, fields in FIELDS.items() if name in (*fields[0], *fields[1]))
             message, hint = f"is not used by {rope_type}", f"remove it, or use {other_types}"
-            problems.append(Problem(message=message, key=f"{KEY}.{name}", hint=hint))
+            problems.append(Problem(message=message, key=f"{ROPE_SCALING_KEY}.{name}", hint=hint))
     return problems
 
 
@@ -164,11 +176,11 @@ def _requested_fields(section: RopeScalingSection) -> dict[str, Any]:
     return fields
 
 
-def own_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+def rotary_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rotary parameters of a config.json, which may have the format of transformers 5 or an older one."""
-    stored_parameters = config.get(PARAMETERS) or config.get("rope_scaling")
+    stored_parameters = config.get(ROPE_PARAMETERS) or config.get("rope_scaling")
     parameters = dict(stored_parameters) if isinstance(stored_parameters, Mapping) else {}
-    parameters.setdefault("rope_type", parameters.get("type") or _NONE)
+    parameters.setdefault("rope_type", parameters.get("type") or _UNSCALED_TYPE)
     for name in _KEPT:
         if config.get(name) is not None:
             parameters.setdefault(name, config[name])

@@ -9,12 +9,12 @@ from inspect import unwrap
 from typing import Any
 
 from tui_trainer.errors import Problem
-from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, inputs_of, model_config
+from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, make_inputs, model_config
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 
-ROUTERS = "training.router_aux_loss_coef"
-BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
+ROUTER_LOSS_KEY = "training.router_aux_loss_coef"
+BALANCE_FUNCTION, OUTPUT_LOGITS_ARGUMENT = "load_balancing_loss_func", "output_router_logits"
 """Name of the loss function in the modules of such models, and the argument of `forward` that enables the loss."""
 _ROWS, _TOKENS = 2, 8
 answers = Answers("find_routers", format_version=1)
@@ -37,7 +37,7 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None
     message, hint = "the router loss of the model could not be determined", "set it to 0 to train without a router loss"
-    problem = Problem(message=message, key=ROUTERS, hint=hint)
+    problem = Problem(message=message, key=ROUTER_LOSS_KEY, hint=hint)
     fields = answers.ask_or_refuse({"config": deciding_fields(config)}, problem)
     return Routers(**fields) if fields else None
 
@@ -50,13 +50,15 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         config = model_config(question["config"])
         model = empty_model(config, CAUSAL)
         module_globals = unwrap(type(model).forward).__globals__
-        if BALANCE not in module_globals:
+        if BALANCE_FUNCTION not in module_globals:
             return {}
         # The loss of older versions counts the tokens of each expert, for which fake tensors lack the data.
-        with patch.dict(module_globals, {BALANCE: lambda *_: config}):
-            router_logits = model(**inputs_of(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT: True}).router_logits or ()
+        with patch.dict(module_globals, {BALANCE_FUNCTION: lambda *_: config}):
+            router_logits = (
+                model(**make_inputs(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT_LOGITS_ARGUMENT: True}).router_logits or ()
+            )
     return {
         "coefficient": float(getattr(config, "router_aux_loss_coef", 0.0)),
-        "is_on": bool(getattr(config, OUTPUT, False)),
+        "is_on": bool(getattr(config, OUTPUT_LOGITS_ARGUMENT, False)),
         "logits": sum(layer_logits.numel() for layer_logits in router_logits) // (_ROWS * _TOKENS),
     }

@@ -12,7 +12,7 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import ConfigFields, bad_model
 from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.weights import TensorFacts, has_head, modules_of, stored_parameters
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, stored_labels
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, ENCODER_DECODER, Head, stored_labels
 from tui_trainer.models.modules import (
     UNKNOWN_ATTENTION,
     AttentionFacts,
@@ -41,7 +41,7 @@ def scratch_config(
     """
     mlp_width = _PLAIN_MLP * scratch.hidden_size if scratch.intermediate_size == "auto" else scratch.intermediate_size
     hidden_size, layer_count, head_count = scratch.hidden_size, scratch.num_hidden_layers, scratch.num_attention_heads
-    if head in CLASSIFYING:
+    if head in CLASSIFYING_HEADS:
         return {
             "model_type": "bert",
             "hidden_size": hidden_size,
@@ -88,7 +88,7 @@ def scratch_problems(scratch: ScratchSection, head: Head) -> list[Problem]:
     key = "model.scratch.num_key_value_heads"
     if head == CAUSAL or scratch.key_value_heads == scratch.num_attention_heads:
         return []
-    kind = "BERT" if head in CLASSIFYING else "T5"
+    kind = "BERT" if head in CLASSIFYING_HEADS else "T5"
     message = f"a {kind} model has as many key-value heads as attention heads"
     return [Problem(message=message, key=key, hint='set it to "auto"')]
 
@@ -170,7 +170,7 @@ def shape_of(
         raise bad_model(f"{model_type or 'the model'} combines several models (a text model and others)", hint)
     if not model_type:
         raise bad_model("config.json has no model_type", hint="it is not the config of a transformers model")
-    label_count = (labels or stored_labels(config)) if head in CLASSIFYING else 0
+    label_count = (labels or stored_labels(config)) if head in CLASSIFYING_HEADS else 0
     counts: dict[str, Any] = {}
     if has_towers(model_type):
         counts = count_model(config, head, label_count, 0)
@@ -210,7 +210,7 @@ def shape_of(
         learned_positions=position_count > 0,
         head=head,
         labels=label_count,
-        logits=None if head in CLASSIFYING else logit_transform(config),
+        logits=None if head in CLASSIFYING_HEADS else logit_transform(config),
         **counts,
     )
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.models.modules import Linear, ModelPart
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.terminal.safe_text import one_line
@@ -50,7 +50,7 @@ def match_targets(
     return tuple(unique_names)
 
 
-def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
+def adapted_linears(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
     """Return the linear layers outside of the head whose paths end with one of the target names."""
     names = tuple(targets)
     return tuple(
@@ -106,7 +106,7 @@ def head_modules(shape: ModelShape) -> tuple[str, ...]:
     They are newly initialised or belong to another task. Under LoRA they would stay random unless they are trained as a
     whole.
     """
-    if shape.head not in CLASSIFYING:
+    if shape.head not in CLASSIFYING_HEADS:
         return ()
     head_paths = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)
     return tuple(dict.fromkeys(head_paths))
@@ -139,7 +139,7 @@ def _modules(shape: ModelShape) -> tuple[Linear | ModelPart, ...]:
 
 
 def _linears_of(shape: ModelShape, name: str) -> tuple[Linear, ...]:
-    return adapted(shape, target_names(shape) if _is_all(name) else (name,))
+    return adapted_linears(shape, target_names(shape) if _is_all(name) else (name,))
 
 
 def _target_problem(shape: ModelShape, name: str) -> Problem | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
-KEY = "model.text_only"
+TEXT_ONLY_KEY = "model.text_only"
 # The `model_type` of the text model that is equivalent to each nested language model.
 _TEXT_TYPES = {"qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 # Fields that divide positions among time, height and width.
@@ -39,7 +39,9 @@ def text_facts(facts: ModelFacts) -> ModelFacts:
     model_type = facts.config.get("model_type")
     if not has_towers(model_type) or facts.adapter:
         reason = "an adapter on a multimodal model" if facts.adapter else f"{model_type}, which reads only text"
-        raise ConfigError(Problem(message=f"is true, but {facts.name} is {reason}", key=KEY, hint="set it to false"))
+        raise ConfigError(
+            Problem(message=f"is true, but {facts.name} is {reason}", key=TEXT_ONLY_KEY, hint="set it to false")
+        )
     counts = count_model(facts.config, CAUSAL, 0, 0)
     towers = counts["towers"]
     stored_headers = facts.headers or {}

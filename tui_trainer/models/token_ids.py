@@ -271,17 +271,17 @@ def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> l
 
 
 def _pieces(conversation: Rendered) -> Iterator[_Piece]:
-    control_starts = {end: start for start, end in conversation.controls}
+    control_starts = {end: start for start, end in conversation.control_spans}
     for start, end, is_trained in loss_sections(conversation):
         cut_positions = [start, end]
-        if conversation.spelt:
-            inner_spans = (span for span in conversation.controls if start <= span[0] and span[1] <= end)
+        if conversation.spelled_token_count:
+            inner_spans = (span for span in conversation.control_spans if start <= span[0] and span[1] <= end)
             cut_positions = sorted({start, end, *(edge for span in inner_spans for edge in span)})
         for begin, finish in pairwise(cut_positions):
             control_start = control_starts.get(begin, begin)
             text_before = "" if begin == 0 else conversation.text[control_start:begin] or _CONTEXT
-            is_control = (begin, finish) in conversation.controls
-            text, has_spellings = conversation.text[begin:finish], conversation.spelt > 0
+            is_control = (begin, finish) in conversation.control_spans
+            text, has_spellings = conversation.text[begin:finish], conversation.spelled_token_count > 0
             yield _Piece(text, text_before, is_trained, has_spellings and is_control, has_spellings and not is_control)
 
 

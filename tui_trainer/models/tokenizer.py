@@ -60,13 +60,13 @@ class TokenizerFacts:
     token. `added` counts the special tokens that it adds to a text."""
 
     vocabulary: int
-    rows: int
+    embedding_rows: int
     eos_token_id: int | None
     bos_token_id: int | None
     pad_token_id: int | None
     adds_bos: bool
     has_chat_template: bool
-    added: int = 0
+    added_token_count: int = 0
 
 
 def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -136,11 +136,11 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
     has_template_file = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
         vocabulary=len(id_by_token),
-        rows=max(id_by_token.values(), default=-1) + 1,
+        embedding_rows=max(id_by_token.values(), default=-1) + 1,
         **{f"{name}_token_id": token_id for name, token_id in special_ids.items()},
         adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
         has_chat_template=bool(config.get("chat_template")) or has_template_file,
-        added=_special_token_count(processor),
+        added_token_count=_special_token_count(processor),
     )
 
 
@@ -277,7 +277,7 @@ def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | 
     if family.startswith(_NEED_BOS):
         return () if facts.adds_bos else tuple(filter(None, [token_named("bos")]))
     frame = [token_named("cls", "bos"), token_named("sep", "eos")] if family in ENCODERS else [token_named("eos")]
-    return () if facts.added else tuple(filter(None, frame))
+    return () if facts.added_token_count else tuple(filter(None, frame))
 
 
 def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:

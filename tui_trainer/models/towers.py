@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
 
 # Values of `model_type` of the whole checkpoint. Tests train, stop, resume and merge a tiny model of each type.
-TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+TEXT_TRAINED_TYPES = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 # `Llama4ForConditionalGeneration.forward` of transformers 5.24 asks a text model's output for `image_outputs`.
 NOT_TRAINED = {"llama4": "every forward pass of this model class fails in transformers 5.24"}
 """Reason why a popular model type is not supported."""
@@ -37,7 +37,7 @@ PROCESSOR_FILES = (
 
 def has_towers(model_type: object) -> bool:
     """Return whether models of this type have vision towers and are trained on text."""
-    return model_type in TRAINED_ON_TEXT
+    return model_type in TEXT_TRAINED_TYPES
 
 
 def is_multimodal(config: Mapping[str, Any]) -> bool:
@@ -78,7 +78,7 @@ def freeze_towers(model: Any) -> None:
         part.requires_grad_(False)
 
 
-def place(model: Any, device: Any, *, towers_on_host: bool) -> None:
+def move_to_device(model: Any, device: Any, *, towers_on_host: bool) -> None:
     """Move a model to a device, and with `towers_on_host` its towers to the CPU. The towers become the last modules,
     because transformers takes the device of the first weight for that of the model."""
     host_towers = tower_modules(model) if towers_on_host else {}

@@ -26,17 +26,17 @@ from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.loading import set_padding, use_eager_for_soft_cap
 from tui_trainer.runs.registry import state_folder
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.worker.answering import begin_anew
+from tui_trainer.worker.answering import restart_worker
 from tui_trainer.worker.questions import MODULE as WORKER
 
 if TYPE_CHECKING:
     import torch
 
-NAME: Final = "unsloth"
+PACKAGE_NAME: Final = "unsloth"
 PROVIDER: Final = "model.provider"
-INSTALL: Final = f"`tui-trainer install {NAME}`"
-IN_THE_MODEL: Final = "unsloth kernels"
-NOT_IN_THE_MODEL: Final = "unsloth kernels missing"
+INSTALL: Final = f"`tui-trainer install {PACKAGE_NAME}`"
+KERNELS_IN_MODEL: Final = "unsloth kernels"
+KERNELS_MISSING: Final = "unsloth kernels missing"
 PLATFORM: Final = "Linux"
 """Includes WSL. Source: Unsloth's documentation, "Requirements", which also needs an NVIDIA GPU with capability 7.0."""
 FAMILIES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"})
@@ -44,11 +44,11 @@ _MADE_FILE: Final = "made.json"
 
 
 def is_asked(config: Config) -> bool:
-    return config.model.provider == NAME
+    return config.model.provider == PACKAGE_NAME
 
 
 def environment_folder() -> Path:
-    return state_folder() / "environments" / NAME
+    return state_folder() / "environments" / PACKAGE_NAME
 
 
 def environment_python(folder: Path) -> Path:
@@ -58,7 +58,7 @@ def environment_python(folder: Path) -> Path:
 def requirements() -> list[str]:
     """Return the packages of Unsloth's environment: Unsloth, and the requirements of this program without extras."""
     own_requirements = metadata.requires("tui-trainer") or []
-    return [NAME, *(requirement for requirement in own_requirements if "extra ==" not in requirement)]
+    return [PACKAGE_NAME, *(requirement for requirement in own_requirements if "extra ==" not in requirement)]
 
 
 def record_installation(folder: Path, version: str) -> None:
@@ -81,7 +81,7 @@ def environment_problems(config: Config) -> list[Problem]:
     """Return a problem if a run needs Unsloth and its environment is missing or of another program version."""
     if not is_asked(config) or installed_version():
         return []
-    message = f"{NAME}, which has its own environment, is not installed for this version of the program"
+    message = f"{PACKAGE_NAME}, which has its own environment, is not installed for this version of the program"
     return [Problem(message=message, key=PROVIDER, where=str(environment_folder()), hint=f"install it with {INSTALL}")]
 
 
@@ -116,8 +116,8 @@ def python_variables(config: Config) -> dict[str, str]:
 
 def restart_in_unsloth_python(config: Config) -> None:
     """Restart a worker, with the same question, in the Python of these settings, unless it runs there already."""
-    if is_asked(config) and NAME not in sys.modules:
-        begin_anew([python_path(config), "-P", "-m", *module_arguments(config, WORKER)], python_variables(config))
+    if is_asked(config) and PACKAGE_NAME not in sys.modules:
+        restart_worker([python_path(config), "-P", "-m", *module_arguments(config, WORKER)], python_variables(config))
 
 
 def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.device) -> Any:
@@ -145,7 +145,7 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
     except Exception as error:  # Unsloth documents no exception types
         sentence = one_line(str(error), 240) or type(error).__name__
         raise bad_model(
-            f"{NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
+            f"{PACKAGE_NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
         ) from None
     use_eager_for_soft_cap(patched_model)
     set_padding(patched_model, CAUSAL, None)
@@ -179,24 +179,24 @@ def count_patched_modules(model: Any) -> tuple[int, int]:
     unsloth_zoo/compiler.py.
     """
     modules = list(model.modules())
-    return sum(_is_own(module.forward) for module in modules), len(modules)
+    return sum(_is_unsloth_forward(module.forward) for module in modules), len(modules)
 
 
-def _is_own(forward: Any) -> bool:
+def _is_unsloth_forward(forward: Any) -> bool:
     function = unwrap(getattr(forward, "__func__", forward))
-    return str(getattr(function, "__module__", "")).partition(".")[0].startswith(NAME)
+    return str(getattr(function, "__module__", "")).partition(".")[0].startswith(PACKAGE_NAME)
 
 
 def _checkpointing(config: Config) -> str | bool:
     """Return the checkpointing argument. Unsloth's own checkpointing stores the inputs of layers in host memory."""
-    return NAME if config.training.gradient_checkpointing else False
+    return PACKAGE_NAME if config.training.gradient_checkpointing else False
 
 
 def _main() -> None:
     """Import Unsloth, then run a module: `python -m tui_trainer.models.unsloth MODULE ARGUMENTS`."""
     # Unsloth prints a greeting, but standard output is for answers.
     with redirect_stdout(sys.stderr):
-        import_module(NAME)
+        import_module(PACKAGE_NAME)
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -148,7 +148,7 @@ def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) 
     return bool((unpadded - padded)[is_finite].abs().max() <= 4 * torch.finfo(model.dtype).eps ** 0.5 * largest_logit)
 
 
-def most_tokens(model: Any, tokenizer: Any) -> int:
+def longest_sequence_tokens(model: Any, tokenizer: Any) -> int:
     """Return the maximum number of tokens that the model reads and writes together, by its positions and its tokenizer.
     The tokenizer's limit does not apply to an encoder-decoder, where it limits only the input."""
     max_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _NO_LIMIT

@@ -14,11 +14,11 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import FolderError
 from tui_trainer.files.hub_layout import published_name
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.models.adapters import goes_on
+from tui_trainer.models.adapters import should_continue_adapter
 from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import last_events
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import apply_events
 from tui_trainer.terminal.safe_text import one_line
 
 _ANCESTORS = "ancestors.json"
@@ -63,7 +63,7 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
     folder = Path(model.model_name_or_path)
     if stored_links := read_fields(folder / _ANCESTORS).get("ancestors"):
         return tuple(ancestor for fields in _list(stored_links) if (ancestor := _ancestor(fields)))
-    run, use = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
+    run, use = run_of_model(folder), "continued" if should_continue_adapter(config.tuning) else "merged"
     if run is None:
         # An adapter that was trained elsewhere names its base model.
         base = read_fields(folder / ADAPTER_FILE).get("base_model_name_or_path")
@@ -92,7 +92,7 @@ def chain_words(ancestors: tuple[Ancestor, ...]) -> str:
 
 def _steps_of(run: RunFolder) -> int:
     with suppress(OSError):
-        finished = fold(last_events(run.journal)).finished
+        finished = apply_events(last_events(run.journal)).finished
         return finished.step if finished else 0
     return 0
 

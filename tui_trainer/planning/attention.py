@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.diagnosis import Device
-from tui_trainer.hardware.gpu_models import FLASH_KERNELS, HOPPER, Version, dotted
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, HOPPER, Version, version_text
 from tui_trainer.hardware.libraries import numbers_of
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
@@ -90,7 +90,7 @@ class AttentionMachine:
 
 def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine, requested: str) -> Attention:
     """Return the kernel of a run whose `model.attn_implementation` is `requested`."""
-    attention = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
+    attention = _forced_kernel(shape, requested) or _of_sdpa(shape, rows, machine)
     wait_reason = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
         wait_reason = (
@@ -99,7 +99,7 @@ def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachi
     return attention.model_copy(update={"hidden_wait": wait_reason})
 
 
-def _chosen(shape: ModelShape, requested: str) -> Attention | None:
+def _forced_kernel(shape: ModelShape, requested: str) -> Attention | None:
     """Return the kernel if the settings or the model leave torch no choice; None if torch chooses."""
     facts = shape.attention
     if requested not in ("auto", "sdpa"):
@@ -117,13 +117,13 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
 def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> Attention:
     if machine.device == "cpu":
         return _on_cpu(shape)
-    if rows.packed and not (refusal := _against_lengths(shape, machine)):
+    if rows.packed and not (refusal := _lengths_refusal(shape, machine)):
         library = _library_by_lengths(machine)
         reason = (
             f"documents are packed, and {library} uses their lengths instead of a mask (verified when the run starts)"
         )
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
-    mask_reason = planned_mask(shape, rows)
+    mask_reason = planned_mask_reason(shape, rows)
     refusals = [f"variable-length attention {refusal}"] if rows.packed else []
     for kernel, refusal, source in _refused(shape, rows, machine, mask_reason):
         if refusal:
@@ -146,7 +146,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
     return Attention(kernel=ON_CPU, reason="it stores no attention scores, with or without a mask", source=source)
 
 
-def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
+def planned_mask_reason(shape: ModelShape, rows: AttentionRows) -> str:
     """Return why a pass needs an attention mask; empty if it needs none. An encoder without padding needs none."""
     facts = shape.attention
     if facts.learnt_bias:
@@ -166,8 +166,8 @@ def _refused(
     """Yield (kernel, why torch refuses it or "", source) for torch's kernels, in the order that torch tries them."""
     capability, facts = machine.capability, shape.attention
     if capability and capability[0] in _CUDNN_FIRST:
-        yield CUDNN, _against_cudnn(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
-    yield FLASH, _against_flash(shape, machine, mask_reason), f"{_SDP_UTILS}, use_flash_attention"
+        yield CUDNN, _cudnn_refusal(shape, rows, machine), f"{_SDP_UTILS}, check_prefer_cudnn_attention"
+    yield FLASH, _flash_refusal(shape, machine, mask_reason), f"{_SDP_UTILS}, use_flash_attention"
     # minimum_gemm_alignment: what tensor cores and vector loads take.
     is_16_bit, is_ampere = machine.precision != "fp32", capability is not None and capability >= (8, 0)
     divisor = 8 if is_16_bit else 4 if is_ampere else 1
@@ -176,7 +176,7 @@ def _refused(
     yield EFFICIENT, refusal, f"{_SDP_UTILS}, use_mem_efficient_attention"
 
 
-def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> str:
+def _cudnn_refusal(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> str:
     facts, largest_head = shape.attention, max(shape.attention.head_size, shape.attention.value_size)
     if machine.precision == "fp32":
         return "supports 16 bits only"
@@ -195,12 +195,12 @@ def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMac
     return ""
 
 
-def _against_flash(shape: ModelShape, machine: AttentionMachine, mask_reason: str) -> str:
+def _flash_refusal(shape: ModelShape, machine: AttentionMachine, mask_reason: str) -> str:
     capability, facts = machine.capability, shape.attention
     if capability is None:
         return "needs compute capability 8.0, but the GPU does not report its capability"
     if capability < _FLASH_FROM:
-        return f"needs compute capability {dotted(_FLASH_FROM)}, and this GPU has {dotted(capability)}"
+        return f"needs compute capability {version_text(_FLASH_FROM)}, and this GPU has {version_text(capability)}"
     if machine.precision == "fp32":
         return "supports 16 bits only"
     if mask_reason:
@@ -210,15 +210,15 @@ def _against_flash(shape: ModelShape, machine: AttentionMachine, mask_reason: st
     if facts.head_size > _FLASH_LARGEST_HEAD:
         return f"supports head sizes up to {_FLASH_LARGEST_HEAD}, but the model has {facts.head_size}"
     if capability in _SMALL_AMPERE and 192 < facts.head_size <= 224:
-        return f"has no backward pass for head size {facts.head_size} on capability {dotted(capability)}"
+        return f"has no backward pass for head size {facts.head_size} on capability {version_text(capability)}"
     return ""
 
 
-def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
+def _lengths_refusal(shape: ModelShape, machine: AttentionMachine) -> str:
     """Return why attention in packed rows cannot use the lengths of documents; empty if it can. The start of a run
     tests the kernel itself."""
     facts = shape.attention
-    if refusal := _against_flash(shape, machine, ""):
+    if refusal := _flash_refusal(shape, machine, ""):
         return refusal
     if facts.is_chunked:
         return "does not support the model's chunked attention"

@@ -12,23 +12,23 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, lack_of_compiler, training_device
 from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, version_text
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.models.adapter_targets import ExpertTensor, find_adapted, needs_built_model
-from tui_trainer.models.adapters import goes_on, starting_adapter
+from tui_trainer.models.adapters import should_continue_adapter, starting_adapter
 from tui_trainer.models.added_tokens import row_parameters
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
 from tui_trainer.models.facts import ADAPTER_WEIGHTS
 from tui_trainer.models.files.weights import read_file_header
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.models.modules import FEW_LABELS, Linear
-from tui_trainer.models.routers import ROUTERS, Routers, routers_of
+from tui_trainer.models.routers import ROUTER_LOSS_KEY, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
     ALL_LINEAR,
-    adapted,
+    adapted_linears,
     adapter_parameters,
     head_modules,
     is_all_linear,
@@ -73,7 +73,7 @@ class TrainingDevice:
         return cls(device=device, reason=reason, gpu=gpus[0]) if gpus else cls.of(hardware)
 
     @property
-    def bf16(self) -> bool | None:
+    def has_native_bf16(self) -> bool | None:
         """True for a GPU that computes bf16 natively; None if it does not report its capability."""
         abilities = self.gpu.abilities if self.gpu else None
         return abilities.bf16 if abilities else None
@@ -103,21 +103,23 @@ def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape
 
 def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
     capability = target.gpu.capability if target.gpu else None
-    if target.bf16 is None or capability is None:
+    if target.has_native_bf16 is None or capability is None:
         return exact("fp32", "the GPU does not report its capability")
-    if target.bf16:
-        return exact("bf16", f"native from compute capability 8.0; this GPU has {dotted(capability)}")
+    if target.has_native_bf16:
+        return exact("bf16", f"native from compute capability 8.0; this GPU has {version_text(capability)}")
     if shape.model_type in OVERFLOWS_IN_FP16:
         family = shape.model_type
-        return exact("fp32", f"no bf16 with compute capability {dotted(capability)}, and {family} overflows in fp16")
-    return exact("fp16", f"no bf16 with compute capability {dotted(capability)}; the loss is scaled")
+        return exact(
+            "fp32", f"no bf16 with compute capability {version_text(capability)}, and {family} overflows in fp16"
+        )
+    return exact("fp16", f"no bf16 with compute capability {version_text(capability)}; the loss is scaled")
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:
     """Return a problem for each setting that this device or its libraries do not support."""
     problems = [loaded.problem(*refusal) for refusal in _refusals(loaded.config, hardware, target)]
     if loaded.config.training.deterministic and target.device == "cuda":
-        problems += [loaded.placed(problem) for problem in determinism_problems()]
+        problems += [loaded.with_source(problem) for problem in determinism_problems()]
     return problems
 
 
@@ -127,7 +129,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     clause, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested_type == "fp16" and on_cpu:
         yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
-    if requested_type == "bf16" and target.bf16 is False:
+    if requested_type == "bf16" and target.has_native_bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
     if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not native:
@@ -179,7 +181,7 @@ def weights_dtype(
     return exact(dtype_by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
 
 
-def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> str:
+def _expert_wait_clause(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> str:
     """Return the end of a sentence about experts that are multiplied one by one; empty if they are not.
 
     Source: torch has a kernel for all experts with bf16 on compute capability 9 and 10 only (`_grouped_mm_cuda` in
@@ -188,7 +190,7 @@ def _expert_wait(weights: Dtype, target: TrainingDevice, shape: ModelShape) -> s
     capability = target.gpu.capability if target.gpu else None
     if not shape.has_grouped_experts or capability is None or (weights == "bfloat16" and capability[0] in (9, 10)):
         return ""
-    condition = f"on compute capability {dotted(capability)}" if weights == "bfloat16" else f"in {weights}"
+    condition = f"on compute capability {version_text(capability)}" if weights == "bfloat16" else f"in {weights}"
     return f"; {condition}, experts are computed one by one, and the host waits for the GPU in each layer"
 
 
@@ -199,7 +201,9 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
         why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
         return exact(
             0,
-            "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}, so they are computed all at once",
+            "a classifier has few logits"
+            if shape.head in CLASSIFYING_HEADS
+            else f"{why}, so they are computed all at once",
         )
     if requested_tokens != "auto":
         return exact(requested_tokens, f"from {loaded.where(key)}")
@@ -236,14 +240,14 @@ def choose(
     """
     precision_figure = precision(loaded, hardware, target, shape)
     dtype = weights_dtype(loaded, target, precision_figure.value, shape, initial_setup.processes)
-    dtype = dtype.model_copy(update={"reason": dtype.reason + _expert_wait(dtype.value, target, shape)})
+    dtype = dtype.model_copy(update={"reason": dtype.reason + _expert_wait_clause(dtype.value, target, shape)})
     chunk_figure = loss_chunk(loaded, target, shape)
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     has_lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.
     saved_names = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
     targets = match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters) if has_lora else ()
-    linears, experts = adapted(shape, targets), tuple[ExpertTensor, ...]()
+    linears, experts = adapted_linears(shape, targets), tuple[ExpertTensor, ...]()
     looks_up = has_lora and needs_built_model(shape, tuning)
     if looks_up:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
@@ -317,13 +321,13 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         if requested_weight == "auto":
             return None, None
         message = f"is {requested_weight}, but transformers computes no router loss for {shape.model_type}"
-        raise ConfigError(loaded.problem(ROUTERS, message, "set it to auto, or to 0"))
+        raise ConfigError(loaded.problem(ROUTER_LOSS_KEY, message, "set it to auto, or to 0"))
     if requested_weight == "model":
         return routers, exact(
-            routers.coefficient, f"from {loaded.where(ROUTERS)}: the coefficient of the model's config"
+            routers.coefficient, f"from {loaded.where(ROUTER_LOSS_KEY)}: the coefficient of the model's config"
         )
     if requested_weight != "auto":
-        return routers, exact(requested_weight, f"from {loaded.where(ROUTERS)}")
+        return routers, exact(requested_weight, f"from {loaded.where(ROUTER_LOSS_KEY)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
     reason = f"auto: off, as in the model's config, whose coefficient is {routers.coefficient:g}"
@@ -334,7 +338,7 @@ def _merged_parameters(config: Config, shape: ModelShape) -> int:
     """Return how many parameters the adapter has that is merged into the model; 0 without one, or if its file is
     damaged, which other code reports."""
     adapter = starting_adapter(config, shape.head)
-    if adapter is None or goes_on(config.tuning):
+    if adapter is None or should_continue_adapter(config.tuning):
         return 0
     with suppress(ConfigError):
         return sum(tensor.parameters for tensor in read_file_header(adapter.folder / ADAPTER_WEIGHTS).values())

@@ -10,7 +10,7 @@ from tui_trainer.config.sections import ResolvedConfig
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.batch_cut import MICRO_BATCH_KEY
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, with_dry_run
 from tui_trainer.planning.fused_kernels import fuses_loss
 from tui_trainer.planning.memory.estimate import total_bytes
@@ -30,7 +30,7 @@ class Basis:
     loaded: ResolvedLoaded
     hardware: Hardware
     target: choices.TrainingDevice
-    room: MemoryBudget
+    memory_budget: MemoryBudget
     shape: ModelShape
     setup: TrainingSetup
     micro_batch: int
@@ -42,7 +42,7 @@ class Basis:
     def config(self) -> ResolvedConfig:
         return self.loaded.config
 
-    def changed(self, patch: Mapping[str, Any]) -> Self:
+    def with_patch(self, patch: Mapping[str, Any]) -> Self:
         """Return the inputs with some settings changed, which are not checked. Raises ConfigError for wrong LoRA
         targets.
 
@@ -55,10 +55,10 @@ class Basis:
         base_setup = replace(base_setup, fused_loss=fuses)
         setup, _ = choices.choose(loaded, self.hardware, self.target, self.shape, base_setup)
         setup, _ = with_dry_run(loaded.config, self.shape, setup)
-        changed_basis = replace(self, loaded=loaded, micro_batch=patch.get(MICRO, self.micro_batch))
-        return changed_basis.trained_otherwise(setup)
+        changed_basis = replace(self, loaded=loaded, micro_batch=patch.get(MICRO_BATCH_KEY, self.micro_batch))
+        return changed_basis.with_setup(setup)
 
-    def trained_otherwise(self, setup: TrainingSetup, shape: ModelShape | None = None) -> Self:
+    def with_setup(self, setup: TrainingSetup, shape: ModelShape | None = None) -> Self:
         """Return the inputs with another training setup and, if given, another model."""
         shape = shape or self.shape
         if setup == self.setup and shape == self.shape:

@@ -19,10 +19,10 @@ from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import quantity
 
-EFFECTIVE = "training.effective_batch_size"
-MICRO = "training.per_device_train_batch_size"
-ACCUMULATION = "training.gradient_accumulation_steps"
-BASE = "training.base_batch_size"
+EFFECTIVE_BATCH_KEY = "training.effective_batch_size"
+MICRO_BATCH_KEY = "training.per_device_train_batch_size"
+ACCUMULATION_KEY = "training.gradient_accumulation_steps"
+BASE_BATCH_KEY = "training.base_batch_size"
 PROCESSES = "distributed.processes"
 
 
@@ -34,8 +34,8 @@ TUNE = "tune"
 class BatchCut:
     """Cut of a step: its rows in all processes, the rows of a forward pass, and the passes of each process."""
 
-    effective: int
-    micro: int
+    effective_batch: int
+    micro_batch: int
     accumulation: int
     effective_reason: str
     micro_reason: str
@@ -43,13 +43,13 @@ class BatchCut:
     processes: int = 1
 
     @property
-    def share(self) -> int:
+    def process_rows(self) -> int:
         """Largest number of rows of a step in one process."""
-        return -(-self.effective // self.processes)
+        return -(-self.effective_batch // self.processes)
 
-    def share_of(self, rows: int) -> int:
+    def process_rows_of(self, rows: int) -> int:
         """Return the largest number of rows of a step in one process, for data with `rows` rows."""
-        return -(-min(self.effective, rows) // self.processes)
+        return -(-min(self.effective_batch, rows) // self.processes)
 
 
 def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[Problem]:
@@ -57,24 +57,24 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     training = loaded.config.training
     micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     effective_setting = training.effective_batch_size
-    if micro_rows == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION).by_user:
-        message = f"is {accumulation}, but {MICRO} = {TUNE} determines the accumulation"
-        return [loaded.problem(ACCUMULATION, message, "set it to auto")]
+    if micro_rows == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION_KEY).by_user:
+        message = f"is {accumulation}, but {MICRO_BATCH_KEY} = {TUNE} determines the accumulation"
+        return [loaded.problem(ACCUMULATION_KEY, message, "set it to auto")]
     if effective_setting == "auto" or not (isinstance(micro_rows, int) and isinstance(accumulation, int)):
         return []
     if processes is None:
         # With auto the count of processes can still make the sizes agree.
         process_count, remainder = divmod(effective_setting, micro_rows * accumulation)
-        processes = _requested(loaded) or (1 if remainder else process_count)
+        processes = _requested_processes(loaded) or (1 if remainder else process_count)
     if micro_rows * accumulation * processes == effective_setting:
         return []
-    if not all(loaded.origin(key).by_user for key in (EFFECTIVE, MICRO, ACCUMULATION)):
+    if not all(loaded.origin(key).by_user for key in (EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY, ACCUMULATION_KEY)):
         return []
-    product_text, numbers_text = f"{MICRO} x {ACCUMULATION}", f"{micro_rows} x {accumulation}"
+    product_text, numbers_text = f"{MICRO_BATCH_KEY} x {ACCUMULATION_KEY}", f"{micro_rows} x {accumulation}"
     if processes > 1:
         product_text, numbers_text = f"{product_text} x {PROCESSES}", f"{numbers_text} x {processes}"
     message = f"is {effective_setting}, but {product_text} = {numbers_text} = {micro_rows * accumulation * processes}"
-    return [loaded.problem(EFFECTIVE, message, "remove one of these settings")]
+    return [loaded.problem(EFFECTIVE_BATCH_KEY, message, "remove one of these settings")]
 
 
 def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
@@ -83,29 +83,31 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     """
     training = loaded.config.training
     micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    are_both_written = all(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    are_both_written = all(loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY))
     if are_both_written and isinstance(micro_rows, int) and isinstance(accumulation, int):
-        return micro_rows * accumulation * (processes or _requested(loaded) or loaded.config.distributed.nodes)
+        return (
+            micro_rows * accumulation * (processes or _requested_processes(loaded) or loaded.config.distributed.nodes)
+        )
     return base_rows(loaded)[0] if training.effective_batch_size == "auto" else training.effective_batch_size
 
 
 def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
     """Return the rows per step that the learning rate is meant for, and the source of this number: the setting
     `base_batch_size`, or the recipe's effective batch."""
-    recipe, is_written = loaded.recipe, loaded.origin(BASE) is not Origin.DEFAULT
+    recipe, is_written = loaded.recipe, loaded.origin(BASE_BATCH_KEY) is not Origin.DEFAULT
     rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe and not is_written else None
     if isinstance(rows, int) and recipe:
         return rows, f"recipe {recipe.name}"
-    return loaded.config.training.base_batch_size, loaded.where(BASE) if is_written else "default"
+    return loaded.config.training.base_batch_size, loaded.where(BASE_BATCH_KEY) if is_written else "default"
 
 
-def _requested(loaded: LoadedConfig) -> int:
+def _requested_processes(loaded: LoadedConfig) -> int:
     """Return the number of processes that share the rows of a step; 0 if it is `auto`."""
     distributed = loaded.config.distributed
     return 0 if distributed.processes == "auto" else distributed.processes * distributed.nodes
 
 
-def even_parts(rows: int) -> list[int]:
+def even_micro_batches(rows: int) -> list[int]:
     """Return the micro-batches that cut `rows` into equal parts, the smallest first: 1, 2, 3, 4, 6, 12 for 12."""
     return sorted({-(-rows // part_count) for part_count in range(1, rows + 1)})
 
@@ -116,21 +118,25 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
         return problems[0]
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    step_row_count, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
-    is_micro_written, is_accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    step_row_count, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE_BATCH_KEY)}"
+    is_micro_written, is_accumulation_written = (
+        loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY)
+    )
     row_share = -(-step_row_count // processes)
     whole_name = "the effective batch" if processes == 1 else f"a process's share of {quantity(row_share, 'row')}"
     if isinstance(micro, int) and isinstance(accumulation, int) and is_micro_written and is_accumulation_written:
         product_text = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
-        return _cut(effective_rows(loaded, processes), micro, product_text, f"from {loaded.where(MICRO)}", processes)
+        return _cut(
+            effective_rows(loaded, processes), micro, product_text, f"from {loaded.where(MICRO_BATCH_KEY)}", processes
+        )
     if isinstance(micro, int) and is_micro_written:
-        reason = f"from {loaded.where(MICRO)}"
+        reason = f"from {loaded.where(MICRO_BATCH_KEY)}"
         if micro > row_share:
             reason += f", where it is {micro}, but limited to {whole_name}"
         return _cut(step_row_count, min(micro, row_share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
         rows = "effective batch" if processes == 1 else f"{quantity(row_share, 'row')} of a process"
-        reason = f"{rows} / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
+        reason = f"{rows} / {ACCUMULATION_KEY} from {loaded.where(ACCUMULATION_KEY)}"
         cut = _cut(step_row_count, -(-row_share // min(accumulation, row_share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
             return cut
@@ -143,7 +149,9 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     if fitting_rows < most_allowed:
         reason = f"the largest equal part of {whole_name} that fits in memory (up to {fitting_rows} rows fit)"
     elif isinstance(micro, int) and micro < row_share:
-        reason = f"the largest equal part of {whole_name} with at most {micro} rows, from {loaded.where(MICRO)}"
+        reason = (
+            f"the largest equal part of {whole_name} with at most {micro} rows, from {loaded.where(MICRO_BATCH_KEY)}"
+        )
     else:
         reason = f"{whole_name.replace('the effective', 'the whole effective')} fits in memory"
     return _cut(step_row_count, even_rows, effective_reason, reason, processes)
@@ -152,8 +160,8 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
 def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, processes: int) -> BatchCut:
     process_rows = -(-effective // processes)
     return BatchCut(
-        effective=effective,
-        micro=micro,
+        effective_batch=effective,
+        micro_batch=micro,
         accumulation=-(-process_rows // micro),
         effective_reason=effective_reason,
         micro_reason=micro_reason,
@@ -166,7 +174,7 @@ def is_cut_freely(loaded: LoadedConfig) -> bool:
     """Return whether the plan may choose the micro-batch. A number in a hardware profile is only an upper limit."""
     training = loaded.config.training
     micro_setting = training.per_device_train_batch_size
-    is_open = micro_setting == "auto" or (micro_setting != TUNE and not loaded.origin(MICRO).by_user)
+    is_open = micro_setting == "auto" or (micro_setting != TUNE and not loaded.origin(MICRO_BATCH_KEY).by_user)
     return is_open and training.gradient_accumulation_steps == "auto"
 
 
@@ -176,12 +184,12 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     `padding(micro)` is the share of padding with passes of `micro` rows. Starting a pass takes as long as computing
     `pass_tokens`.
     """
-    rows = cut.share_of(facts.rows)
+    rows = cut.process_rows_of(facts.rows)
 
     def token_cost(micro: int) -> float:
         return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * pass_tokens
 
-    sizes = [min(cut.micro, rows)]
+    sizes = [min(cut.micro_batch, rows)]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
     cost_by_rows = {micro: token_cost(micro) for micro in sizes}
@@ -190,7 +198,7 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
         return cut
     change = f"{padding(fastest_rows):.0%} padding instead of {padding(sizes[0]):.0%} with {sizes[0]} rows per pass"
     reason = f"rows of similar length share a pass: {change}"
-    return _cut(cut.effective, fastest_rows, cut.effective_reason, reason, cut.processes)
+    return _cut(cut.effective_batch, fastest_rows, cut.effective_reason, reason, cut.processes)
 
 
 # These functions decide whether documents share rows, and how many rows a step then has.
@@ -201,7 +209,7 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
 PACKING, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
 # Families whose layers do not use positions to find the beginning of a document, as tests/training/test_packing.py
 # shows. For all other families the probe at the start of a run decides (`training/probes.py`).
-SEES_OTHERS = {
+UNPACKABLE_MODEL_TYPES = {
     "opt": "OPT counts positions through the whole row",
     "bloom": "Bloom measures distances through the whole row",
     "falcon": "Falcon's attention crosses the boundaries of documents",
@@ -214,12 +222,12 @@ SEES_OTHERS = {
 # With a smaller saving, rows are nearly full without packing.
 LEAST_SAVING = 0.1
 # The number of packed rows differs from step to step; passes have room for this many times the mean.
-_SPREAD = 1.2
+_PACKED_ROWS_FACTOR = 1.2
 # Tokens of the largest batch, in means of all batches; and of the longest document, in lengths of the longest sampled.
 _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 
-def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
+def decide_packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
     requested_packing = loaded.config.data.packing
     source_clause = f", from {loaded.where(PACKING)}"
     if requested_packing is False:
@@ -230,7 +238,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         return exact(False, reason)
     if is_asked(loaded.config):
         return exact(False, "Unsloth's attention covers whole rows, so packed documents would mix")
-    if reason := against_packing(shape.model_type):
+    if reason := packing_obstacle(shape.model_type):
         return exact(False, reason)
     rows = min(effective, facts.rows)
     saved_share = 1 - facts.packed_rows / rows
@@ -242,7 +250,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     return Planned(value=True, exact=facts.exact, reason=fill_text)
 
 
-def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bool) -> Planned[bool]:
+def decide_grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bool) -> Planned[bool]:
     """Return whether each batch gets rows of similar length. `shares` is None if rows have no padding."""
     requested_value = loaded.config.data.group_by_length
     if requested_value != "auto":
@@ -261,14 +269,18 @@ def spares_padding(shares: PaddingShares) -> bool:
 
 def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
     """Return a problem if packing was requested and documents of this model would attend to each other."""
-    if loaded.config.data.packing is True and (why := against_packing(shape.model_type)):
+    if loaded.config.data.packing is True and (why := packing_obstacle(shape.model_type)):
         return [loaded.problem(PACKING, f"is true, but {why}", "set it to auto")]
     return []
 
 
-def against_packing(model_type: str) -> str:
+def packing_obstacle(model_type: str) -> str:
     """Return why rows for this kind of model are not packed, as a clause; empty if the probe of a run decides."""
-    return f"{SEES_OTHERS[model_type]}, so packed documents would mix" if model_type in SEES_OTHERS else ""
+    return (
+        f"{UNPACKABLE_MODEL_TYPES[model_type]}, so packed documents would mix"
+        if model_type in UNPACKABLE_MODEL_TYPES
+        else ""
+    )
 
 
 def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
@@ -291,7 +303,7 @@ def _longest(config: Config, facts: DataFacts) -> int:
     return min(max_length, math.ceil((facts.longest_row or max_length) * spread_factor))
 
 
-def most_rows(config: ResolvedConfig, facts: DataFacts, packed: bool, effective: int) -> int:
+def max_rows_of_step(config: ResolvedConfig, facts: DataFacts, packed: bool, effective: int) -> int:
     """Return the largest number of rows that a step can have.
 
     Best-fit packing opens a row only for a document that fits into no other row. So all rows but the last hold at least
@@ -308,15 +320,22 @@ def packed_cut(
 ) -> BatchCut:
     """Return the cut of a step with packed rows, in which a micro-batch counts packed rows."""
     is_one_row = widest < loaded.config.data.max_length
-    most_step_rows = -(-most_rows(loaded.config, facts, True, cut.effective) // cut.processes)
-    rows = 1 if is_one_row else min(most_step_rows, math.ceil((facts.packed_rows or 1) * _SPREAD / cut.processes))
+    most_step_rows = -(-max_rows_of_step(loaded.config, facts, True, cut.effective_batch) // cut.processes)
+    rows = (
+        1
+        if is_one_row
+        else min(most_step_rows, math.ceil((facts.packed_rows or 1) * _PACKED_ROWS_FACTOR / cut.processes))
+    )
     training = loaded.config.training
     parts = training.gradient_accumulation_steps
-    if loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
-        micro, reason = min(cut.micro, rows), cut.micro_reason
-        reason += f"; a step has no more than {rows} packed rows" if micro < cut.micro else ""
+    if loaded.origin(MICRO_BATCH_KEY).by_user and isinstance(training.per_device_train_batch_size, int):
+        micro, reason = min(cut.micro_batch, rows), cut.micro_reason
+        reason += f"; a step has no more than {rows} packed rows" if micro < cut.micro_batch else ""
     elif isinstance(parts, int) and training.per_device_train_batch_size != TUNE:
-        micro, reason = -(-rows // min(parts, rows)), f"packed rows / {ACCUMULATION} from {loaded.where(ACCUMULATION)}"
+        micro, reason = (
+            -(-rows // min(parts, rows)),
+            f"packed rows / {ACCUMULATION_KEY} from {loaded.where(ACCUMULATION_KEY)}",
+        )
     else:
         fits = largest_fit(rows)
         micro = -(-rows // -(-rows // fits))
@@ -324,7 +343,7 @@ def packed_cut(
     accumulation = -(-rows // micro)
     return replace(
         cut,
-        micro=micro,
+        micro_batch=micro,
         micro_reason=reason,
         accumulation=accumulation,
         accumulation_reason=f"up to {rows} packed rows in micro-batches of {micro}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tui_trainer.config.editing import refused_values
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
-from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
+from tui_trainer.config.mixture import WEIGHTS_KEY, parse_weights
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, schedules_with
@@ -13,10 +13,10 @@ from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
 from tui_trainer.models.adapter_targets import PARAMETERS_KEY
-from tui_trainer.models.routers import ROUTERS
+from tui_trainer.models.routers import ROUTER_LOSS_KEY
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import MODULES_KEY
-from tui_trainer.models.unsloth import NAME as UNSLOTH
+from tui_trainer.models.unsloth import PACKAGE_NAME as UNSLOTH
 from tui_trainer.models.unsloth import PROVIDER, is_asked
 from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
@@ -63,10 +63,10 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         try:
-            weights_of(config.data.paths, config.data.weights)
+            parse_weights(config.data.paths, config.data.weights)
         except ConfigError as error:
-            problems += [loaded.placed(problem) for problem in error.problems]
-    problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
+            problems += [loaded.with_source(problem) for problem in error.problems]
+    problems += [loaded.with_source(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
         message = f"is {config.targets.score:g}, which needs a score, but {METRIC_KEY} is set to loss"
         hint = f"set {METRIC_KEY} to a score, or set targets.loss instead"
@@ -134,13 +134,13 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
     """Return problems with an unknown task, and with settings that the task does not support."""
     try:
         task = find_task(loaded.config.task.type)
-        problems = [loaded.placed(problem) for problem in task.problems(loaded.config)]
+        problems = [loaded.with_source(problem) for problem in task.problems(loaded.config)]
     except ConfigError as error:
-        return [loaded.placed(problem) for problem in error.problems]
+        return [loaded.with_source(problem) for problem in error.problems]
     # A task's own problem with the metric is more precise than the general one.
     if not any(problem.key == METRIC_KEY for problem in problems):
         unknown_metrics = metric_problems(loaded.config, task.metrics, f"by {task.name}")
-        problems += map(loaded.placed, unknown_metrics)
+        problems += map(loaded.with_source, unknown_metrics)
     return problems
 
 
@@ -163,7 +163,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     if not is_asked(config):
         return []
     allowed_values: dict[str, tuple[object, tuple[object, ...]]] = {
-        "task.type": (config.task.type, tuple(name for name in task_names() if find_task(name).unsloth)),
+        "task.type": (config.task.type, tuple(name for name in task_names() if find_task(name).supports_unsloth)),
         "model.init": (config.model.init, ("pretrained",)),
         "model.add_tokens": (config.model.add_tokens, ("",)),
         "model.rope_scaling.rope_type": (config.model.rope_scaling.rope_type, ("default",)),
@@ -183,7 +183,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     if is_pattern(config.tuning.target_modules):
         allowed_values[MODULES_KEY] = (config.tuning.target_modules, ("all-linear",))
     message = f"is not supported with {PROVIDER} = {UNSLOTH}"
-    return [*map(loaded.placed, refused_values(allowed_values, message, f", or {PROVIDER} = transformers"))]
+    return [*map(loaded.with_source, refused_values(allowed_values, message, f", or {PROVIDER} = transformers"))]
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
@@ -194,14 +194,14 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
         alternative = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
         features_in_use.append((f"adapters of experts ({one_line(names, 120)})", alternative))
     if setup.router_logits:
-        features_in_use.append(("a router loss", f"set {ROUTERS} = 0"))
+        features_in_use.append(("a router loss", f"set {ROUTER_LOSS_KEY} = 0"))
     allowed_values: dict[str, tuple[object, tuple[object, ...]]] = {
         "distributed.strategy": (strategy, ("ddp",)),
         "training.torch_compile": (setup.compiled, (False,)),
         PROVIDER: (setup.provider, ("transformers",)),
     }
     return [
-        loaded.placed(problem)
+        loaded.with_source(problem)
         for feature, alternative in features_in_use
         for problem in refused_values(allowed_values, f"is not tested with {feature}", f", or {alternative}")
     ]

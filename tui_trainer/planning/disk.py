@@ -5,7 +5,7 @@
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.parts import begun_bytes, state_bytes
+from tui_trainer.planning.memory.parts import initial_adapter_bytes, state_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes, quantity
 
@@ -22,7 +22,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
     state, and small files."""
     bytes_each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copy_bytes = 4 if bytes_each < 4 else 0
-    size = (bytes_each + copy_bytes) * trained + state_bytes(shape, setup, trained) + begun_bytes(setup)
+    size = (bytes_each + copy_bytes) * trained + state_bytes(shape, setup, trained) + initial_adapter_bytes(setup)
     if not setup.has_adapter:
         size += bytes_each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
@@ -33,7 +33,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
     """Return the bytes of the final model, or with LoRA of the adapter."""
     trained_count = setup.trained_parameters if setup.has_adapter else parameters
-    return _trained_bytes_each(setup) * trained_count + begun_bytes(setup) + SMALL_FILES_BYTES
+    return _trained_bytes_each(setup) * trained_count + initial_adapter_bytes(setup) + SMALL_FILES_BYTES
 
 
 def run_bytes(

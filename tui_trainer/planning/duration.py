@@ -21,14 +21,14 @@ from tui_trainer.models.modules import Linear, Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.batch_cut import longest_row
 from tui_trainer.planning.measured_steps import Calibration, is_busy
-from tui_trainer.planning.memory.parts import FLOAT, Static
+from tui_trainer.planning.memory.parts import FP32_BYTES, Static
 from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.records import KINDS, MATMULS, TRIAL, Key, find_records, keep_record, records_of_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import ComputeRates
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import format_bytes, format_seconds, percent, quantity
+from tui_trainer.units import format_bytes, format_percent, format_seconds, quantity
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -46,7 +46,7 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How many times as long a step takes when each matmul unpacks its weight from 4 bits. Estimates: torchtune's README has
 # 8B with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA; on an H100, Surogate
 # reports 10.2 and 9.4 thousand and Unsloth 8.9 and 8.2; torchtune 1.02 times for 3B on an A100.
-UNPACKING_TIMES, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
+UNPACKING_SLOWDOWN, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
 _LARGE_CARDS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
 # Decomposing a matrix reaches this share of one core's fp32 matmul rate, by its smaller side: 0.27 at 128, 0.44 at 512.
 # A second core gained nothing. CPU time on one core (AMD EPYC, torch 2.15), at 128, 512 and 1024: an SVD 0.25, 0.54,
@@ -82,9 +82,9 @@ def offload_words(
     """
     static = Static(shape, replace(setup, cpu_offload=False))
     weight_bytes = static.weights().bytes - static.towers().bytes
-    gradient_bytes = FLOAT * setup.trained_parameters
+    gradient_bytes = FP32_BYTES * setup.trained_parameters
     is_stage_2 = setup.zero_stage == 2
-    bytes_to_gpu = static.weight_size * setup.trained_parameters if is_stage_2 else 2 * passes * weight_bytes
+    bytes_to_gpu = static.weight_number_bytes * setup.trained_parameters if is_stage_2 else 2 * passes * weight_bytes
     copied = (bytes_to_gpu + passes * gradient_bytes) / setup.shards
     sentence = f"each step copies {format_bytes(copied)} to the GPU and back"
     if capability is None:
@@ -196,7 +196,7 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
     return operation_count * OPERATION_SECONDS * slowdown
 
 
-def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tokens: int) -> float:
+def launch_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tokens: int) -> float:
     """Return how many tokens a CPU computes in the time that it takes to start one pass.
 
     No measured rate of this machine is used, so that a run always gets the same micro-batch.
@@ -313,7 +313,7 @@ def busy_words(load: float | None, cores: int, threads: int, measured_load: floa
     if slowdown * least_slowdown < 1:
         return (
             f"the steps were measured while other programs kept the cores busy (load {measured_load:.1f}); "
-            f"with their present load of {load:.1f}, expect about {percent(slowdown)} of this time"
+            f"with their present load of {load:.1f}, expect about {format_percent(slowdown)} of this time"
         )
     if not is_busy(load, threads):
         return ""
@@ -346,9 +346,9 @@ def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
     return fp32_share if setup.precision == "fp32" else fp32_share * bf16_gain(hidden_size)
 
 
-def unpacking_times(capability: Version | None) -> float:
+def unpacking_slowdown(capability: Version | None) -> float:
     """Return the factor by which 4-bit weights make a step longer on a GPU of this compute capability."""
-    return UNPACKING_TIMES_ON_LARGE_CARDS if capability in _LARGE_CARDS else UNPACKING_TIMES
+    return UNPACKING_TIMES_ON_LARGE_CARDS if capability in _LARGE_CARDS else UNPACKING_SLOWDOWN
 
 
 def compute_rates(
@@ -373,7 +373,7 @@ def compute_rates(
             measured=cpu_rate / processes, measured_of=measured_of,
         )  # fmt: skip
     if setup.four_bits:
-        used_share /= unpacking_times(card.capability if card else None)
+        used_share /= unpacking_slowdown(card.capability if card else None)
     number_type = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
     tried = [record.figures.get("precisions", {}).get(number_type, {}) for record in records_of_device(TRIAL, tried_on)]
     measured_teraflops = tried[-1].get("teraflops") if tried else None
@@ -432,7 +432,7 @@ def _on_card(
     reason = f"{card.title}: {card_rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(used_share)}"
     compute_seconds = flops / (card_rate * used_share)
     if setup.four_bits:
-        unpacking_factor = unpacking_times(card.capability)
+        unpacking_factor = unpacking_slowdown(card.capability)
         reason += f"; unpacking 4-bit weights makes steps about {unpacking_factor} times as long (estimated)"
         compute_seconds *= unpacking_factor
     if starts > compute_seconds:

@@ -17,7 +17,7 @@ from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning.automatic_values import TrainingDevice
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, base_rows
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY, base_rows
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.processes import processes_of
 from tui_trainer.tasks import find_task
@@ -47,13 +47,13 @@ def with_rows_of_step(
         return _with_epochs(loaded, facts.rows), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
     # The rows are enough for a process on every usable GPU.
-    unlimited_config = _with_epochs(decided(loaded, EFFECTIVE, _MOST_ROWS), facts.rows)
+    unlimited_config = _with_epochs(with_decided(loaded, EFFECTIVE_BATCH_KEY, _MOST_ROWS), facts.rows)
     process_count = processes_of(unlimited_config, hardware, target, chosen_gpu).count.value
     training = loaded.config.training
     micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     if _both_written(loaded) and isinstance(micro_rows, int) and isinstance(accumulation, int):
-        rows, reason = micro_rows * accumulation * process_count, f"auto: {MICRO} x {ACCUMULATION}"
-        return _with_epochs(decided(loaded, EFFECTIVE, rows, reason), facts.rows), facts
+        rows, reason = micro_rows * accumulation * process_count, f"auto: {MICRO_BATCH_KEY} x {ACCUMULATION_KEY}"
+        return _with_epochs(with_decided(loaded, EFFECTIVE_BATCH_KEY, rows, reason), facts.rows), facts
     suitable_rows, reason = _rows_per_step(loaded, target.gpu, facts, process_count)
     largest_step = most_rows_of_step(loaded.config.training.num_train_epochs, facts.rows)
     rows = min(suitable_rows, max(largest_step, 1 if loaded.config.distributed.processes == "auto" else process_count))
@@ -62,7 +62,7 @@ def with_rows_of_step(
         reason = f"auto: {rows}, because {limit_reason}; without this limit: {reason}"
     else:
         reason = f"auto: {reason}"
-    return _with_epochs(decided(loaded, EFFECTIVE, rows, reason), facts.rows), facts.of_batch(rows)
+    return _with_epochs(with_decided(loaded, EFFECTIVE_BATCH_KEY, rows, reason), facts.rows), facts.of_batch(rows)
 
 
 def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
@@ -72,7 +72,7 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
         epoch_steps = steps_per_epoch(rows, step_rows)
         epochs = min(max(USUAL_EPOCHS, math.ceil(GOOD_STEPS / epoch_steps)), MOST_EPOCHS)
         epochs_reason = f"auto: {epochs}, because {USUAL_EPOCHS} epochs would have fewer than {GOOD_STEPS} steps"
-        loaded = decided(loaded, EPOCHS, float(epochs), epochs_reason if epochs > USUAL_EPOCHS else "auto")
+        loaded = with_decided(loaded, EPOCHS, float(epochs), epochs_reason if epochs > USUAL_EPOCHS else "auto")
     return resolved(loaded)
 
 
@@ -85,13 +85,13 @@ def epochs_figure(loaded_before: LoadedConfig, loaded: ResolvedLoaded) -> Planne
 
 def resolved_like(loaded: LoadedConfig, plan: ResolvedConfig) -> ResolvedLoaded:
     """Return `loaded` with the numbers of a plan's config in place of `auto` for rows per step and epochs."""
-    for key in (EFFECTIVE, EPOCHS):
+    for key in (EFFECTIVE_BATCH_KEY, EPOCHS):
         if value_of(loaded.config, key) == "auto":
-            loaded = decided(loaded, key, value_of(plan, key))
+            loaded = with_decided(loaded, key, value_of(plan, key))
     return resolved(loaded)
 
 
-def decided(loaded: LoadedConfig, key: str, value: object, reason: str = "") -> LoadedConfig:
+def with_decided(loaded: LoadedConfig, key: str, value: object, reason: str = "") -> LoadedConfig:
     """Return the config with `value` instead of `auto`. The reason is appended to the source of the setting."""
     where = ", ".join(filter(None, (loaded.where(key), reason)))
     layer = Layer(origin=loaded.origin(key), where=where, values={key: value})
@@ -133,7 +133,7 @@ def _both_written(loaded: LoadedConfig) -> bool:
     training = loaded.config.training
     numbers = training.per_device_train_batch_size, training.gradient_accumulation_steps
     return all(isinstance(size, int) for size in numbers) and all(
-        loaded.origin(key).by_user for key in (MICRO, ACCUMULATION)
+        loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY)
     )
 
 
@@ -146,7 +146,7 @@ def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, coun
         return max(base_row_count, count), f"{base_text}, because more rows take proportionally longer on a CPU"
     if profile is None:
         return max(base_row_count, count), f"{base_text}: {loaded.hardware_reason or 'no hardware profile'}"
-    model_shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
+    model_shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.class_count)
     rows_and_source = _of_profile(loaded, gpu, model_shape.parameters)
     if rows_and_source is None:
         case = f"{config.task.type} with {model_shape.parameters / 1e9:.1f} billion parameters on this GPU"

@@ -9,7 +9,7 @@ from tui_trainer.config.sections import Config, ResolvedConfig, step_rows
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import TrainingDevice
-from tui_trainer.planning.measured_steps import corrected, nearest_peak
+from tui_trainer.planning.measured_steps import correct_parts, nearest_peak
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
@@ -31,12 +31,12 @@ class MemoryBudget:
     free_bytes: int | None
     total_bytes: int | None
     where: str
-    share: float
+    usable_share: float
 
     @property
     def budget_bytes(self) -> int | None:
         """Bytes of the free memory that a run may use."""
-        return None if self.free_bytes is None else int(self.free_bytes * self.share)
+        return None if self.free_bytes is None else int(self.free_bytes * self.usable_share)
 
     @classmethod
     def of(cls, hardware: Hardware, target: TrainingDevice, processes: int = 1) -> Self:
@@ -47,7 +47,7 @@ class MemoryBudget:
                 free_bytes=None if free_bytes is None else free_bytes // processes,
                 total_bytes=None if total_bytes is None else total_bytes // processes,
                 where="this machine" if processes == 1 else f"each of {processes} processes on this machine",
-                share=CPU_SHARE,
+                usable_share=CPU_SHARE,
             )
         free_bytes = target.gpu.memory_free_bytes
         total_bytes = target.gpu.memory_bytes
@@ -55,7 +55,7 @@ class MemoryBudget:
             free_bytes=total_bytes if free_bytes is None else free_bytes,
             total_bytes=total_bytes,
             where="the GPU",
-            share=GPU_SHARE,
+            usable_share=GPU_SHARE,
         )
 
 
@@ -63,7 +63,7 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tup
     """Return the setup with the counts of a dry run, and a clause on how the memory is computed."""
     reason = "sum of all uses of memory at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
-    layer_bytes, failure = measure_layer(model, shape, setup, row_tokens(config, setup))
+    layer_bytes, failure = measure_layer(model, shape, setup, longest_row_tokens(config, setup))
     if layer_bytes is None:
         reason += f"; a general formula estimates activations, because the activations of {shape.model_type} "
         reason += f"could not be counted: {failure}"
@@ -81,7 +81,7 @@ def largest_micro_batch(
     return max(count, 1)
 
 
-def row_tokens(config: Config, setup: TrainingSetup) -> int:
+def longest_row_tokens(config: Config, setup: TrainingSetup) -> int:
     """Return the length of the longest row of a pass in tokens, limited to what the config allows now."""
     allowed_tokens = config.data.max_length * (setup.row_documents if setup.packed else 1)
     return min(allowed_tokens, setup.longest_row or config.data.max_length)
@@ -114,7 +114,7 @@ def parts_of_run(
         batch = BatchSizes(
             rows=pass_rows(setup, rows),
             eval_rows=pass_rows(setup, eval_rows),
-            row_tokens=row_tokens(config, setup),
+            row_tokens=longest_row_tokens(config, setup),
             accumulation=most_passes(config, setup, rows),
             most_labels=label_count(rows, step_rows(config)),
             most_eval_labels=label_count(eval_rows, EVALUATION_WINDOW * eval_rows),
@@ -123,7 +123,7 @@ def parts_of_run(
 
     parts = parts_of(micro_batch, eval_batch)
     measured_peak = nearest_peak(setup.measured_peaks, micro_batch, eval_batch)
-    return corrected(parts, micro_batch, setup.device, measured_peak, parts_of) if measured_peak else parts
+    return correct_parts(parts, micro_batch, setup.device, measured_peak, parts_of) if measured_peak else parts
 
 
 def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
@@ -132,7 +132,11 @@ def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candida
     # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
     label_share += _DEVIATIONS * math.sqrt(label_share * (1 - label_share) / documents)
-    return token_sum if label_share >= 1 else math.ceil(label_share * (token_sum or rows * row_tokens(config, setup)))
+    return (
+        token_sum
+        if label_share >= 1
+        else math.ceil(label_share * (token_sum or rows * longest_row_tokens(config, setup)))
+    )
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
@@ -143,7 +147,7 @@ def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows
     longest share p of them is then at most mean + deviation x sqrt((1 - p) / p) long on average (Bhatia and Davis,
     Amer. Math. Monthly 107, 2000). If documents are sorted by length, all of a pass may be long.
     """
-    mean_tokens, longest_tokens = setup.document_tokens, row_tokens(config, setup)
+    mean_tokens, longest_tokens = setup.document_tokens, longest_row_tokens(config, setup)
     if not mean_tokens or mean_tokens >= longest_tokens or config.data.group_by_length is True:
         return 0
     token_deviation = min(mean_tokens, math.sqrt(mean_tokens * (longest_tokens - mean_tokens)))

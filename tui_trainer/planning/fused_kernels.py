@@ -11,7 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import lack_of_compiler
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
+from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, version_text
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import TrainingDevice
@@ -36,7 +36,7 @@ def fused_kernels(
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KERNELS)}")
-    obstacle = "Unsloth has its own kernels" if is_asked(config) else lack(hardware, target, shape)
+    obstacle = "Unsloth has its own kernels" if is_asked(config) else fused_kernels_obstacle(hardware, target, shape)
     if not obstacle and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
         obstacle = "compiled layers fuse the same operations"
@@ -53,7 +53,7 @@ def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice,
     return fused_kernels(loaded, hardware, target, shape).value == "liger"
 
 
-def adapters_apart(config: Config, strategy: str) -> str:
+def unfused_adapters_reason(config: Config, strategy: str) -> str:
     """Return why adapters are not fused with their layers, as a clause; empty if they are fused."""
     tuning = config.tuning
     if not tuning.has_adapter:
@@ -75,12 +75,12 @@ def kernel_problems(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape
 ) -> list[Problem]:
     """Return problems with kernels that were requested by name and are not possible here."""
-    if loaded.config.model.kernels != "liger" or not (obstacle := lack(hardware, target, shape)):
+    if loaded.config.model.kernels != "liger" or not (obstacle := fused_kernels_obstacle(hardware, target, shape)):
         return []
     return [loaded.problem(KERNELS, f"liger: {obstacle}", "set it to auto to use what is available")]
 
 
-def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
+def fused_kernels_obstacle(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
     """Return why this machine or this model has no fused kernels, as a clause; empty if it has them."""
     if target.device == "cpu":
         return "fused kernels need a GPU, and this run is on the CPU"
@@ -90,7 +90,7 @@ def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
         return f"fused kernels cannot be compiled, because {missing_part}"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
-        return f"fused kernels need compute capability 7.0, and this GPU has {dotted(capability)}"
+        return f"fused kernels need compute capability 7.0, and this GPU has {version_text(capability)}"
     if shape.model_type not in LIGER_FAMILIES:
         return f"liger-kernel does not support {shape.model_type}"
     return ""

@@ -22,7 +22,7 @@ from tui_trainer.config.toml_files import Profile, Shapes, all_profiles, find_pr
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.hardware.gpu_models import version_text
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import GIB
 
@@ -148,7 +148,7 @@ def _why_the_card_matches(match: dict[str, Any], gpu: Gpu) -> str:
         lowest, capability_limit = match.get("capability_at_least", "0.0"), match.get("capability_below", "9999.9999")
         if gpu.capability is None or not _version(lowest) <= gpu.capability < _version(capability_limit):
             return ""
-        clauses.append(f"compute capability {dotted(gpu.capability)}")
+        clauses.append(f"compute capability {version_text(gpu.capability)}")
     if "memory_gib" in match:
         lowest_gib, highest_gib = match["memory_gib"]
         if gpu.memory_bytes is None or not lowest_gib <= gpu.memory_bytes / GIB <= highest_gib:

@@ -7,9 +7,9 @@ from typing import Literal
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.methods.learning_rates import ADAPTIVE, PeakRate, Start, rate_of_size
+from tui_trainer.methods.learning_rates import ADAPTIVE_RATES, PeakRate, Start, rate_of_size
 from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.planning.batch_cut import BASE, base_rows
+from tui_trainer.planning.batch_cut import BASE_BATCH_KEY, base_rows
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.units import format_count
 
@@ -67,7 +67,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
     if scaling == "none":
         return rate
     is_own_rate = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
-    if is_own_rate and not loaded.origin(BASE).by_user:
+    if is_own_rate and not loaded.origin(BASE_BATCH_KEY).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
     base, source = base_rows(loaded)
     if base == now:
@@ -90,7 +90,7 @@ def what_trains(config: Config, parameters: int) -> str:
     """Return what the usual learning rates apply to: `a model of 82 M parameters with LoRA, using SGD`."""
     optimizer = OPTIMIZERS[config.training.optim]
     return f"a model of {format_count(parameters)} parameters {_words(config)[1]}" + (
-        "" if optimizer.learning_rates is ADAPTIVE else f", using {optimizer.label}"
+        "" if optimizer.learning_rates is ADAPTIVE_RATES else f", using {optimizer.label}"
     )
 
 

@@ -55,7 +55,7 @@ class StepKey:
         parts = text.split(" | ") if isinstance(text, str) else []
         return cls(*parts) if len(parts) == 3 else None
 
-    def on(self, device: str, data: str = "") -> Key:
+    def record_key(self, device: str, data: str = "") -> Key:
         """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data
         only."""
         task_and_shape, _, versions = self.model.partition(", ")
@@ -149,7 +149,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _MeasuredCut:
     """Measured runs with the same cut of rows: those on a calm machine, or all if there is none."""
 
     flops: float
@@ -169,14 +169,14 @@ class _Shape:
         return abs(math.log(self.flops / flops))
 
 
-def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
+def _measured_shapes(device: str, key: StepKey) -> dict[str, _MeasuredCut]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
     runs_by_cut: dict[str, list[_Run]] = {}
-    for record in find_records(STEP_SECONDS, key.on(device)):
+    for record in find_records(STEP_SECONDS, key.record_key(device)):
         # Earlier versions stored that other programs kept the machine busy, but not their load.
         if (run := figures_as(_Run, record.figures)) and not record.figures.get("busy"):
             runs_by_cut.setdefault(record.part, []).append(run)
-    return {cut: _Shape.of(runs) for cut, runs in runs_by_cut.items()}
+    return {cut: _MeasuredCut.of(runs) for cut, runs in runs_by_cut.items()}
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
@@ -211,7 +211,7 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
 
 def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, load: float = 0.0) -> None:
     """Store the measured seconds of a step of `flops` operations, and the load of programs that slowed it down."""
-    keep_record(STEP_SECONDS, key.on(device), asdict(_Run(flops, step_seconds, load)), part=key.cut)
+    keep_record(STEP_SECONDS, key.record_key(device), asdict(_Run(flops, step_seconds, load)), part=key.cut)
 
 
 def is_busy(load: float | None, threads: int) -> bool:
@@ -261,7 +261,9 @@ def micro_batch_key(
     rows = -(-step_rows(loaded.config) // processes)
     step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, rows, setup.longest_row, processes)
     other_values = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
-    return step_key_of_rows.on(device, data=sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16])
+    return step_key_of_rows.record_key(
+        device, data=sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16]
+    )
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
@@ -283,12 +285,12 @@ def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[
 # The last peaks for each number of rows in a pass are records (`records.py`) under `micro_batch_key`.
 
 # Parts whose size is exact.
-LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")
+LASTING_PARTS = ("weights", "towers", "master weights", "gradients", "optimizer")
 # Parts of a GPU's memory that torch does not count as allocated.
 NOT_ALLOCATED = ("pieces", "context")
 # `_CONSTANT` parts do not depend on the rows of a pass, and a measurement does not correct them.
 _FIXED_BYTES = 128 * MIB
-_CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
+_CONSTANT = (*LASTING_PARTS, *NOT_ALLOCATED, "libraries")
 # The share of a measured difference that counts for passes with other rows, because a CPU's allocator holds more or
 # less memory for each size. `memory_grid.py --calibrate` measures half of the rows and plans all of them: 38 of 41
 # plans lie within 10 % with a share of 0, 40 with 0.5, and 37 with 1.
@@ -324,7 +326,7 @@ def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> Me
     return min(peaks, key=distance, default=None)
 
 
-def corrected(
+def correct_parts(
     parts: tuple[MemoryPart, ...],
     rows: int,
     device: str,
@@ -336,7 +338,11 @@ def corrected(
     The parts that depend on the rows are scaled by the deviation of the peak from the plan of its own passes.
     `parts_at` returns that plan for the rows of a training pass and of an evaluation pass."""
     parts_before = [part for part in parts_at(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
-    total, pass_bytes_before, now = sum(part.bytes for part in parts_before), _passing(parts_before), _passing(parts)
+    total, pass_bytes_before, now = (
+        sum(part.bytes for part in parts_before),
+        _pass_bytes(parts_before),
+        _pass_bytes(parts),
+    )
     if not pass_bytes_before or not now:
         return parts
     share = 1.0 if device == "cuda" or peak.rows == rows else _OTHER_ROWS_SHARE
@@ -352,7 +358,7 @@ def corrected(
     )
 
 
-def _passing(parts: Sequence[MemoryPart]) -> int:
+def _pass_bytes(parts: Sequence[MemoryPart]) -> int:
     return sum(part.bytes for part in parts if part.name not in _CONSTANT)
 
 

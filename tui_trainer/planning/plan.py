@@ -20,13 +20,13 @@ from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
-from tui_trainer.hardware.environment import spins_by_load
+from tui_trainer.hardware.environment import is_spin_automatic
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.heads import CAUSAL, own_labels
+from tui_trainer.models.heads import CAUSAL, config_label_names
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.ancestry import Ancestor, ancestors_of
@@ -39,12 +39,12 @@ from tui_trainer.planning.batch_cut import (
     BatchCut,
     cut_batch,
     cut_by_length,
-    grouping,
+    decide_grouping,
+    decide_packing,
     is_cut_freely,
     longest_row,
-    most_rows,
+    max_rows_of_step,
     packed_cut,
-    packing,
     packing_problems,
 )
 from tui_trainer.planning.conflicts import (
@@ -64,30 +64,30 @@ from tui_trainer.planning.duration import (
     busy_words,
     checkpointing_cost,
     compute_rates,
+    launch_tokens,
     offload_words,
     recomputed_share,
     sample_token_seconds,
     sample_tokens,
     starting_seconds,
-    starting_tokens,
     step_time,
     times_of_packing,
     training_flops,
 )
 from tui_trainer.planning.effective_batch import (
-    decided,
     epochs_figure,
     is_automatic,
     resolved,
     resolved_like,
+    with_decided,
     with_rows_of_step,
 )
 from tui_trainer.planning.fit import (
     MemoryBudget,
     largest_micro_batch,
+    longest_row_tokens,
     needed_bytes,
     parts_of_run,
-    row_tokens,
     with_dry_run,
 )
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fused_kernels, fuses_loss, kernel_problems
@@ -110,7 +110,7 @@ from tui_trainer.planning.memory.parts import MemoryPart, Static
 from tui_trainer.planning.planned import Planned, StepGrade, estimated, exact
 from tui_trainer.planning.processes import (
     COPIES,
-    ON_THE_CARDS,
+    NO_OFFLOAD,
     ONE,
     Group,
     Strategy,
@@ -120,7 +120,7 @@ from tui_trainer.planning.processes import (
     requested_threads,
     split_over,
     strategy_of,
-    tightest,
+    tightest_device,
 )
 from tui_trainer.planning.records import Key, device_key, trial_device
 from tui_trainer.planning.steps import Steps
@@ -214,7 +214,7 @@ class Plan(BaseModel):
     processes: Annotated[Planned[int], Figure(title="processes")] = ONE
     """Count of processes on all nodes, each of which trains on its share of every step."""
     strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
-    cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = ON_THE_CARDS
+    cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = NO_OFFLOAD
     per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
     memory_key: str = ""
     """Key under which the run stores its memory peak; empty if the peak would not be comparable."""
@@ -325,7 +325,7 @@ class MemoryShortage(ConfigError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeFrom:
+class PlanInputs:
     """Names of the prepared data and of the weights that a plan was made from, and the versions of libraries.
 
     All fields are empty while data and model are estimates.
@@ -338,7 +338,7 @@ class MadeFrom:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-ESTIMATES = MadeFrom()
+UNKNOWN_INPUTS = PlanInputs()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -348,7 +348,7 @@ class Decisions:
     loaded: ResolvedLoaded
     target: choices.TrainingDevice
     group: Group
-    room: MemoryBudget
+    memory_budget: MemoryBudget
     shape: ModelShape
     setup: TrainingSetup
     cut: BatchCut
@@ -368,7 +368,7 @@ def make(
     hardware: Hardware,
     facts: DataFacts,
     *,
-    made_from: MadeFrom = ESTIMATES,
+    made_from: PlanInputs = UNKNOWN_INPUTS,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """Return the plan for a config on this machine. Raises ConfigError with all problems, possibly a MemoryShortage.
@@ -390,23 +390,25 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
         return None
     cause = "gradient checkpointing as in the recipe, because the run does not fit without it"
     reason = "; ".join(filter(None, (loaded.hardware_reason, cause)))
-    return replace(loaded.fitted(CHECKPOINTING, True, cause), hardware_reason=reason)
+    return replace(loaded.with_fitted_value(CHECKPOINTING, True, cause), hardware_reason=reason)
 
 
 def _make(
-    original: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: MadeFrom, chosen_gpu: GpuChoice
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: PlanInputs, chosen_gpu: GpuChoice
 ) -> Plan:
     loaded, facts = with_rows_of_step(original, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     loaded = decisions.loaded
     plan = _assemble(original, hardware, facts, decisions, made_from)
-    budget, config = decisions.room, loaded.config
+    budget, config = decisions.memory_budget, loaded.config
     memory_bytes = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
     host_problems = host_memory_problems(plan.host_memory_bytes, hardware)
     if budget.total_bytes is not None and memory_bytes > budget.total_bytes:
         shortage, basis = memory_problem(loaded, budget, memory_bytes), basis_of(loaded, hardware, plan)
-        raise MemoryShortage([*problems, shortage, *host_problems], shortage, basis, budget.share * budget.total_bytes)
+        raise MemoryShortage(
+            [*problems, shortage, *host_problems], shortage, basis, budget.usable_share * budget.total_bytes
+        )
     if problems or host_problems:
         raise ConfigError([*problems, *host_problems])
     return plan
@@ -422,7 +424,9 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
         loaded=resolved_like(loaded, plan.config),
         hardware=hardware,
         target=target,
-        room=MemoryBudget.of(hardware, tightest(hardware, target, plan.gpu_uuids), plan.processes_per_node),
+        memory_budget=MemoryBudget.of(
+            hardware, tightest_device(hardware, target, plan.gpu_uuids), plan.processes_per_node
+        ),
         shape=plan.model_shape(),
         setup=plan.training_setup,
         micro_batch=plan.per_device_train_batch_size.value,
@@ -439,23 +443,23 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     if problems:
         raise ConfigError(problems)
     group = processes_of(loaded, hardware, target, chosen_gpu)
-    shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
+    shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.class_count)
     processes = group.count.value
-    packing_figure = packing(loaded, facts, shape, step_rows(config))
+    packing_figure = decide_packing(loaded, facts, shape, step_rows(config))
     micro_setting = config.training.per_device_train_batch_size
     rows_per_pass = micro_setting if isinstance(micro_setting, int) else -(-step_rows(config) // processes)
     padding_shares = None
     if facts.padding and not packing_figure.value and rows_per_pass > 1:
         rounding = find_task(config.task.type).width_rounding(shape.model_type)
         padding_shares = facts.padding(min(step_rows(config), facts.rows), rows_per_pass, rounding)
-    grouping_figure = grouping(loaded, padding_shares, is_exact=facts.exact)
-    initial, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouping_figure.value))
+    grouping_figure = decide_grouping(loaded, padding_shares, is_exact=facts.exact)
+    initial, loaded = loaded, resolved(with_decided(loaded, GROUP_BY_LENGTH, grouping_figure.value))
     config = loaded.config
     widest_row = longest_row(config, facts, packing_figure.value)
     rows_of_data = TrainingSetup(
         packed=packing_figure.value,
         longest_row=widest_row,
-        most_rows=-(-most_rows(config, facts, packing_figure.value, step_rows(config)) // processes),
+        most_rows=-(-max_rows_of_step(config, facts, packing_figure.value, step_rows(config)) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packing_figure.value else facts.document_tokens,
         narrowest_pass=padding_shares.of(is_grouped=grouping_figure.value)[1] if padding_shares else 0,
@@ -469,13 +473,15 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         packing_factor = times_of_packing(config, facts, shape, setup)
         if packing_factor > MOST_TIMES_OF_PACKING:
             reason = "auto: packed rows with a mask need more computation than separate rows"
-            alone = decide(resolved(decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
+            alone = decide(
+                resolved(with_decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu
+            )
             if packing_factor * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
                 return alone
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
-    memory_room = MemoryBudget.of(hardware, tightest(hardware, target, group.gpu_uuids), group.per_node)
+    memory_room = MemoryBudget.of(hardware, tightest_device(hardware, target, group.gpu_uuids), group.per_node)
     threads = requested_threads(loaded, hardware, group.per_node)
 
     is_offloaded = config.distributed.cpu_offload and target.device == "cuda"
@@ -487,7 +493,9 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         exact_weights = resolved(
-            decided(initial, choices.DTYPE, value="float32", reason="auto: bf16 weights with fp32 masters do not fit")
+            with_decided(
+                initial, choices.DTYPE, value="float32", reason="auto: bf16 weights with fp32 masters do not fit"
+            )
         )
         alone = decide(exact_weights, hardware, facts, chosen_gpu)
         if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
@@ -521,28 +529,28 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         cut = packed_cut(loaded, cut, facts, widest_row, largest_fit)
     padding = 0.0
     if facts.padding and not packing_figure.value:
-        task, padding_of, process_rows = find_task(config.task.type), facts.padding, cut.share_of(facts.rows)
+        task, padding_of, process_rows = find_task(config.task.type), facts.padding, cut.process_rows_of(facts.rows)
         rounding = task.width_rounding(shape.model_type, size_costs=setup.compiles_each_size)
         padding_of_rows = cache(lambda rows: padding_of(process_rows, rows, rounding))
         # Compiled passes all have one width, and routers are balanced over the rows of a pass.
         has_fixed_cut = setup.compiled or setup.router_logits or grouping_figure.value
         if is_cut_freely(loaded) and setup.device == "cpu" and not has_fixed_cut:
-            tokens = starting_tokens(shape, setup, threads.value, round(facts.document_tokens))
+            tokens = launch_tokens(shape, setup, threads.value, round(facts.document_tokens))
             cut = cut_by_length(cut, facts, lambda rows: padding_of_rows(rows).padded, tokens)
-        padding, narrowest_pass = padding_of_rows(cut.micro).of(is_grouped=grouping_figure.value)
+        padding, narrowest_pass = padding_of_rows(cut.micro_batch).of(is_grouped=grouping_figure.value)
         setup = replace(setup, narrowest_pass=narrowest_pass)
     if is_tuning:
         words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a count of micro-batches that are both set change the effective batch.
-    rows = -(-most_rows(config, facts, packing_figure.value, cut.effective) // processes)
+    rows = -(-max_rows_of_step(config, facts, packing_figure.value, cut.effective_batch) // processes)
     return Decisions(
         loaded=loaded,
         target=target,
         group=replace(
             group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
         ),
-        room=memory_room,
+        memory_budget=memory_room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
         cut=cut,
@@ -565,7 +573,9 @@ def _label_share(facts: DataFacts) -> float:
     return min(1.0, facts.counts.train_labels / max(input_tokens, 1))
 
 
-def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: MadeFrom) -> Plan:
+def _assemble(
+    asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: PlanInputs
+) -> Plan:
     """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
     loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
@@ -589,29 +599,33 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     if begins:
         share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
         share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
-    peak_rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
+    peak_rate, ratio, floor = (
+        learning_rate(asked, whole, cut.effective_batch),
+        tuning.loraplus_lr_ratio,
+        training.min_lr_rate,
+    )
     ratio_reason = f"{ratio:g} times the learning rate, from tuning.loraplus_lr_ratio"
     floor_reason = f"{floor:g} of the peak rate, from training.min_lr_rate"
 
     # Steps and batches.
     effective_reason = cut.effective_reason
-    if facts.rows < cut.effective:
+    if facts.rows < cut.effective_batch:
         effective_reason += f"; the data has only {quantity(facts.rows, 'row')}, so every step uses all of them"
-    eval_batch, eval_reason = cut.micro, "as in training"
+    eval_batch, eval_reason = cut.micro_batch, "as in training"
     if (requested := config.evaluation.per_device_eval_batch_size) != "auto":
         eval_batch = min(requested, max(facts.eval_rows, 1))
         eval_reason = f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
     warmup = steps.warmup(training.lr_scheduler_type, training.warmup_steps)
     threads_reason = made.threads.reason
-    if setup.device == "cpu" and spins_by_load():
+    if setup.device == "cpu" and is_spin_automatic():
         sleeps = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
         how = "sleep, because other programs need the cores" if sleeps else "do not sleep, because the cores are free"
         threads_reason += f"; waiting threads {how}"
     loader_workers = choices.loader_workers(loaded, made.target)
 
     # Memory and disk.
-    parts = parts_of_run(shape, setup, config, cut.micro, eval_batch)
-    peak = nearest_peak(setup.measured_peaks, cut.micro, eval_batch)
+    parts = parts_of_run(shape, setup, config, cut.micro_batch, eval_batch)
+    peak = nearest_peak(setup.measured_peaks, cut.micro_batch, eval_batch)
     memory_reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
     host_parts, host_bytes = host_memory(shape, setup, config, loader_workers.value, group.per_node)
     checkpoint_size, saved_reason = checkpoint_bytes(shape, setup)
@@ -620,16 +634,16 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         checkpoint_size,
         final_model,
         save_total_limit=config.checkpoint.save_total_limit,
-        saves=steps.saves,
+        saves=steps.save_count,
         keeps_best=config.evaluation.early_stopping_patience > 0,
         total_steps=steps.total.value,
     )
     if setup.merged_parameters and setup.has_adapter:
-        disk_bytes += whole * Static(shape, setup).weight_size
+        disk_bytes += whole * Static(shape, setup).weight_number_bytes
         disk_reason += ", and the merged base model of the adapter"
 
     # Time is that of one process, because all compute at the same time.
-    longest_tokens, rows = row_tokens(config, setup), cut.share_of(facts.rows)
+    longest_tokens, rows = longest_row_tokens(config, setup), cut.process_rows_of(facts.rows)
     # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
     computed_tokens = (facts.row_tokens or longest_tokens) / (1 - made.padding)
     is_by_document = facts.row_tokens and not setup.packed
@@ -646,9 +660,9 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
             row_tokens=row_width,
             document_tokens=facts.document_tokens or None,
         )
-        key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest_tokens, cut.processes)
+        key = step_key(config, hardware.libraries, shape, setup, cut.micro_batch, rows, longest_tokens, cut.processes)
         measured_speed = read_calibration(device, key, flops)
-        launch_seconds = -(-rows // cut.micro) * starting_seconds(shape, setup)
+        launch_seconds = -(-rows // cut.micro_batch) * starting_seconds(shape, setup)
         step = step_time(flops, shape.hidden_size, measured_speed, setup, card, device=device, starts=launch_seconds)
         return flops, key, step, measured_speed
 
@@ -657,7 +671,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     with_it, without = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
     offload_figure = group.cpu_offload
     if setup.cpu_offload:
-        passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
+        passes, capability = -(-rows // cut.micro_batch), gpu.capability if gpu else None
         seconds_on_card = time_of_setup(replace(setup, cpu_offload=False))[2].value
         cost_words = offload_words(shape, setup, passes, capability, seconds_on_card)
         offload_figure = offload_figure.model_copy(update={"reason": f"{offload_figure.reason}: {cost_words}"})
@@ -665,16 +679,16 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     if step.value is not None:
         evaluation_seconds = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
         training_seconds = steps.total.value * step.value
-        total = training_seconds + steps.evaluations * evaluation_seconds
+        total = training_seconds + steps.evaluation_count * evaluation_seconds
     answers_figure: Planned[int] | None = None
     interval, answer_rows = 1, min(task.answer_rows(config), steps.eval_rows.value)
     if answer_rows:
         seconds = answer_seconds(shape, setup, card, task.answer_tokens(config))
         setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
-        interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluations, seconds)
+        interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
         answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
-        total = None if total is None else total + seconds * -(-steps.evaluations // interval)
-    time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluations, 'evaluation')}"
+        total = None if total is None else total + seconds * -(-steps.evaluation_count // interval)
+    time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluation_count, 'evaluation')}"
     beginning_figure = None
     if begins:
         beginning_figure = begins.seconds(card, on_card=setup.device == "cuda")
@@ -686,7 +700,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     busy_text = busy_words(load, hardware.usable_cores, made.threads.value * group.per_node, calibration.load)
     sample_figure = exact(0, "set by the task")
     if task.continues:
-        sample_figure = sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
+        sample_figure = sample_tokens(training_seconds, steps.sample_count, sample_token_seconds(shape, setup))
 
     return Plan(
         config=config,
@@ -719,7 +733,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         vocabulary=Planned(
             value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else count_source
         ),
-        classes=facts.classes,
+        classes=facts.class_count,
         head=_head(loaded, facts, shape),
         parameters=Planned(value=whole, exact=is_exact, reason=count_source + frozen),
         trained_parameters=Planned(value=trained_count, exact=is_exact, reason=share),
@@ -728,7 +742,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         attention=made.chosen.attention,
         weights_dtype=made.chosen.weights_dtype,
         learning_rate=peak_rate,
-        usual_learning_rate=usual_learning_rate(asked, whole, cut.effective),
+        usual_learning_rate=usual_learning_rate(asked, whole, cut.effective_batch),
         loraplus_learning_rate=None if ratio == 1 else exact(peak_rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
         final_learning_rate=exact(peak_rate.value * floor, floor_reason) if floor else None,
@@ -738,12 +752,12 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         kernels=fused_kernels(loaded, hardware, made.target, shape),
         loader_workers=loader_workers,
         train_tokens=Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
-        effective_batch_size=exact(cut.effective, effective_reason),
+        effective_batch_size=exact(cut.effective_batch, effective_reason),
         effective_batch_is_auto=is_automatic(asked),
         processes=group.count,
         strategy=group.strategy,
         cpu_offload=offload_figure,
-        per_device_train_batch_size=exact(cut.micro, cut.micro_reason),
+        per_device_train_batch_size=exact(cut.micro_batch, cut.micro_reason),
         memory_key=str(made.memory_key),
         untuned_key=str(made.memory_key) if made.is_untuned else "",
         gradient_accumulation_steps=exact(cut.accumulation, cut.accumulation_reason),
@@ -754,9 +768,9 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         warmup_steps=warmup,
         decay_steps=steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
         router_aux_loss_coef=made.chosen.router_aux_loss_coef,
-        eval_every_steps=steps.cadence("eval_steps", config.evaluation.eval_steps),
-        save_every_steps=steps.cadence("save_steps", config.checkpoint.save_steps),
-        sample_every_steps=steps.cadence("sample_steps", config.logging.sample_steps),
+        eval_every_steps=steps.interval_steps("eval_steps", config.evaluation.eval_steps),
+        save_every_steps=steps.interval_steps("save_steps", config.checkpoint.save_steps),
+        sample_every_steps=steps.interval_steps("sample_steps", config.logging.sample_steps),
         sample_tokens=sample_figure,
         answer_rows=answers_figure,
         answers_interval=interval,
@@ -764,7 +778,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,
         disk_bytes=estimated(disk_bytes, disk_reason),
-        memory_budget_bytes=made.room.budget_bytes,
+        memory_budget_bytes=made.memory_budget.budget_bytes,
         memory_bytes=estimated(total_bytes(parts), memory_reason),
         memory_parts=parts,
         host_memory_bytes=host_bytes,
@@ -796,7 +810,7 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None
-    had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
+    had = config_label_names(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
     if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
         return None
     old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))

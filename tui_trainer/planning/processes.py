@@ -12,10 +12,10 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.processor import training_threads
-from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
-from tui_trainer.planning.batch_cut import EFFECTIVE, PROCESSES
+from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
@@ -40,11 +40,11 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
     cause = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
     return [
         loaded.problem(key, f"{message}, but {cause} shards the model", hint)
-        for key, message, hint in whole_only(loaded.config)
+        for key, message, hint in sharding_refusals(loaded.config)
     ]
 
 
-def whole_only(config: Config) -> Iterator[_Refusal]:
+def sharding_refusals(config: Config) -> Iterator[_Refusal]:
     """Yield a refusal for each setting that does not work with a sharded model."""
     if config.tuning.in_four_bits:
         condition = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
@@ -103,7 +103,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
     yield from _whole_states(config)
     if setup.weights == "float16" and setup.method == "full":
         yield "model.dtype", "float16 weights cannot be trained", "set it to bfloat16 or float32"
-    saves_modules = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING
+    saves_modules = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING_HEADS
     if setup.has_adapter and setup.weights != "float32" and saves_modules:
         # The model's weights have 16 bits and adapters fp32, but a flat tensor has one data type.
         message = "fully trained 16-bit modules beside adapters cannot be sharded"
@@ -117,7 +117,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
 
 COPIES: Planned[Strategy] = exact("ddp", "one process")
 ONE: Planned[int] = exact(1, "one process")
-ON_THE_CARDS: Planned[bool] = exact(False, "weights stay on the device that uses them")
+NO_OFFLOAD: Planned[bool] = exact(False, "weights stay on the device that uses them")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +127,7 @@ class Group:
     count: Planned[int] = ONE
     nodes: int = 1
     strategy: Planned[Strategy] = COPIES
-    cpu_offload: Planned[bool] = ON_THE_CARDS
+    cpu_offload: Planned[bool] = NO_OFFLOAD
     gpu_uuids: tuple[str, ...] = ()
     """UUIDs of the GPUs of the first node's processes."""
 
@@ -136,7 +136,7 @@ class Group:
         return self.count.value // self.nodes
 
 
-def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
+def tightest_device(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
     """Return the device of the process with the least free memory."""
     own_gpus = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
     return replace(target, gpu=min(own_gpus, key=lambda gpu: gpu.memory_free_bytes or 0)) if own_gpus else target
@@ -173,7 +173,7 @@ def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDev
     if requested_count > len(cards):
         message = f"is {requested_count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
-    return _on(cards[:requested_count], f"from {loaded.where(PROCESSES)}")
+    return _group_on(cards[:requested_count], f"from {loaded.where(PROCESSES)}")
 
 
 def strategy_of(
@@ -228,7 +228,7 @@ def split_over(setup: TrainingSetup, strategy: Strategy, processes: int, per_nod
 def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Planned[bool]:
     """Return whether weights, gradients and optimizer state stay on the host."""
     if not loaded.config.distributed.cpu_offload:
-        return ON_THE_CARDS
+        return NO_OFFLOAD
     reason = f"from {loaded.where(OFFLOAD)}"
     if on_card:
         return exact(True, reason)
@@ -249,11 +249,11 @@ def _automatic(loaded: ResolvedLoaded, cards: list[Gpu], chosen_gpu: GpuChoice) 
         return Group(count=exact(1, "one GPU" if len(cards) == 1 else "the other GPUs are different models"))
     rows = step_rows(loaded.config)
     if rows < len(alike_gpus):
-        return _on(alike_gpus[:rows], f"{len(alike_gpus)} GPUs, but a step has only {rows} rows")
-    return _on(alike_gpus, f"{len(alike_gpus)} identical GPUs")
+        return _group_on(alike_gpus[:rows], f"{len(alike_gpus)} GPUs, but a step has only {rows} rows")
+    return _group_on(alike_gpus, f"{len(alike_gpus)} identical GPUs")
 
 
-def _on(cards: list[Gpu], reason: str) -> Group:
+def _group_on(cards: list[Gpu], reason: str) -> Group:
     gpu_uuids = tuple(gpu.cuda_uuid for gpu in cards) if len(cards) > 1 else ()
     return Group(count=exact(len(cards), reason), gpu_uuids=gpu_uuids)
 
@@ -261,10 +261,10 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
     rows = step_rows(loaded.config)
     if count > rows:
-        key, value_text, hint = PROCESSES, str(count), f"set it to {rows} or less, or raise {EFFECTIVE}"
+        key, value_text, hint = PROCESSES, str(count), f"set it to {rows} or less, or raise {EFFECTIVE_BATCH_KEY}"
         if (nodes := loaded.config.distributed.nodes) > 1:
             key, value_text = NODES, f"{nodes}, which makes {count} processes"
-            hint = f"use fewer nodes, or raise {EFFECTIVE}"
+            hint = f"use fewer nodes, or raise {EFFECTIVE_BATCH_KEY}"
         message = f"is {value_text}, but a step has {rows} rows, and each process needs at least one"
         raise ConfigError(loaded.problem(key, message, hint))
     return count

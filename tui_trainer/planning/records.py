@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.runs.registry import state_folder
-from tui_trainer.terminal.standard_files import tell
+from tui_trainer.terminal.standard_files import print_to_stderr
 from tui_trainer.units import utc_now
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def records_file() -> Path:
     return state_folder() / FILE
 
 
-def set_aside() -> list[Path]:
+def damaged_files() -> list[Path]:
     """Return the damaged files of measurements, which were renamed."""
     return sorted(state_folder().glob(_ASIDE.format("*")))
 
@@ -196,7 +196,7 @@ def _carry_out(query: "Callable[[Connection], T]", otherwise: T, *, makes_file: 
         except sqlite3.OperationalError:
             return otherwise
         except sqlite3.DatabaseError as error:
-            if not _is_set_aside(path, inode, error):
+            if not _rename_damaged(path, inode, error):
                 return otherwise
         except OSError:
             return otherwise
@@ -221,13 +221,15 @@ def _format_of(db: "Connection") -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
+def _rename_damaged(path: Path, inode: int, error: Exception) -> bool:
     """Rename a damaged file, unless another program already did. Return False if it cannot be renamed, else True."""
     new_path = path.with_name(_ASIDE.format(utc_now()[:19].replace(":", "")))
     try:
         if path.stat().st_ino == inode:
             path.rename(new_path)
-            tell(f"cannot read the measurements of this machine ({error}): {path} was renamed to {new_path.name}")
+            print_to_stderr(
+                f"cannot read the measurements of this machine ({error}): {path} was renamed to {new_path.name}"
+            )
     except FileNotFoundError:
         return True
     except OSError:

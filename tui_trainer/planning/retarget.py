@@ -12,26 +12,26 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, version_text
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import TrainingDevice
-from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
+from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, longest_row_tokens, parts_of_run, with_dry_run
 from tui_trainer.planning.measured_steps import step_key
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, estimated, exact
-from tui_trainer.planning.processes import cards_for, split_over, threads_of, tightest
+from tui_trainer.planning.processes import cards_for, split_over, threads_of, tightest_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, quantity
 
 
-def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
+def retarget_plan(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]:
     """Return the plan for the chosen device of this machine, and a clause about the changes, which may be empty.
 
     If `chosen` is None, a run stays on the CPU, or on its GPU if that is available, else it moves to the GPU with most
@@ -43,9 +43,9 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         if gpu is None or device == "cpu":
             return plan, ""
         change_clause = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
-        return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
+        return _retarget_device(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
     if chosen == "none":
-        return _onto(
+        return _retarget_device(
             plan, hardware, TrainingDevice.of(hardware, chosen), f"resuming on the CPU instead of {_card(plan)}"
         )
     own_gpu = _own_card(plan, hardware)
@@ -60,10 +60,10 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         return plan, ""
     gpu_text = f"GPU {gpu.index} ({full_name(gpu)})"
     change_clause = f"resuming on {gpu_text} instead of {_card(plan)}" + ("" if own_gpu else ", which is not available")
-    return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
+    return _retarget_device(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
 
 
-def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
+def retarget_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
     """Return the plan with `count` processes per node on `nodes` nodes, and a clause about the change, empty if there
     is none. None keeps the plan's number of nodes, and its processes per node as far as there are GPUs. Raises
     ConfigError for more processes than GPUs or rows."""
@@ -101,14 +101,14 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "shape_key": "",
     }
     regrouped = plan.model_copy(update=changes)
-    shape, setup = plan.model_shape(), _shared(plan.training_setup, regrouped, old_count)
+    shape, setup = plan.model_shape(), _setup_of_process(plan.training_setup, regrouped, old_count)
     setup, _ = with_dry_run(plan.config, shape, setup)
     target = TrainingDevice.planned(hardware, plan.device, plan.device_reason, plan.gpu_uuid)
-    room = MemoryBudget.of(hardware, tightest(hardware, target, gpu_uuids), per_node)
+    room = MemoryBudget.of(hardware, tightest_device(hardware, target, gpu_uuids), per_node)
     return _split(regrouped, hardware, shape, setup, room, change)
 
 
-def _shared(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
+def _setup_of_process(setup: TrainingSetup, plan: Plan, before: int) -> TrainingSetup:
     """Return the setup of one process of `plan`, from a setup of one of `before` processes."""
     strategy = plan.strategy.value if plan.is_group else "ddp"
     setup = split_over(setup, strategy, plan.processes.value, plan.processes_per_node)
@@ -165,7 +165,7 @@ def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
     return next((gpu for gpu in usable_gpus_here if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
 
 
-def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) -> tuple[Plan, str]:
+def _retarget_device(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) -> tuple[Plan, str]:
     if obstacles := _obstacles(plan, hardware, target):
         raise ConfigError([Problem(message=f"{words}: {obstacle}", hint=hint) for obstacle, hint in obstacles])
     shape, setup = setup_of(plan, target)
@@ -188,7 +188,7 @@ def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) ->
                 setup,
                 split_plan.per_device_train_batch_size.value,
                 -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
-                row_tokens(config, setup),
+                longest_row_tokens(config, setup),
                 processes,
             )
         ),
@@ -216,8 +216,10 @@ def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[t
 def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
     config, obstacles = plan.config, []
     capability = target.gpu.capability if target.gpu else None
-    if plan.precision.value == "bf16" and target.bf16 is False and capability:
-        message = f"the run computes in bf16, which a GPU of compute capability {dotted(capability)} does not support"
+    if plan.precision.value == "bf16" and target.has_native_bf16 is False and capability:
+        message = (
+            f"the run computes in bf16, which a GPU of compute capability {version_text(capability)} does not support"
+        )
         obstacles.append((message, "choose a GPU of compute capability 8.0 or newer: --gpu N"))
     for library in sorted({library for _, library in config.libraries}):
         if hardware.libraries.get(library) is None:
@@ -237,7 +239,7 @@ def _split(
     micro, eval_batch = plan.per_device_train_batch_size.value, plan.per_device_eval_batch_size.value
     accumulation = plan.gradient_accumulation_steps.value
     parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
-    if room.free_bytes is not None and memory.total_bytes(parts) > room.share * room.free_bytes:
+    if room.free_bytes is not None and memory.total_bytes(parts) > room.usable_share * room.free_bytes:
         rows = micro * accumulation
         if not plan.packing.value:
             rows = -(-plan.effective_batch_size.value // plan.processes.value)

@@ -9,7 +9,7 @@ from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.planned import Planned, exact
-from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, count_due, interval_steps
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import quantity
 
@@ -19,9 +19,11 @@ class Steps:
 
     def __init__(self, loaded: ResolvedLoaded, facts: DataFacts, cut: BatchCut) -> None:
         training, evaluation = loaded.config.training, loaded.config.evaluation
-        epoch_steps = steps_per_epoch(facts.rows, cut.effective)
+        epoch_steps = steps_per_epoch(facts.rows, cut.effective_batch)
         self.per_epoch: Planned[int] = Planned(
-            value=epoch_steps, exact=facts.exact, reason=f"{quantity(facts.rows, 'row')} / {cut.effective}, rounded up"
+            value=epoch_steps,
+            exact=facts.exact,
+            reason=f"{quantity(facts.rows, 'row')} / {cut.effective_batch}, rounded up",
         )
         if training.max_steps:
             self.total: Planned[int] = exact(
@@ -33,22 +35,24 @@ class Steps:
             step_count = max(1, math.ceil(epochs * epoch_steps - 1e-9))
             reason = f"{quantity(epochs, 'epoch')} of {quantity(epoch_steps, 'step')}"
             self.total = Planned(value=step_count, exact=facts.exact, reason=reason)
-        self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
+        self.evaluation_count = count_due(self.total.value, interval_steps(evaluation.eval_steps, self.total.value))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
-        sample_interval = every(loaded.config.logging.sample_steps, self.total.value)
-        self.samples = self.total.value // sample_interval if sample_interval else 0
-        self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
+        sample_interval = interval_steps(loaded.config.logging.sample_steps, self.total.value)
+        self.sample_count = self.total.value // sample_interval if sample_interval else 0
+        self.save_count = count_due(
+            self.total.value, interval_steps(loaded.config.checkpoint.save_steps, self.total.value)
+        )
         if evaluation.early_stopping_patience:
-            self.saves += self.evaluations
+            self.save_count += self.evaluation_count
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
         """Return how many held-out rows an evaluation uses. `auto` does not depend on measured time, so that equal runs
         are evaluated on equal rows."""
-        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
+        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluation_count - 1, 0
         if limit != "auto":
             rows = limit
         elif on_the_way:
-            training_rows = self.total.value * min(cut.effective, facts.rows)
+            training_rows = self.total.value * min(cut.effective_batch, facts.rows)
             affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(LEAST_EVAL_ROWS, round(affordable_rows))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
@@ -61,7 +65,7 @@ class Steps:
     def warmup(self, scheduler: str, setting: float) -> Planned[int]:
         if not LR_SCHEDULES[scheduler].warms_up:
             return exact(0, "this schedule has no warm-up; constant_with_warmup has one")
-        warmup_figure = self.cadence("warmup_steps", setting)
+        warmup_figure = self.interval_steps("warmup_steps", setting)
         if 0 < setting < 1 and warmup_figure.value >= (total_steps := self.total.value):
             # Otherwise a run of one step would train at rate 0.
             reason = f"all but the last of {quantity(total_steps, 'step')}, which has the peak learning rate"
@@ -72,16 +76,16 @@ class Steps:
         """Return how many of the last steps lower the rate, if the schedule decays only at its end; None for others."""
         if not LR_SCHEDULES[scheduler].has_decay_steps:
             return None
-        decay_figure, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
+        decay_figure, left = self.interval_steps("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if decay_figure.value > left:
             wanted_text = quantity(decay_figure.value, "step")
             reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted_text}"
             return Planned(value=left, exact=self.total.exact, reason=reason)
         return decay_figure if decay_figure.value else exact(0, "stays at the peak learning rate")
 
-    def cadence(self, name: str, setting: float) -> Planned[int]:
+    def interval_steps(self, name: str, setting: float) -> Planned[int]:
         total = self.total
-        interval = every(setting, total.value)
+        interval = interval_steps(setting, total.value)
         if 0 < setting < 1:
             return Planned(value=interval, exact=total.exact, reason=f"{setting:g} of {quantity(total.value, 'step')}")
         return exact(interval, f"{name} = {setting:g}" if interval else f"{name} = 0: not during the run")

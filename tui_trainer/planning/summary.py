@@ -27,7 +27,7 @@ def data_words(config: Config, data: ResolvedData) -> list[str]:
     """
     from tui_trainer.data.preparing.estimate import source_words
 
-    reads_text = find_task(config.task.type).rows != "examples"
+    reads_text = find_task(config.task.type).row_kind != "examples"
     sources = zip(("trains on", "is evaluated on"), data.sources, strict=False)
     return [f"{verb} {source_words(part, reads_text=reads_text)}" for verb, source in sources for part in source.parts]
 

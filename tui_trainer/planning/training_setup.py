@@ -8,10 +8,10 @@ from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.models.adapter_targets import ExpertTensor
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, Head
-from tui_trainer.models.modules import Linear, in_chunks
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, Head
+from tui_trainer.models.modules import Linear, uses_chunks
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import adapted
+from tui_trainer.models.targets import adapted_linears
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -140,12 +140,12 @@ class TrainingSetup:
 
     def chunks_loss(self, labels: int) -> bool:
         """Return whether the logits of a pass with this count of labels are computed in chunks."""
-        return in_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
+        return uses_chunks(labels, self.loss_chunk_tokens) or (self.fused_loss and self.loss_chunk_tokens > 0)
 
     def adapted(self, shape: ModelShape) -> tuple[Linear, ...]:
         """Return the linear layers of the model that get an adapter."""
         is_looked_up = self.lora_linears or self.lora_experts
-        return self.lora_linears if is_looked_up else adapted(shape, self.lora_targets)
+        return self.lora_linears if is_looked_up else adapted_linears(shape, self.lora_targets)
 
     @property
     def towers_on_host(self) -> bool:
@@ -161,7 +161,7 @@ class TrainingSetup:
     def trains_head(self) -> bool:
         """True if the head trains."""
         is_whole = (self.method == "full" and not self.freezes_layers) or self.saves_head
-        return is_whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING)
+        return is_whole or (self.trained_tokens > 0 and self.head not in CLASSIFYING_HEADS)
 
     @property
     def has_adapter(self) -> bool:

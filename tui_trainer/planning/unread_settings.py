@@ -11,7 +11,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.learns_from_data import COLUMNS
+from tui_trainer.tasks.parts.learns_from_data import COLUMN_SETTINGS
 
 _ANY_METHOD = ("method", "trainable_layers", "continue_adapter")
 _OF_A_GPU = (
@@ -43,12 +43,15 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         task = None
     if task is not None:
         reason = f"the task {task.name} does not use it"
-        yield reason, keys_of("task", "type", *task.reads)
-        yield reason, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
+        yield reason, keys_of("task", "type", *task.used_settings)
+        yield reason, [f"data.{name}" for name in COLUMN_SETTINGS if name not in task.used_column_settings]
         yield reason, ["evaluation.generate_rows"] * (not task.usual_answer_rows)
-        yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
-        yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.rows == "examples")
-        yield "rows that are cut from one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
+        yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.can_pack)
+        yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.row_kind == "examples")
+        yield (
+            "rows that are cut from one text have equal length",
+            ["data.group_by_length"] * (task.row_kind == "stream"),
+        )
     if config.is_from_scratch:
         fields = ("revision", "trust_remote_code", "towers", "text_only")
         yield "the model starts from random weights", [f"model.{name}" for name in fields] + keys_of("tuning", "method")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tui_trainer.runs.comparison import eval_curve, train_curve
 from tui_trainer.runs.events import GAUGES
-from tui_trainer.runs.result import plain
+from tui_trainer.runs.result import display_name
 from tui_trainer.runs.state import GaugeSummary, RunState, means
 from tui_trainer.units import Unit, plotted
 
@@ -57,9 +57,12 @@ def charts_of(state: RunState) -> list[Chart]:
     )
     charts = [
         Chart(title="Loss", x_unit="step", curves=loss_curves, levels=levels, from_zero=False),
-        *(_single(f"Score: {plain(name)}", plain(name), points, from_zero=False) for name, points in scores.items()),
         *(
-            _single(f"In training: {plain(name)}", plain(name), points, from_zero=False)
+            _single(f"Score: {display_name(name)}", display_name(name), points, from_zero=False)
+            for name, points in scores.items()
+        ),
+        *(
+            _single(f"In training: {display_name(name)}", display_name(name), points, from_zero=False)
             for name, points in points_in_training.items()
         ),
         _single("Learning rate", "learning rate", _means(state, "lrs")),

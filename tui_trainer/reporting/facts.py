@@ -19,9 +19,9 @@ from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.reporting.curves import Chart, charts_of
 from tui_trainer.runs.comparison import Difference, settings_of
 from tui_trainer.runs.folder import RunFolder, folder_size, read_fields, read_plain_file
-from tui_trainer.runs.json_fields import finite
+from tui_trainer.runs.json_fields import replace_non_finite
 from tui_trainer.runs.overview import RunOverview, overview
-from tui_trainer.runs.result import best_before, kept_weights, number, score_words, targets_of
+from tui_trainer.runs.result import better_earlier_evaluation, format_score, kept_weights, score_words, targets_of
 from tui_trainer.runs.state import FollowedJournal, RunState
 from tui_trainer.runs.steps_and_eta import speed_rows
 from tui_trainer.runs.wording import batch_words
@@ -133,7 +133,7 @@ class RunFacts:
     `changed_settings` has the settings that differ from their defaults, each with its value and its default."""
 
     folder: RunFolder
-    about: RunOverview
+    listed_run: RunOverview
     state: RunState
     plan: Plan | None
     plan_fault: str
@@ -152,7 +152,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
     plan, plan_fault = _plan_of(folder)
     return RunFacts(
         folder=folder,
-        about=run_overview,
+        listed_run=run_overview,
         state=state,
         plan=plan,
         plan_fault=plan_fault,
@@ -216,17 +216,17 @@ def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> Repo
 
 def to_json(facts: RunFacts) -> str:
     """Return the report as JSON. Unknown values are null, and values that JSON does not have are strings."""
-    return json.dumps(finite(_object(facts)), default=str, indent=1, allow_nan=False)
+    return json.dumps(replace_non_finite(_object(facts)), default=str, indent=1, allow_nan=False)
 
 
 def _object(facts: RunFacts) -> dict[str, Any]:
     state, plan, data = facts.state, facts.plan, facts.state.data
-    end_event, better_eval = state.failed or state.finished, best_before(state)
+    end_event, better_eval = state.failed or state.finished, better_earlier_evaluation(state)
     return {
         "run": facts.folder.name,
         "folder": facts.folder.root,
-        "status": facts.about.status,
-        "ending": facts.about.ending,
+        "status": facts.listed_run.status,
+        "ending": facts.listed_run.ending,
         "step": state.step,
         "total_steps": state.total_steps,
         "ended": None if end_event is None else asdict(end_event),
@@ -283,7 +283,12 @@ def costs_of(facts: RunFacts) -> list[Cost]:
         ("power_watts", watts, "", str),
         ("samples_per_second", state.samples_per_second, "rows per second", format_count),
         ("tokens_per_second", state.tokens_per_second, "tokens per second", format_count),
-        ("", state.inference, "predictions per second", lambda it: f"{number(it.samples_per_second)}, in batches"),
+        (
+            "",
+            state.inference,
+            "predictions per second",
+            lambda it: f"{format_score(it.samples_per_second)}, in batches",
+        ),
         ("peak_memory_bytes", state.peak_memory_bytes or None, "peak memory", format_bytes),
         ("library_memory_bytes", state.resident_bytes_before, "libraries' part of the peak", format_bytes),
         ("planned_memory_bytes", plan.memory_bytes if plan else None, "planned training memory", format_bytes),
@@ -297,5 +302,5 @@ def _verdict(facts: RunFacts) -> dict[str, Any] | None:
     if not facts.state.steps:
         return None
     verdict = examine(facts.state)
-    findings = [{"diagnosis": finding.name, **asdict(finding.found)} for finding in verdict.findings]
+    findings = [{"diagnosis": finding.name, **asdict(finding.cause)} for finding in verdict.findings]
     return {"verdict": verdict.name, "words": verdict.words, "findings": findings}

@@ -19,18 +19,18 @@ from tui_trainer.runs.comparison import value_words
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.result import (
     better_words,
+    display_name,
     ending_words,
+    format_score,
     grade,
     metric_value,
-    number,
-    plain,
     planned_epoch_seconds,
     targets_of,
 )
 from tui_trainer.runs.state import spread_ends
 from tui_trainer.runs.wording import sentence
 from tui_trainer.tasks import labels_rows
-from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
+from tui_trainer.terminal.safe_text import escape_markdown, one_line, shell_word, show_control_characters
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
 # Sections contain plain text from anywhere. The functions at the end of this file escape it.
@@ -68,7 +68,7 @@ def sections(facts: RunFacts) -> list[tuple[str, list[Block]]]:
 
 
 def title(facts: RunFacts) -> str:
-    return f"{facts.folder.name}: {facts.about.status_words}"
+    return f"{facts.folder.name}: {facts.listed_run.status_words}"
 
 
 def key_figures(facts: RunFacts) -> Rows:
@@ -76,7 +76,7 @@ def key_figures(facts: RunFacts) -> Rows:
     rows = [
         ("held-out loss", "--" if model.eval_loss is None else f"{model.eval_loss:.4f}"),
         ("training loss", "--" if model.train_loss is None else f"{model.train_loss:.4f}"),
-        *((plain(name), number(value)) for name, value in list(model.scores.items())[:2]),
+        *((display_name(name), format_score(value)) for name, value in list(model.scores.items())[:2]),
         ("steps", f"{state.step:,}" + (f" of {state.total_steps:,}" if state.step < state.total_steps else "")),
         ("time of steps", format_seconds(model.training_seconds)),
         ("peak memory", format_bytes(state.peak_memory_bytes or None)),
@@ -91,10 +91,10 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         yield f"The run failed: {failure_event.message}.{log_text}"
     elif finish_event is None:
         message = "The process of the run stopped without an error message."
-        yield message if facts.about.status == "interrupted" else "The run is active."
+        yield message if facts.listed_run.status == "interrupted" else "The run is active."
     else:
         yield f"The run {ending_words(state)}."
-    if facts.about.status in ("failed", "stopped", "interrupted"):
+    if facts.listed_run.status in ("failed", "stopped", "interrupted"):
         yield f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`."
     if words := better_words(state):
         yield sentence(words)
@@ -106,7 +106,7 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 
 def _targets(facts: RunFacts) -> Iterator[Block]:
     if targets := targets_of(facts.state):
-        is_over = facts.about.status in ("finished", "stopped", "failed")
+        is_over = facts.listed_run.status in ("finished", "stopped", "failed")
         yield Table(
             [(target.words, "unknown" if is_over and target.met is None else target.verdict) for target in targets]
         )
@@ -151,16 +151,16 @@ def _evenly_spaced(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], noun:
 
 
 def _evaluations(facts: RunFacts) -> Iterator[Block]:
-    evals, metric = facts.state.evals, facts.about.metric
+    evals, metric = facts.state.evals, facts.listed_run.metric
     score_names = tuple(dict.fromkeys(name for event in evals for name in event.scores))
     best_step = max((event.step for event in evals if event.best), default=None)
     rows = []
     for event in evals:
-        scores = (number(event.scores[name]) if name in event.scores else "--" for name in score_names)
+        scores = (format_score(event.scores[name]) if name in event.scores else "--" for name in score_names)
         rows.append((f"{event.step:,}" + (" (best)" if event.step == best_step else ""), f"{event.loss:.4f}", *scores))
-    yield from _evenly_spaced(rows, ("step", "held-out loss", *map(plain, score_names)), "evaluations")
+    yield from _evenly_spaced(rows, ("step", "held-out loss", *map(display_name, score_names)), "evaluations")
     if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
-        yield f"The best evaluation is chosen by {plain(metric)}; the last evaluation reached {number(value)}."
+        yield f"The best evaluation is chosen by {display_name(metric)}; the last evaluation reached {format_score(value)}."
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
@@ -176,8 +176,8 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
 
 def _history(facts: RunFacts) -> Iterator[Block]:
     state, starts = facts.state, facts.state.starts
-    if len(starts) > 1 or (starts and facts.about.status == "interrupted"):
-        silent_ending = "killed" if facts.about.status == "interrupted" else "not yet"
+    if len(starts) > 1 or (starts and facts.listed_run.status == "interrupted"):
+        silent_ending = "killed" if facts.listed_run.status == "interrupted" else "not yet"
         rows = []
         for start in starts:
             origin = "new" if start.from_step is None else f"{start.from_step:,}"
@@ -223,10 +223,10 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
     if not facts.state.steps:
         return
     verdict = examine(facts.state)
-    if verdict.leading is None:
-        yield sentence(verdict.healthy)
+    if verdict.leading_finding is None:
+        yield sentence(verdict.healthy_sentence)
     if verdict.findings:
-        pairs = [(finding, finding.found) for finding in verdict.findings]
+        pairs = [(finding, finding.cause) for finding in verdict.findings]
         rows = [(cause.cost_words, fault.cause, fault.evidence, cause.remedy_words or "--") for cause, fault in pairs]
         yield Table(rows, ("costs", "cause", "evidence", "in the next run"))
 
@@ -246,14 +246,14 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
     )
     return (
         f"{certificate.get('format')} (export/{name})",
-        _from_to(certificate, "loss", lambda value: f"{value:.4f}"),
-        _from_to(certificate, "bytes", format_bytes),
-        _from_to(certificate, "seconds_per_row", lambda value: format_number(1e3 * value, 2)),
+        _before_and_after(certificate, "loss", lambda value: f"{value:.4f}"),
+        _before_and_after(certificate, "bytes", format_bytes),
+        _before_and_after(certificate, "seconds_per_row", lambda value: format_number(1e3 * value, 2)),
         verdict,
     )
 
 
-def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], str]) -> str:
+def _before_and_after(certificate: dict[str, Any], name: str, words: Callable[[float], str]) -> str:
     """Return a figure of the trained model and the same of its export, such as `0.4120 → 0.4131`."""
     models = (certificate.get(key) for key in ("trained", "exported"))
     values = [model.get(name) if isinstance(model, dict) else None for model in models]
@@ -329,7 +329,7 @@ def short_number(value: float) -> str:
 
 # Charts are inline SVG. The style of the page has their fonts and colours.
 
-COLOURS = 6
+COLOUR_COUNT = 6
 _WIDTH, _HEIGHT = 480, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 10, 30
 _CHART_TICKS = 5
@@ -359,7 +359,7 @@ class _Frame:
 
 def chart_figure(chart: Chart) -> str:
     curves = [curve for curve in chart.curves if curve.points]
-    point_lists = _stacked(curves) if chart.stacked else [curve.points for curve in curves]
+    point_lists = _stack_curves(curves) if chart.stacked else [curve.points for curve in curves]
     xs = [x for points in point_lists for x, _ in points]
     values = [y for points in point_lists for _, y in points] + [value for _, value in chart.levels]
     y_ticks = nice_ticks(min(0.0, *values) if chart.from_zero else min(values), max(values))
@@ -380,7 +380,7 @@ def chart_figure(chart: Chart) -> str:
 
 
 def _curve(frame: _Frame, lines: Sequence[Points], index: int, *, stacked: bool) -> str:
-    points, colour = lines[index], f"c{index % COLOURS}"
+    points, colour = lines[index], f"c{index % COLOUR_COUNT}"
     if stacked:
         floor_points = lines[index - 1] if index else [(x, frame.y_low) for x, _ in points]
         return f'<polygon class="{colour}" points="{frame.path([*points, *reversed(floor_points)])}"/>'
@@ -389,7 +389,7 @@ def _curve(frame: _Frame, lines: Sequence[Points], index: int, *, stacked: bool)
     return f'<polyline class="{colour}" points="{frame.path(points)}"/>{marks}'
 
 
-def _stacked(curves: Sequence[Curve]) -> list[Points]:
+def _stack_curves(curves: Sequence[Curve]) -> list[Points]:
     """Return the points of stacked curves: each curve is added to the sum of those before it. All have the same x."""
     heights, point_lists = [0.0] * min(len(curve.points) for curve in curves), []
     for curve in curves:
@@ -432,7 +432,9 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
-    entries = [(f"c{i % COLOURS}", curve.name, short_number(curve.points[-1][1])) for i, curve in enumerate(curves)]
+    entries = [
+        (f"c{i % COLOUR_COUNT}", curve.name, short_number(curve.points[-1][1])) for i, curve in enumerate(curves)
+    ]
     entries += [("level", name, short_number(value)) for name, value in chart.levels]
     if chart.resumed_at:
         steps_text = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
@@ -450,7 +452,7 @@ _TICKS = re.compile("`+")
 
 
 def to_markdown(facts: RunFacts) -> str:
-    lines = [f"# {as_markdown(title(facts))}", "", *_markdown(Table(key_figures(facts)))]
+    lines = [f"# {escape_markdown(title(facts))}", "", *_markdown(Table(key_figures(facts)))]
     for heading, blocks in sections(facts):
         lines += [f"## {heading}", "", *(line for block in blocks for line in _markdown(block))]
     return "\n".join(lines)
@@ -462,14 +464,14 @@ def _markdown(block: Block) -> list[str]:
             return _markdown(chart_summary(block))
         case Table(rows=rows, head=head):
             table_rows = [head or ("", ""), *rows] if rows else []
-            lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in table_rows]
+            lines = ["| " + " | ".join(map(escape_markdown, row)) + " |" for row in table_rows]
             return [*lines[:1], "| " + " | ".join(["---"] * len(table_rows[0])) + " |", *lines[1:], ""] if rows else []
         case Code(text=text):
             # The fence must be longer than any sequence of backticks in the text.
             fence = "`" * max(3, *(len(ticks) + 1 for ticks in _TICKS.findall(text)), 3)
-            return [fence, visible(text), fence, ""]
+            return [fence, show_control_characters(text), fence, ""]
         case str():
-            return [as_markdown(block), ""]
+            return [escape_markdown(block), ""]
 
 
 # The browser must load and run nothing, even if text of a run contained markup.
@@ -478,16 +480,16 @@ _STYLE = "\n" + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 _COLOURS = "".join(
     f"polyline.c{i} {{ stroke: var(--c{i}); }} polygon.c{i}, circle.c{i} {{ fill: var(--c{i}); }}"
     f" .legend i.c{i} {{ background: var(--c{i}); }}\n"
-    for i in range(COLOURS)
+    for i in range(COLOUR_COUNT)
 )
 NAMES = ("report.md", "report.html")
 _BAD = frozenset({"failed", "interrupted"})
 
 
 def to_html(facts: RunFacts) -> str:
-    run_name, status_text = as_html(facts.folder.name), as_html(facts.about.status_words)
+    run_name, status_text = as_html(facts.folder.name), as_html(facts.listed_run.status_words)
     figures_html = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
-    css_class = "bad" if facts.about.status in _BAD else "good" if facts.about.status == "finished" else "dim"
+    css_class = "bad" if facts.listed_run.status in _BAD else "good" if facts.listed_run.status == "finished" else "dim"
     sections_html = "".join(
         f"<section><h2>{as_html(heading)}</h2>{_html_all(blocks)}</section>\n" for heading, blocks in sections(facts)
     )
@@ -519,7 +521,7 @@ def _html(block: Block) -> str:
             cells_html = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
             return f'<div class="table"><table><tr>{titles_html}</tr>{cells_html}</table></div>'
         case Code(text=text):
-            return f"<pre>{escape(visible(text))}</pre>"
+            return f"<pre>{escape(show_control_characters(text))}</pre>"
         case str():
             return f"<p>{as_html(block)}</p>"
 

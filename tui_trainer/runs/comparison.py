@@ -105,7 +105,7 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
     repeated_name = next((folder.name for index, folder in enumerate(folders) if folder in folders[:index]), "")
     if repeated_name:
         raise InputError(f"{repeated_name} is named twice", hint="name different runs")
-    differences = differing(folders)
+    differences = differing_settings(folders)
     journals = [FollowedJournal(folder) for folder in folders]
     runs = tuple(map(_compared, folders, journals))
     return Comparison(runs=runs, differences=differences), tuple(journal.state for journal in journals)
@@ -188,7 +188,7 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def differing(folders: Sequence[RunFolder]) -> tuple[Difference, ...]:
+def differing_settings(folders: Sequence[RunFolder]) -> tuple[Difference, ...]:
     """Return the settings whose values differ between the runs. The planned value replaces `auto`.
 
     A setting that only one run names does not count, because a preset may give the same value to the other runs.

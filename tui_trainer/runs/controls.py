@@ -13,40 +13,40 @@ from typing import Final, Literal
 
 from tui_trainer.errors import FolderError, system_reason
 from tui_trainer.runs.folder import read_plain_file, write_atomically
-from tui_trainer.runs.lock import folder_lock, owner
+from tui_trainer.runs.lock import folder_lock, read_lock_owner
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
-Action = Literal["pause", "resume", "save", "evaluate", "stop"]
-ACTIONS: Final[tuple[Action, ...]] = ("pause", "resume", "save", "evaluate", "stop")
-_KEPT: Final = 100
+ControlAction = Literal["pause", "resume", "save", "evaluate", "stop"]
+CONTROL_ACTIONS: Final[tuple[ControlAction, ...]] = ("pause", "resume", "save", "evaluate", "stop")
+_MOST_KEPT_REQUESTS: Final = 100
 _LIMIT_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlRequest:
     id: int
-    action: Action
+    action: ControlAction
     at: str
 
 
-def request(path: Path, action: Action) -> int:
+def request(path: Path, action: ControlAction) -> int:
     """Add a request to the file and return its id. A damaged file is replaced.
 
     The file is not synced to the disk, because a request concerns only a live run. Raises FolderError when the file
     cannot be written.
     """
-    if action not in ACTIONS:
+    if action not in CONTROL_ACTIONS:
         raise ValueError(f"no such action: {action}")
     try:
         with folder_lock(path.parent):
             earlier_requests = _read(path)
             new_request = ControlRequest(id=_last_id(earlier_requests) + 1, action=action, at=utc_now())
-            content = {"requests": [asdict(entry) for entry in [*earlier_requests, new_request][-_KEPT:]]}
+            content = {"requests": [asdict(entry) for entry in [*earlier_requests, new_request][-_MOST_KEPT_REQUESTS:]]}
             write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
     except OSError as error:
-        holder = owner(path.with_name("run.lock")) if action == "stop" else None
-        hint = f"use `kill {holder.pid}` instead" if holder and holder.here else ""
+        holder = read_lock_owner(path.with_name("run.lock")) if action == "stop" else None
+        hint = f"use `kill {holder.pid}` instead" if holder and holder.is_on_this_host else ""
         message = f"cannot request {action}: {system_reason(error)}"
         raise FolderError(message, where=one_line(str(path)), hint=hint) from error
     return new_request.id
@@ -67,7 +67,7 @@ class Controls:
         self.is_stopped_here = False
         """Whether a thread or a signal handler of this process requested a stop."""
         self._has_returned_stop = False
-        present_requests = self.wanted()
+        present_requests = self.take_requests()
         self.last_earlier_id = _last_id(present_requests) if last_earlier_id is None else last_earlier_id
         if last_earlier_id is not None:
             self._waiting = [entry for entry in present_requests if entry.id > last_earlier_id]
@@ -77,23 +77,23 @@ class Controls:
         self.is_stopped_here = True
 
     def has_stop(self) -> bool:
-        return self.is_stopped_here or any(request.action == "stop" for request in self.waiting())
+        return self.is_stopped_here or any(request.action == "stop" for request in self.peek_requests())
 
     def has_news(self) -> bool:
-        return self.is_stopped_here or bool(self.waiting())
+        return self.is_stopped_here or bool(self.peek_requests())
 
-    def wanted(self, *, of_file: bool = True) -> list[ControlRequest]:
+    def take_requests(self, *, of_file: bool = True) -> list[ControlRequest]:
         """Return the requests since the last call, each once. `of_file` false leaves out the requests in the file."""
         requests = list[ControlRequest]()
         if of_file:
-            requests, self._waiting = self.waiting(), []
+            requests, self._waiting = self.peek_requests(), []
         if self.is_stopped_here and not self._has_returned_stop:
             self._has_returned_stop = True
             # All processes of a run create this same request, and the run merges equal requests into one.
             requests.append(ControlRequest(id=0, action="stop", at=""))
         return requests
 
-    def waiting(self) -> list[ControlRequest]:
+    def peek_requests(self) -> list[ControlRequest]:
         """Return the requests that `wanted` has not returned yet, without marking them as returned. Never raises.
 
         An unchanged file costs one `stat`. A change is detected by inode, time and size, because two changes may fall
@@ -121,7 +121,7 @@ def _read(path: Path) -> list[ControlRequest]:
     requests = []
     for entry in entries if isinstance(entries, list) else []:
         match entry:
-            case {"id": int(request_id), "action": action} if type(request_id) is int and action in ACTIONS:
+            case {"id": int(request_id), "action": action} if type(request_id) is int and action in CONTROL_ACTIONS:
                 if isinstance(timestamp := entry.get("at", ""), str):
                     requests.append(ControlRequest(id=request_id, action=action, at=timestamp))
     return sorted(requests, key=lambda request: request.id)

@@ -13,7 +13,7 @@ from typing import Final
 from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
-from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, owner, refuse_in_use
+from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, read_lock_owner, refuse_in_use
 from tui_trainer.runs.slurm import active_job
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import format_bytes
@@ -84,7 +84,7 @@ def delete(root: Path) -> Deleted:
     except OSError as error:
         raise _refused("deleted", root, error) from error
     if foreign_names or not os.path.lexists(original_root):
-        registry.forget(original_root)
+        registry.remove_from_index(original_root)
     return Deleted(freed_bytes=freed_bytes, kept=foreign_names)
 
 
@@ -110,12 +110,12 @@ def rename(root: Path, name: str) -> Problem | None:
             sync_folder(root.parent)
     except OSError as error:
         raise _refused("renamed", root, error) from error
-    return registry.move(root, target)
+    return registry.move_in_index(root, target)
 
 
 def refuse_queued(folder: RunFolder) -> None:
     """Raise FolderError if a Slurm job of this run is queued, because the job would not find the run's folder."""
-    if owner(folder.lock) is None and (job := active_job(folder)):
+    if read_lock_owner(folder.lock) is None and (job := active_job(folder)):
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes the job from the queue"
         raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
 
@@ -135,7 +135,7 @@ def _refuse_foreign_or_owned(folder: RunFolder) -> None:
         message = "this is a symbolic link" if folder.root.is_symlink() else "this is not the folder of a run"
         raise FolderError(message, where=one_line(str(folder.root)), hint="remove it by hand if it is not needed")
     # RunLock would let this process lock its own run a second time on a file system without locks.
-    if holder := owner(folder.lock):
+    if holder := read_lock_owner(folder.lock):
         hint = lock_hint(holder, folder.lock, f"`tui-trainer stop {shell_word(folder.name)}` ends the run")
         raise FolderError(f"in use by {holder}", where=one_line(str(folder.root)), hint=hint)
 

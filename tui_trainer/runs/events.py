@@ -11,7 +11,14 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, Final, get_type_hints
 
-from tui_trainer.runs.json_fields import WHOLE_LIMIT, finite, parsed, reader, shortened, whole
+from tui_trainer.runs.json_fields import (
+    WHOLE_LIMIT,
+    make_reader,
+    parsed,
+    read_whole_number,
+    replace_non_finite,
+    shorten_values,
+)
 from tui_trainer.units import Figure, utc_now
 
 LEFT_OUT_EMPTY: Final = {"left_out_empty": True}
@@ -486,14 +493,14 @@ KINDS: Final[dict[str, type[Event]]] = {
 
 LINE_LIMIT_BYTES: Final = 1_000_000
 _SHAPES_LIMIT: Final = 64
-_read_text: Final = reader(str)
+_read_text: Final = make_reader(str)
 
 
 def to_line(event: Event) -> str:
     """Return the event as one line of JSON, without the line break. Shortens texts if it exceeds `LINE_LIMIT_BYTES`."""
     data = _as_dict(event)
     line = _dumps(data)
-    return line if len(line) < LINE_LIMIT_BYTES else _dumps(shortened(data))
+    return line if len(line) < LINE_LIMIT_BYTES else _dumps(shorten_values(data))
 
 
 def from_line(line: str | bytes) -> Event:
@@ -515,7 +522,7 @@ def _event(data: dict[str, Any]) -> Event:
     if not isinstance(kind, str):
         raise ValueError("the field `event` is missing")
     if (table := _TABLES.get(kind)) is None:
-        timestamp, step = _read_text(data.pop("at", "")), whole(data.pop("step", 0))
+        timestamp, step = _read_text(data.pop("at", "")), read_whole_number(data.pop("step", 0))
         return Unknown(kind=kind, at=timestamp, step=step, data=data)
     shape = (*data, *map(type, data.values()))
     setters = table.setters.get(shape)
@@ -547,11 +554,11 @@ def _dumps(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, allow_nan=False, default=_as_finite_dict)
     except ValueError:
-        return json.dumps(finite(data), allow_nan=False, default=_as_finite_dict)
+        return json.dumps(replace_non_finite(data), allow_nan=False, default=_as_finite_dict)
 
 
 def _as_finite_dict(record: Any) -> Any:
-    return finite(asdict(record))
+    return replace_non_finite(asdict(record))
 
 
 class _Table:
@@ -560,11 +567,11 @@ class _Table:
     def __init__(self, kind: str, cls: type[Event]) -> None:
         self.kind, self.cls = kind, cls
         hints = get_type_hints(cls)
-        self.readers = {item.name: reader(hints[item.name]) for item in fields(cls)}
+        self.readers = {item.name: make_reader(hints[item.name]) for item in fields(cls)}
         self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
         self.left_out_empty = [item.name for item in fields(cls) if item.metadata.get("left_out_empty")]
         self.set_empty = [getattr(cls, name).__set__ for name in self.left_out_empty]
-        self.whole_numbers = [name for name, read_field in self.readers.items() if read_field is whole]
+        self.whole_numbers = [name for name, read_field in self.readers.items() if read_field is read_whole_number]
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
 
     def read(self, data: dict[str, Any], shape: tuple[Any, ...]) -> Event:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from tui_trainer.errors import FolderError, Problem, system_reason
-from tui_trainer.files.local_paths import as_bytes, from_the_root, is_utf8
+from tui_trainer.files.local_paths import absolute_path, is_utf8, printable_path
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import MIB
 
@@ -94,17 +94,17 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Return the folder of an existing run, possibly from another machine. Raises FolderError for other folders."""
-        root, hint = from_the_root(str(path)), "`tui-trainer runs` lists the runs"
+        root, hint = absolute_path(str(path)), "`tui-trainer runs` lists the runs"
         try:
             root = root.resolve(strict=True)
             if not is_utf8(str(root)):
-                message = f"the path of this run is not UTF-8: {as_bytes(str(root))}"
+                message = f"the path of this run is not UTF-8: {printable_path(str(root))}"
                 raise FolderError(message, hint="rename the folder")
             is_run = any((root / name).is_file() for name in _FILES)
         except (OSError, ValueError) as error:
             raise FolderError(replace(_refusal(root, error), hint=hint)) from error
         if not is_run:
-            raise FolderError("this is not the folder of a run", where=_shown(root), hint=hint)
+            raise FolderError("this is not the folder of a run", where=_path_text(root), hint=hint)
         return cls(root)
 
     def write_file(self, path: Path | str, data: bytes) -> None:
@@ -112,7 +112,7 @@ class RunFolder:
         target = self.root / path
         try:
             if not target.parent.resolve().is_relative_to(self.root.resolve()):
-                raise FolderError("this is outside the run folder", where=_shown(target))
+                raise FolderError("this is outside the run folder", where=_path_text(target))
             write_atomically(target, data)
         except OSError as error:
             raise FolderError(_refusal(target, error)) from error
@@ -126,7 +126,7 @@ class RunFolder:
         marker = self.root / MARKER
         if self.root.is_symlink() or marker.is_symlink() or not marker.is_file():
             hint = "remove it by hand if it is not needed"
-            raise FolderError("this folder was not created by tui-trainer", where=_shown(self.root), hint=hint)
+            raise FolderError("this folder was not created by tui-trainer", where=_path_text(self.root), hint=hint)
         try:
             self.remove_ours()
         except OSError as error:
@@ -204,11 +204,11 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
     try:
         runs_dir = runs_dir.expanduser().resolve()
         if not is_utf8(str(runs_dir)):
-            message = f"leads to a path that is not UTF-8: {as_bytes(str(runs_dir))}"
+            message = f"leads to a path that is not UTF-8: {printable_path(str(runs_dir))}"
             return [Problem(message=message, key="output.runs_dir", hint="choose another folder")]
         if os.path.lexists(runs_dir / name):
             hint = f"resume it with `tui-trainer resume {shell_word(name)}`, or choose another name"
-            return [Problem(message="this run already exists", where=_shown(runs_dir / name), hint=hint)]
+            return [Problem(message="this run already exists", where=_path_text(runs_dir / name), hint=hint)]
         created_parents += _make_parents(runs_dir)
         probe = runs_dir / f".{secrets.token_hex(8)}.probe"
         try:
@@ -349,8 +349,8 @@ def sync_folder(folder: Path) -> None:
 
 def _refusal(path: Path, error: Exception) -> Problem:
     hint = "choose a writable folder with output.runs_dir"
-    return Problem(message=f"cannot be used: {system_reason(error)}", where=_shown(path), hint=hint)
+    return Problem(message=f"cannot be used: {system_reason(error)}", where=_path_text(path), hint=hint)
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return one_line(str(path))

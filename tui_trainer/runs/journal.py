@@ -61,7 +61,7 @@ class JournalWriter:
         self._write_pending()
 
     @property
-    def failing(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Reason why the last write or sync failed, in this process or in one that currently writes in its place."""
         return self._write_error or self._sync_error or self._other_writer_error
 
@@ -70,9 +70,9 @@ class JournalWriter:
         self._other_writer_error = reason
 
     def _report_failing(self) -> None:
-        if self.failing != self._reported_failing:
-            self._reported_failing = self.failing
-            self._tell_failing(self.failing)
+        if self.failure_reason != self._reported_failing:
+            self._reported_failing = self.failure_reason
+            self._tell_failing(self.failure_reason)
 
     def append(self, *events: Event) -> None:
         """Write the events. Lines that cannot be written are tried again at the next call."""
@@ -176,7 +176,7 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.skipped = 0
-        self.failing: str | None = None
+        self.failure_reason: str | None = None
         self._offset_bytes = 0
         self._inode = 0
         self._tail = b""
@@ -197,7 +197,7 @@ class JournalReader:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            self.failing = None if isinstance(error, FileNotFoundError) else system_reason(error)
+            self.failure_reason = None if isinstance(error, FileNotFoundError) else system_reason(error)
             return
         try:
             status = os.fstat(fd)
@@ -215,9 +215,9 @@ class JournalReader:
             unread_bytes = os.fstat(fd).st_size - self._offset_bytes
             chunk = os.pread(fd, min(CHUNK_BYTES, unread_bytes), self._offset_bytes) if unread_bytes > 0 else b""
         except OSError as error:
-            self.failing = system_reason(error)
+            self.failure_reason = system_reason(error)
             return b""
-        self.failing = None
+        self.failure_reason = None
         self._offset_bytes += len(chunk)
         return chunk
 

@@ -21,25 +21,25 @@ _SHORT_TEXT: Final = 2_000
 _SHORT_LIST: Final = 20
 
 
-def finite(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """Return the value with infinite numbers and NaN as strings, because JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: replace_non_finite(item) for key, item in value.items()}
+    return [replace_non_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def shortened(value: Any) -> Any:
+def shorten_values(value: Any) -> Any:
     """Return the value with long texts, lists and dicts cut, so that no event takes more than 960 KB of ASCII."""
     if isinstance(value, str):
         return value if len(value) <= _SHORT_TEXT else value[:_SHORT_TEXT] + " [cut]"
     if isinstance(value, dict):
-        return {shortened(key): shortened(item) for key, item in list(value.items())[:_SHORT_LIST]}
-    return [shortened(item) for item in value[:_SHORT_LIST]] if isinstance(value, list | tuple) else value
+        return {shorten_values(key): shorten_values(item) for key, item in list(value.items())[:_SHORT_LIST]}
+    return [shorten_values(item) for item in value[:_SHORT_LIST]] if isinstance(value, list | tuple) else value
 
 
-def whole(value: Any) -> int:
+def read_whole_number(value: Any) -> int:
     if type(value) is not int or abs(value) >= WHOLE_LIMIT:
         raise ValueError("whole number expected")
     return value
@@ -51,7 +51,7 @@ _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.
 def _number(value: Any) -> float:
     if type(value) is str and value in _NOT_FINITE:
         return _NOT_FINITE[value]
-    return value if type(value) is float else whole(value)
+    return value if type(value) is float else read_whole_number(value)
 
 
 def _of_type(expected: type, value: Any) -> Any:
@@ -60,18 +60,18 @@ def _of_type(expected: type, value: Any) -> Any:
     return value
 
 
-def reader(hint: Any) -> Callable[[Any], Any]:
+def make_reader(hint: Any) -> Callable[[Any], Any]:
     """Return a reader for values of a type hint. For a dataclass, the reader ignores keys that are not its fields."""
     if isinstance(hint, type) and is_dataclass(hint):
-        return partial(_record, hint, {name: reader(inner) for name, inner in get_type_hints(hint).items()})
-    kind, inner = get_origin(hint), [reader(argument) for argument in get_args(hint)]
+        return partial(_record, hint, {name: make_reader(inner) for name, inner in get_type_hints(hint).items()})
+    kind, inner = get_origin(hint), [make_reader(argument) for argument in get_args(hint)]
     if kind is list:
         return lambda value: [inner[0](item) for item in _of_type(list, value)]
     if kind is dict:
         return lambda value: {inner[0](key): inner[1](item) for key, item in _of_type(dict, value).items()}
     if inner:
         return partial(_any_of, inner)
-    return {int: whole, float: _number}.get(hint) or partial(_of_type, hint)
+    return {int: read_whole_number, float: _number}.get(hint) or partial(_of_type, hint)
 
 
 def _record(cls: type[T], readers: dict[str, Callable[[Any], Any]], value: Any) -> T:

@@ -21,7 +21,7 @@ import psutil
 
 from tui_trainer.errors import FolderError, system_reason
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.json_fields import parsed, reader
+from tui_trainer.runs.json_fields import make_reader, parsed
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import utc_now
@@ -47,7 +47,7 @@ class LockOwner:
     """Command line that the process executes; empty for a run."""
 
     @property
-    def here(self) -> bool:
+    def is_on_this_host(self) -> bool:
         return self.host == socket.gethostname()
 
     @property
@@ -64,7 +64,7 @@ class LockOwner:
             return False
 
     def __str__(self) -> str:
-        host = "this host" if self.here else f"host {one_line(self.host, 80)}"
+        host = "this host" if self.is_on_this_host else f"host {one_line(self.host, 80)}"
         command = f"`{one_line(self.command, 60)}`, " if self.command else ""
         return f"{command}process {self.pid} on {host} since {one_line(self.at, 40)}"
 
@@ -86,7 +86,7 @@ class FileLock:
         fd = self._locked_fd()
         try:
             self._refuse_if_owned(_read_owner(fd))
-            process, allocation = psutil.Process(), Allocation.here()
+            process, allocation = psutil.Process(), Allocation.of_this_process()
             this_process = LockOwner(
                 host=socket.gethostname(),
                 pid=process.pid,
@@ -110,7 +110,7 @@ class FileLock:
 
     def refuse(self) -> None:
         """Raise FolderError if another process holds the lock, without taking it."""
-        if holder := owner(self.path):
+        if holder := read_lock_owner(self.path):
             self._refuse_if_owned(holder)
 
     def release(self) -> None:
@@ -125,7 +125,7 @@ class FileLock:
 
     def _clear(self, fd: int) -> None:
         # The path may belong to another process by now, if somebody removed the file by hand.
-        if _is_still(self.path, fd):
+        if _is_same_file(self.path, fd):
             self.path.unlink()
 
     def __enter__(self) -> Self:
@@ -147,8 +147,8 @@ class FileLock:
             if not _flock_now(fd):
                 holder = _read_owner(fd)
                 os.close(fd)
-                raise self._in_use(holder)
-            if _is_still(self.path, fd):
+                raise self._held_error(holder)
+            if _is_same_file(self.path, fd):
                 with suppress(OSError):
                     os.fchmod(fd, 0o600)
                 return fd
@@ -157,15 +157,15 @@ class FileLock:
     def _refuse_if_owned(self, holder: LockOwner | None) -> None:
         if holder is None:
             return
-        if not holder.here:
+        if not holder.is_on_this_host:
             if not (holder.job and has_ended(holder.job)):
-                raise self._in_use(holder)
+                raise self._held_error(holder)
         elif holder.pid != os.getpid() and holder.is_running:
-            raise self._in_use(holder)
+            raise self._held_error(holder)
 
-    def _in_use(self, holder: LockOwner | None) -> FolderError:
+    def _held_error(self, holder: LockOwner | None) -> FolderError:
         where = one_line(str(self.about))
-        if holder is not None and holder.here and not holder.is_running:
+        if holder is not None and holder.is_on_this_host and not holder.is_running:
             message = f"in use by child processes of process {holder.pid}, which has ended"
             return FolderError(message, where=where, hint="try again in a few seconds")
         hint = lock_hint(holder, self.path, self._what_helps(holder))
@@ -191,7 +191,7 @@ class RunLock(FileLock):
 
 def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
     """Return a hint for a lock that is held: `what_helps` if its owner is on this host, else how to remove the lock."""
-    if holder is None or holder.here:
+    if holder is None or holder.is_on_this_host:
         return what_helps
     return (
         "this host cannot check whether that process is running. If the process has ended, or if that host is a former "
@@ -200,7 +200,7 @@ def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
 
 
 @contextmanager
-def in_use(folder: RunFolder, command: str) -> Iterator[None]:
+def keep_in_use(folder: RunFolder, command: str) -> Iterator[None]:
     """Keep a run from being renamed or deleted while `command` reads its files. Several processes may read a run.
 
     Raises FolderError if the run no longer exists. Has no effect if the folder is not writable.
@@ -235,7 +235,7 @@ def refuse_in_use(folder: RunFolder) -> None:
                 pass
 
 
-def owner(path: Path) -> LockOwner | None:
+def read_lock_owner(path: Path) -> LockOwner | None:
     """Return the process that holds a lock, or None. A process on another host is assumed to be running."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -245,13 +245,13 @@ def owner(path: Path) -> LockOwner | None:
         holder = _read_owner(fd)
     finally:
         os.close(fd)
-    return holder if holder is not None and (not holder.here or holder.is_running) else None
+    return holder if holder is not None and (not holder.is_on_this_host or holder.is_running) else None
 
 
 def is_under_way(path: Path, job: WatchedJob) -> bool:
     """Return whether a run is active: a process holds the lock at `path`, or the Slurm job runs or is queued."""
-    holder = owner(path)
-    if holder is None or (holder.job and not holder.here):
+    holder = read_lock_owner(path)
+    if holder is None or (holder.job and not holder.is_on_this_host):
         return job.is_active()
     return True
 
@@ -287,7 +287,7 @@ def _flock_now(fd: int) -> bool:
     return True
 
 
-def _is_still(path: Path, fd: int) -> bool:
+def _is_same_file(path: Path, fd: int) -> bool:
     try:
         return os.path.samestat(os.lstat(path), os.fstat(fd))
     except OSError:
@@ -303,4 +303,4 @@ def _read_owner(fd: int) -> LockOwner | None:
     return holder if 0 < holder.pid < 2**31 else None
 
 
-_OWNER: Final = reader(LockOwner)
+_OWNER: Final = make_reader(LockOwner)

@@ -30,7 +30,7 @@ from tui_trainer.runs.folder import (
     read_plain_file,
 )
 from tui_trainer.runs.labels import RunLabels, labels_of
-from tui_trainer.runs.lock import owner
+from tui_trainer.runs.lock import read_lock_owner
 from tui_trainer.runs.result import (
     best_evaluation,
     ending_words,
@@ -250,7 +250,7 @@ def _overview(folder: RunFolder, alive: bool, followed_journal: FollowedJournal 
         return replace(saved_run, name=empty_overview.name, path=empty_overview.path, alive=alive)
     is_shared, followed_journal = followed_journal is not None, followed_journal or FollowedJournal(folder)
     state = followed_journal.read_new()
-    if followed_journal.reader.failing:
+    if followed_journal.reader.failure_reason:
         # A caller that passed `followed_journal` also shows the events that were read before the failure.
         return replace(_of_state(empty_overview, state, {}) if is_shared else empty_overview, status="unreadable")
     run = _of_state(empty_overview, state, read_fields(folder.plan))
@@ -329,4 +329,4 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
 def _has_owner(lock: Path) -> bool:
     # A released lock is empty and need not be read.
     signature = _signature(lock)
-    return signature is not None and signature[0] > 0 and owner(lock) is not None
+    return signature is not None and signature[0] > 0 and read_lock_owner(lock) is not None

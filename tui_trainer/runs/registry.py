@@ -43,16 +43,16 @@ def logs_folder() -> Path:
     return state_folder() / "logs"
 
 
-def remember(root: Path) -> Problem | None:
+def add_to_index(root: Path) -> Problem | None:
     """Add a folder to the index as the newest run. Returns a problem if the index cannot be written."""
     return _add_entry({"run": str(root.absolute()), "at": utc_now()})
 
 
-def forget(root: Path) -> Problem | None:
+def remove_from_index(root: Path) -> Problem | None:
     return _add_entry({"forgotten": str(root.absolute()), "at": utc_now()})
 
 
-def move(root: Path, new_root: Path) -> Problem | None:
+def move_in_index(root: Path, new_root: Path) -> Problem | None:
     """Change the path of a run without changing its position. Returns a problem if the index cannot be written."""
     return _add_entry({"moved": str(root.absolute()), "to": str(new_root.absolute()), "at": utc_now()})
 

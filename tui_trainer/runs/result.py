@@ -30,7 +30,7 @@ class ScoreWords:
     less_is_better: bool
 
     @property
-    def beaten(self) -> bool | None:
+    def beats_baseline(self) -> bool | None:
         if self.baseline is None:
             return None
         return self.value < self.baseline[1] if self.less_is_better else self.value > self.baseline[1]
@@ -38,18 +38,20 @@ class ScoreWords:
     @property
     def baseline_words(self) -> str:
         """Baseline as text: `most frequent class 0.310`; empty without one."""
-        return f"{self.baseline[0]} {number(self.baseline[1])}" if self.baseline else ""
+        return f"{self.baseline[0]} {format_score(self.baseline[1])}" if self.baseline else ""
 
     @property
     def words(self) -> str:
         """Value and baseline as text: `0.834 (most frequent class 0.310)`."""
-        return number(self.value) + (f" ({self.baseline_words})" if self.baseline else "")
+        return format_score(self.value) + (f" ({self.baseline_words})" if self.baseline else "")
 
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
     """Return the scores in their given order, each with its first baseline."""
     return [
-        ScoreWords(plain(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name))
+        ScoreWords(
+            display_name(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name)
+        )
         for name, value in scores.items()
     ]
 
@@ -74,16 +76,16 @@ def baselines_line(baselines: Mapping[str, float]) -> str:
     texts_of_model: dict[str, list[str]] = {}
     for title, value in baselines.items():
         score, _, model = title.partition(_OF)
-        texts_of_model.setdefault(model, []).append(f"{plain(score)} {number(value)}")
+        texts_of_model.setdefault(model, []).append(f"{display_name(score)} {format_score(value)}")
     return "; ".join(" and ".join(texts) + (f" of {model}" if model else "") for model, texts in texts_of_model.items())
 
 
-def plain(name: str) -> str:
+def display_name(name: str) -> str:
     """Return the display name of a score: `macro F1` for `macro_f1`."""
     return name.replace("_", " ").replace("f1", "F1")
 
 
-def number(value: float) -> str:
+def format_score(value: float) -> str:
     """Format a score with three decimals, or with four digits from 10 on."""
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
 
@@ -91,13 +93,19 @@ def number(value: float) -> str:
 _CLEARLY_WORSE = 1.02
 # Bounds of the grades as shares of the best or the usual rate. They follow a guide that grades 2,000 samples a second
 # as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
-_GOOD, _SLOW = 0.75, 0.5
+_GOOD_SPEED_SHARE, _SLOW_SPEED_SHARE = 0.75, 0.5
 # The exponent of the slowdown by other programs, explained in `_graded`.
 _WAITING = 2.5
 _NOTED_OTHERS_SHARE = 0.1
 # A multiple is easier to read than 182 %.
 _IN_PERCENT_UNTIL = 1.05
-_GRADES = ((0.95, "excellent"), (_GOOD, "good"), (_SLOW, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
+_GRADES = (
+    (0.95, "excellent"),
+    (_GOOD_SPEED_SHARE, "good"),
+    (_SLOW_SPEED_SHARE, "acceptable"),
+    (0.25, "slow"),
+    (0.0, "very slow"),
+)
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
@@ -142,13 +150,13 @@ def ending_words(state: RunState) -> str:
     """Return how a run ended: `stopped early at step 40; kept step 30: macro F1 0.810`. Empty before its end."""
     finish_event = state.finished
     if state.failed is not None:
-        return f"failed at step {state.step:,}{_of(state.step, state.total_steps)}"
+        return f"failed at step {state.step:,}{_step_of_total(state.step, state.total_steps)}"
     if finish_event is None:
         return ""
     if finish_event.reason == "stopped" and not finish_event.step:
         return "stopped before the first step"
     if finish_event.reason == "stopped":
-        return f"stopped at step {finish_event.step:,}{_of(finish_event.step, state.total_steps)}"
+        return f"stopped at step {finish_event.step:,}{_step_of_total(finish_event.step, state.total_steps)}"
     metric = state.plan.metric if state.plan else "loss"
     value = finish_event.eval_loss if metric == "loss" else newest_scores(state).get(metric)
     return ended_words(finish_event.reason, finish_event.step, kept_step(state), metric, value)
@@ -165,7 +173,7 @@ def ended_words(reason: str, step: int, kept: int | None, metric: str, value: fl
 
 def metric_words(metric: str, value: float) -> str:
     """Return a metric with its value as text: `held-out loss 1.2500`, `macro F1 0.810`."""
-    return f"held-out loss {value:.4f}" if metric == "loss" else f"{plain(metric)} {number(value)}"
+    return f"held-out loss {value:.4f}" if metric == "loss" else f"{display_name(metric)} {format_score(value)}"
 
 
 def metric_value(evaluation: EvalDone, metric: str) -> float | None:
@@ -185,7 +193,7 @@ def kept_at_words(state: RunState) -> str:
     return "" if step is None else f", at step {step:,}"
 
 
-def _of(step: int, total_steps: int) -> str:
+def _step_of_total(step: int, total_steps: int) -> str:
     return f" of {total_steps:,}" if total_steps > step else ""
 
 
@@ -261,7 +269,7 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
                        requested_was_better=requested_was_better)  # fmt: skip
 
 
-def best_before(state: RunState) -> EvalDone | None:
+def better_earlier_evaluation(state: RunState) -> EvalDone | None:
     """Return the evaluation with the lowest loss, if the loss at the end of the run was clearly higher.
 
     Returns None otherwise, and also if the final model is the best by `evaluation.metric_for_best_model`.
@@ -276,7 +284,7 @@ def best_before(state: RunState) -> EvalDone | None:
 
 def better_words(state: RunState) -> str:
     """Return a note if an earlier evaluation was clearly better than the one at the end of the run, else `""`."""
-    event = best_before(state)
+    event = better_earlier_evaluation(state)
     return f"an earlier evaluation was better: held-out loss {event.loss:.4f} at step {event.step:,}" if event else ""
 
 
@@ -330,11 +338,15 @@ def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
     grade_text = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {share_text} {reference}"
     others_text = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others_text:
-        return grade_text, share < _SLOW
+        return grade_text, share < _SLOW_SPEED_SHARE
     # All threads wait for the slowest thread. With one other busy process on two cores, two threads reached 0.18 to 0.5
     # of their speed.
-    is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
-    return (f"not rated: {others_text}", False) if is_explained else (f"{others_text}; {grade_text}", share < _SLOW)
+    is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD_SPEED_SHARE
+    return (
+        (f"not rated: {others_text}", False)
+        if is_explained
+        else (f"{others_text}; {grade_text}", share < _SLOW_SPEED_SHARE)
+    )
 
 
 def others_words(state: RunState) -> str:
@@ -409,7 +421,7 @@ def training_memory_bytes(state: RunState) -> int | None:
 
 
 # A plan is meant to hold within 10 %.
-_TOLERANCE = 0.1
+_PLAN_EXCESS_SHARE = 0.1
 
 
 def memory_excess_bytes(state: RunState) -> int:
@@ -420,7 +432,10 @@ def memory_excess_bytes(state: RunState) -> int:
 
 def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
     """Return whether a run takes clearly more memory than planned, not counting `beside_bytes` of its memory."""
-    return state.plan is not None and memory_excess_bytes(state) - beside_bytes > _TOLERANCE * state.plan.memory_bytes
+    return (
+        state.plan is not None
+        and memory_excess_bytes(state) - beside_bytes > _PLAN_EXCESS_SHARE * state.plan.memory_bytes
+    )
 
 
 def memory_words(state: RunState) -> str:
@@ -483,7 +498,7 @@ class Target:
     @property
     def words(self) -> str:
         """Value and target as text: `samples/s 28.3 (at least 20)`."""
-        text_of = format_bytes if self.setting.endswith("_gib") else number
+        text_of = format_bytes if self.setting.endswith("_gib") else format_score
         measured_text = "--" if self.measured is None else text_of(self.measured)
         bound = "at most" if self.at_most else "at least"
         return f"{self.label} {measured_text}{self.beside and f', {self.beside}'} ({bound} {text_of(self.requested)})"
@@ -491,7 +506,7 @@ class Target:
 
 def targets_of(state: RunState) -> list[Target]:
     requested_values = state.plan.targets if state.plan else {}
-    metric_name = plain(state.plan.metric) if state.plan else ""
+    metric_name = display_name(state.plan.metric) if state.plan else ""
     return [
         Target(
             setting=name,

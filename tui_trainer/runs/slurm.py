@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS: Final = 60.0
 # All users share the controller, so administrators ask for at most a few queries per minute.
 QUERY_INTERVAL_SECONDS = 10.0
 # States in squeue of a job that no longer runs.
-_ENDED: Final = frozenset(
+_ENDED_STATES: Final = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
 )
 
@@ -37,14 +37,14 @@ class QueueState:
     @property
     def is_active(self) -> bool:
         """Whether the job runs or may still run."""
-        return bool(self.state) and self.state not in _ENDED
+        return bool(self.state) and self.state not in _ENDED_STATES
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason not in ("", "None") else ""
         return f"{self.state.lower().replace('_', ' ')}{reason}" if self.state else "no longer in the queue"
 
 
-ENDED: Final = QueueState(state="")
+NO_JOB_STATE: Final = QueueState(state="")
 
 
 def is_here(command: str = "sbatch") -> bool:
@@ -85,7 +85,7 @@ def queue_state(job: str) -> QueueState | None:
         return None
     if result.returncode:
         # Slurm forgets a job some minutes after its end.
-        return ENDED if "Invalid job id" in result.stderr else None
+        return NO_JOB_STATE if "Invalid job id" in result.stderr else None
     state, _, reason = (result.stdout.strip().splitlines() or [""])[0].partition("|")
     return QueueState(state=one_line(state, 40), reason=one_line(reason, 80))
 
@@ -164,32 +164,32 @@ class Allocation:
     """The resources that Slurm allocated to this process, from the environment variables of Slurm."""
 
     job: str
-    start: int
+    requeue_count: int
     """Number of times that the job was requeued before."""
-    nodes: int = 1
+    node_count: int = 1
     """Number of nodes of the job step; 1 outside of `srun`."""
     node_rank: int = 0
     node_list: str = ""
 
     @classmethod
-    def here(cls) -> "Allocation | None":
+    def of_this_process(cls) -> "Allocation | None":
         """Return the allocation of this process; None outside a job. Raises InputError for several tasks on a node."""
         job_id = os.environ.get("SLURM_JOB_ID", "")
         if not job_id.isdigit():
             return None
-        allocation = cls(job=job_id, start=_number("SLURM_RESTART_COUNT"))
+        allocation = cls(job=job_id, requeue_count=_number("SLURM_RESTART_COUNT"))
         if "SLURM_STEP_NUM_NODES" not in os.environ:
             return allocation
         if _number("SLURM_LOCALID"):
             hint = "use srun --ntasks-per-node=1: tui-trainer starts a process for each GPU itself"
             raise InputError("Slurm has started several tasks on this node", hint=hint)
         nodes, node_list = max(1, _number("SLURM_STEP_NUM_NODES")), os.environ.get("SLURM_STEP_NODELIST", "")
-        return replace(allocation, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=node_list)
+        return replace(allocation, node_count=nodes, node_rank=_number("SLURM_NODEID"), node_list=node_list)
 
     @property
     def identity(self) -> str:
         """Id of the job and of its start, because a requeued job starts again. The starts of a job never overlap."""
-        return f"{self.job}.{self.start}"
+        return f"{self.job}.{self.requeue_count}"
 
     def first_host(self) -> str:
         """Return the host name of the node with rank 0. Raises RunError."""

@@ -28,7 +28,7 @@ _LONGEST_GAP_SECONDS: Final = 60.0
 _SUMMARIZED: Final = (*events.GAUGES, "memory_bytes", "usable_cores", "machine_cpu_share")
 
 
-def _column() -> array[float]:
+def _float_column() -> array[float]:
     return array("d")
 
 
@@ -45,9 +45,9 @@ class GaugeSummary:
     """
 
     readings: int = 0
-    seconds: array[float] = field(default_factory=_column)
+    seconds: array[float] = field(default_factory=_float_column)
     """Time of each reading in seconds since the first, without long gaps."""
-    columns: dict[str, array[float]] = field(default_factory=lambda: {name: _column() for name in events.GAUGES})
+    columns: dict[str, array[float]] = field(default_factory=lambda: {name: _float_column() for name in events.GAUGES})
     """Value of each gauge at each reading; NaN if the reading does not report it."""
     energy_joules: float | None = None
     """Energy that the GPUs used; None if none of them reports its power."""
@@ -127,7 +127,7 @@ class Start:
 
 _MARK_STEPS: Final = 100
 _MARK_SECONDS: Final = 20.0
-_MARKS: Final = 6
+_MOST_MARKS: Final = 6
 
 
 @dataclass(slots=True)
@@ -165,15 +165,15 @@ class StepSums:
 class StepTimes:
     """Sums over the steps since a start of the run, and over its last few hundred steps."""
 
-    whole: StepSums = field(default_factory=StepSums)
+    sums_since_start: StepSums = field(default_factory=StepSums)
     between_steps: int = 0
     journal_seconds: float = 0.0
     empty_cache_seconds: float = 0.0
     other_seconds: float = 0.0
-    _marks: deque[StepSums] = field(default_factory=lambda: deque([StepSums()], maxlen=_MARKS))
+    _marks: deque[StepSums] = field(default_factory=lambda: deque([StepSums()], maxlen=_MOST_MARKS))
 
     def add(self, done: StepDone) -> None:
-        sums, mark = self.whole, self._marks[-1]
+        sums, mark = self.sums_since_start, self._marks[-1]
         sums.add(done)
         if sums.steps - mark.steps >= _MARK_STEPS and sums.step_seconds - mark.step_seconds >= _MARK_SECONDS:
             self._marks.append(replace(sums))
@@ -185,9 +185,9 @@ class StepTimes:
         self.other_seconds += event.other_seconds
 
     @property
-    def recent(self) -> StepSums:
+    def recent_sums(self) -> StepSums:
         """Sums over the newest steps: at least 500 steps and 100 seconds, or all steps while there are fewer."""
-        return self.whole.since(self._marks[0])
+        return self.sums_since_start.since(self._marks[0])
 
 
 PADDING: Final = Figure(title="padding", unit="share", config_place=5, in_journal=True)
@@ -257,15 +257,15 @@ class RunState:
     """Tokens that count in the loss."""
     input_counts: array[int] = field(default_factory=_counts)
     """Tokens that the model read."""
-    loss_sums: array[float] = field(default_factory=_column)
-    lrs: array[float] = field(default_factory=_column)
-    grad_norms: array[float] = field(default_factory=_column)
-    step_seconds: array[float] = field(default_factory=_column)
-    data_seconds: array[float] = field(default_factory=_column)
-    forward_seconds: array[float] = field(default_factory=_column)
-    backward_seconds: array[float] = field(default_factory=_column)
-    optimizer_seconds: array[float] = field(default_factory=_column)
-    peaks: array[int] = field(default_factory=_counts)
+    loss_sums: array[float] = field(default_factory=_float_column)
+    lrs: array[float] = field(default_factory=_float_column)
+    grad_norms: array[float] = field(default_factory=_float_column)
+    step_seconds: array[float] = field(default_factory=_float_column)
+    data_seconds: array[float] = field(default_factory=_float_column)
+    forward_seconds: array[float] = field(default_factory=_float_column)
+    backward_seconds: array[float] = field(default_factory=_float_column)
+    optimizer_seconds: array[float] = field(default_factory=_float_column)
+    step_peak_bytes: array[int] = field(default_factory=_counts)
     """Peak memory up to each step, in bytes (`StepDone.peak_memory_bytes`)."""
     step_scores: dict[str, array[float]] = field(default_factory=dict)
     """For each training score, a column with its value at each step; NaN for a step without the score."""
@@ -281,7 +281,7 @@ class RunState:
     """Readings of the last hour, including readings before a resume."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Summary of all readings of the run, including those that `gauges` has dropped."""
-    recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    recent_sums: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     rank_times: deque[events.RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
     """Newest `RanksTimed` of this start."""
 
@@ -434,12 +434,12 @@ class RunState:
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens per second over up to 50 recent steps. The first two of a start count only if there are no others."""
-        return self._per_second(sum(event.input_tokens or event.tokens for event in self.recent))
+        return self._per_second(sum(event.input_tokens or event.tokens for event in self.recent_sums))
 
     @property
     def samples_per_second(self) -> float | None:
         """Samples per second over the same steps as `tokens_per_second`."""
-        return self._per_second(sum(event.samples for event in self.recent))
+        return self._per_second(sum(event.samples for event in self.recent_sums))
 
     @property
     def padding_share(self) -> Annotated[float | None, PADDING]:
@@ -447,7 +447,7 @@ class RunState:
 
         None if the share is less than a thousandth, for example if only the last row of a text is shorter.
         """
-        whole_sums = self.times.whole
+        whole_sums = self.times.sums_since_start
         share = 1 - whole_sums.input_tokens / whole_sums.positions if whole_sums.positions else 0.0
         return share if share >= 0.001 else None
 
@@ -459,13 +459,13 @@ class RunState:
     @property
     def training_scores(self) -> dict[str, float]:
         """Mean of each training score over the same steps as `tokens_per_second`; empty without scores."""
-        last_sums = self.recent[-1].sums if self.recent else {}
-        totals = {name: sum(event.sums.get(name, 0.0) for event in self.recent) for name in last_sums}
-        counts = {name: sum(event.counts.get(name, 0) for event in self.recent) for name in last_sums}
+        last_sums = self.recent_sums[-1].sums if self.recent_sums else {}
+        totals = {name: sum(event.sums.get(name, 0.0) for event in self.recent_sums) for name in last_sums}
+        counts = {name: sum(event.counts.get(name, 0) for event in self.recent_sums) for name in last_sums}
         return {name: total / counts[name] for name, total in totals.items() if counts[name]}
 
     def _per_second(self, count: int) -> float | None:
-        seconds = sum(event.step_seconds for event in self.recent)
+        seconds = sum(event.step_seconds for event in self.recent_sums)
         return count / seconds if seconds > 0 else None
 
     def _start(self, event: events.RunStarted) -> None:
@@ -484,7 +484,7 @@ class RunState:
         self.finished = self.failed = self.inference = self.resident_bytes_before = None
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
-        self.recent.clear()
+        self.recent_sums.clear()
         self.rank_times.clear()
         self.first_steps.clear()
 
@@ -519,7 +519,7 @@ class RunState:
         self.forward_seconds.append(event.forward_seconds)
         self.backward_seconds.append(event.backward_seconds)
         self.optimizer_seconds.append(event.optimizer_seconds)
-        self.peaks.append(event.peak_memory_bytes)
+        self.step_peak_bytes.append(event.peak_memory_bytes)
         self.first_steps.setdefault(event.positions, step)
         if event.sums or self.step_scores:
             self._take_scores(event.scores)
@@ -527,8 +527,8 @@ class RunState:
         self.peak_memory_bytes = max(self.peak_memory_bytes, event.peak_memory_bytes)
         self.steps_since_start += 1
         if self.steps_since_start == WARM_UP_STEPS + 1:
-            self.recent.clear()
-        self.recent.append(event)
+            self.recent_sums.clear()
+        self.recent_sums.append(event)
         if self.steps_since_start > WARM_UP_STEPS:
             self.times.add(event)
 
@@ -557,7 +557,7 @@ def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps
     return sum(loss_sum for loss_sum, _ in finite_pairs) / tokens if tokens else None
 
 
-def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
+def apply_events(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
     """Apply the events to `state` in place, or else to a new state, and return the state."""
     state = RunState() if state is None else state
     for event in events:
@@ -573,7 +573,7 @@ class FollowedJournal:
 
     def read_new(self) -> RunState:
         """Apply the events that were written since the last call, and return the state."""
-        fold(self.reader.stream(), self.state)
+        apply_events(self.reader.stream(), self.state)
         self.state.journal_damage = self.reader.damage
         return self.state
 
@@ -614,7 +614,7 @@ class SlowestRank:
 def slowest_rank(state: RunState) -> SlowestRank | None:
     """Return the slowest process of the last two minutes; None for a run of one process, and if it is not measured."""
     readings = [event.communication_seconds for event in state.rank_times if len(event.communication_seconds) > 1]
-    if not readings or not state.recent:
+    if not readings or not state.recent_sums:
         return None
     # Use only readings with the present number of processes.
     comparable_readings = [reading for reading in readings if len(reading) == len(readings[-1])]
@@ -625,5 +625,5 @@ def slowest_rank(state: RunState) -> SlowestRank | None:
         rank=slowest_index,
         lag_seconds=others_seconds - mean_seconds[slowest_index],
         communication_seconds=mean_seconds[slowest_index],
-        step_seconds=sum(step.step_seconds for step in state.recent) / len(state.recent),
+        step_seconds=sum(step.step_seconds for step in state.recent_sums) / len(state.recent_sums),
     )

@@ -8,19 +8,19 @@ from tui_trainer.runs.state import WARM_UP_STEPS, RunState, measured_figures
 from tui_trainer.units import figure_text, figures_of, format_seconds
 
 
-def every(setting: float, total_steps: int) -> int:
+def interval_steps(setting: float, total_steps: int) -> int:
     """Return the interval in steps that a setting such as `eval_steps` means; a setting below 1 is a share of all."""
     if 0 < setting < 1:
         return max(1, round(setting * total_steps))
     return int(setting)
 
 
-def due(step: int, every_steps: int) -> bool:
+def is_due(step: int, every_steps: int) -> bool:
     """Return whether an action with this interval is due after `step`. An interval of 0 means never."""
     return every_steps > 0 and step % every_steps == 0
 
 
-def times(total_steps: int, every_steps: int, *, after: int = 0) -> int:
+def count_due(total_steps: int, every_steps: int, *, after: int = 0) -> int:
     """Return how often an action with this interval happens after the step `after`. It always happens at the end."""
     if after >= total_steps:
         return 0
@@ -52,7 +52,7 @@ def eta_seconds(state: RunState) -> float | None:
     if state.has_ended or state.total_steps <= 0 or state.steps_since_start <= WARM_UP_STEPS:
         return None
     steps_left = max(state.total_steps - state.step, 0)
-    mean_seconds = sum(step.step_seconds for step in state.recent) / len(state.recent)
+    mean_seconds = sum(step.step_seconds for step in state.recent_sums) / len(state.recent_sums)
     return steps_left * mean_seconds + _between_seconds_left(state)
 
 
@@ -91,7 +91,7 @@ def time_words(state: RunState) -> str:
 
 def step_words(state: RunState) -> str:
     """Return the mean time of a step: `125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if unknown."""
-    plan, sums, durations = state.plan, state.times.whole, state.step_seconds
+    plan, sums, durations = state.plan, state.times.sums_since_start, state.step_seconds
     # The first two steps count only if there are no others.
     total_seconds, step_count = (sums.step_seconds, sums.steps) if sums.steps else (sum(durations), len(durations))
     if plan is None or plan.step_seconds is None or not step_count:
@@ -118,7 +118,7 @@ def figure_rows(state: RunState) -> list[tuple[str, str]]:
 
 def is_off_plan(state: RunState, reported_seconds: float | None) -> bool:
     """Return whether the estimated time of the whole run differs clearly from the planned or last reported one."""
-    total_seconds = whole_seconds(state) if state.times.whole.steps >= _LEAST_MEASURED_STEPS else None
+    total_seconds = whole_seconds(state) if state.times.sums_since_start.steps >= _LEAST_MEASURED_STEPS else None
     if total_seconds is None or not reported_seconds:
         return False
     return not 1 / _CORRECTED_FROM <= total_seconds / reported_seconds <= _CORRECTED_FROM
@@ -155,4 +155,4 @@ def _seconds_left(
         seconds_per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
         return max(state.total_steps - state.step, 0) * seconds_per_step
     mean_seconds = fmean(seconds for _, seconds in costs) if costs else guessed_seconds
-    return times(state.total_steps, every_steps, after=state.step) * mean_seconds
+    return count_due(state.total_steps, every_steps, after=state.step) * mean_seconds

@@ -86,7 +86,7 @@ def takes_words(plan: object) -> str:
     return f"{steps_text}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
-def gone_words(state: RunState, key: str = "") -> str:
+def interrupted_words(state: RunState, key: str = "") -> str:
     """Return how an interrupted run ended, as text. With a `key`, add what it does: `; p resumes from step 100`."""
     moment_text = f"at step {state.step:,}" if state.step else "before the first step"
     message = f"the process stopped {moment_text} without an error"

@@ -26,26 +26,29 @@ class CausalLm(LearnsNextToken):
     pipeline_tag = "text-generation"
     architectures = ("ForCausalLM", "LMHeadModel")
     usual_length = (1024, 2048)
-    unsloth = True
+    supports_unsloth = True
     usual_answer_rows = ANSWER_ROWS
-    reads: tuple[str, ...] = ()
-    packs = True
-    rows: RowKind = "documents"
+    used_settings: tuple[str, ...] = ()
+    can_pack = True
+    row_kind: RowKind = "documents"
 
     def reader(self, config: Config) -> Reader:
         if config.is_from_scratch:
-            return TextReader(None, **self.reading(config))
+            return TextReader(None, **self.encoding_settings(config))
         encoder = TextEncoder(partial(load_own_tokenizer, config, self.head))
         return TextReader(
-            encoder, **self.reading(config), strip_spelled_marks=encoder.strip_spelled_marks, load=encoder.load
+            encoder,
+            **self.encoding_settings(config),
+            strip_spelled_marks=encoder.strip_spelled_marks,
+            load=encoder.load,
         )
 
-    def reading(self, config: Config) -> dict[str, Any]:
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_identity(config, self.head)
         return {"eos_id": EOS_ID if config.is_from_scratch else eos_id, "vocabulary": vocabulary}
 
     def frame_tokens(self, config: Config) -> int:
-        return 0 if self.reading(config)["eos_id"] is None else 1
+        return 0 if self.encoding_settings(config)["eos_id"] is None else 1
 
 
 TASK = CausalLm()

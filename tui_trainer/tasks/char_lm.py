@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.config.token_list import TOKENS
+from tui_trainer.config.token_list import ADD_TOKENS_KEY
 from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.cache import PreparedData, RowKind
 from tui_trainer.data.preparing.estimate import Rate
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
-from tui_trainer.data.preparing.tokenizing import FOR_CHARACTERS, CharacterReader, alphabet_in
+from tui_trainer.data.preparing.tokenizing import CHARACTER_SPECIAL_TOKENS, CharacterReader, alphabet_in
 from tui_trainer.errors import Problem
 from tui_trainer.models.facts import require_folder
 from tui_trainer.tasks.causal_lm import CausalLm
@@ -32,13 +32,13 @@ class CharLm(CausalLm):
 
     name = "char_lm"
     title = "Character-level language model"
-    unsloth = False
+    supports_unsloth = False
     usual_answer_rows = 0  # a piece of one long text has no end
     waiting_bytes = 2
-    reads = ()
-    packs = False
-    specials = FOR_CHARACTERS
-    rows: RowKind = "stream"
+    used_settings = ()
+    can_pack = False
+    specials = CHARACTER_SPECIAL_TOKENS
+    row_kind: RowKind = "stream"
 
     def problems(self, config: Config) -> list[Problem]:
         if not config.is_from_scratch:
@@ -66,15 +66,15 @@ class CharLm(CausalLm):
             if not config.model.add_tokens.strip():
                 return []
             message = "no tokens can be added, because the first training data fixed the vocabulary of the model"
-            return [Problem(message=message, key=TOKENS, hint="remove it")]
+            return [Problem(message=message, key=ADD_TOKENS_KEY, hint="remove it")]
         hint = "use the recipe finetune, which infers the task from model and data, or set task.type"
         message = "training can only continue from a character model, and the tokens of this model are not characters"
         return [Problem(message=message, key="model.model_name_or_path", hint=hint)]
 
-    def reading(self, config: Config) -> dict[str, Any]:
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
         return {"tokens": "characters"}
 
-    def rate(self, config: Config) -> Rate:
+    def token_rate(self, config: Config) -> Rate:
         return lambda texts: 1.0
 
     def frame_tokens(self, config: Config) -> int:

@@ -20,10 +20,10 @@ from tui_trainer.data.columns.conversations import ConversationColumns, find_con
 from tui_trainer.data.columns.reader import Encoded, Example, ReadInOrder
 from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.decoding import refuse_surrogates
-from tui_trainer.data.preparing.byte_bpe import FOR_CHAT
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
+from tui_trainer.data.preparing.byte_bpe import CHAT_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.models.adapters import goes_on
+from tui_trainer.models.adapters import should_continue_adapter
 from tui_trainer.models.added_tokens import added_tokens, chat_marks_in
 from tui_trainer.models.chat_rendering import (
     REASONING,
@@ -65,13 +65,13 @@ class Chat(LearnsNextToken):
     architectures = ("ForCausalLM", "LMHeadModel")
     usual_length = (1024, 2048)
     holds_conversations = True
-    unsloth = True
+    supports_unsloth = True
     usual_answer_rows = ANSWER_ROWS
-    reads = ("loss_on", "chat_template")
-    packs = True
-    reads_columns = ("text_column", "text_pair_column", "target_column")
+    used_settings = ("loss_on", "chat_template")
+    can_pack = True
+    used_column_settings = ("text_column", "text_pair_column", "target_column")
     continues = False
-    specials = FOR_CHAT
+    specials = CHAT_SPECIAL_TOKENS
 
     def problems(self, config: Config) -> list[Problem]:
         problems = super().problems(config)
@@ -89,10 +89,10 @@ class Chat(LearnsNextToken):
     def reader_of_inputs(self, config: Config) -> TableReader:
         return ChatReader(config, renders=False)
 
-    def reading(self, config: Config) -> dict[str, Any]:
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
         template_name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
         template = template_text(template_name) if template_name else ""
-        return {**super().reading(config), "template": template, "stops": _model_stops(config)}
+        return {**super().encoding_settings(config), "template": template, "stops": _model_stops(config)}
 
     def marks(self, config: Config) -> dict[str, int] | None:
         return mark_lengths(config)
@@ -151,7 +151,7 @@ class ChatReader(TableReader):
     """Reader of conversations, which renders each with the chat template, so that one which the template rejects is a
     bad row. With `renders=False`, a table can be read without a tokenizer."""
 
-    reads_apart = labels_are_tokens = True
+    reads_in_processes = labels_are_tokens = True
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, Chat.head, Chat.specials)
@@ -166,7 +166,7 @@ class ChatReader(TableReader):
     @property
     def renderer(self) -> ConversationRenderer:
         if self._renderer is None:
-            self._renderer = renderer_of(self.config, None if self.learns else self.tokenizer)
+            self._renderer = renderer_of(self.config, None if self.trains_tokenizer else self.tokenizer)
         return self._renderer
 
     def begin(self, head: Sequence[Row]) -> None:
@@ -178,7 +178,7 @@ class ChatReader(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         columns = self._columns
-        second_column = next((name for name in columns.asks if name != columns.pair.source), "")
+        second_column = next((name for name in columns.question_columns if name != columns.pair.source), "")
         text_column = columns.conversation or columns.pair.source
         return {"text_column": text_column, "text_pair_column": second_column, "target_column": columns.pair.target}
 
@@ -197,15 +197,15 @@ class ChatReader(TableReader):
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
         counts = self._counts
-        counts[_SPELT, ""] += bool(rendered.spelt)
+        counts[_SPELT, ""] += bool(rendered.spelled_token_count)
         counts[_TOOLS_IN_TEXT, ""] += conversation.lists_tools
         for key in conversation.keys_of_turns:
             counts[_TURN_KEY, key] += 1
-        if rendered.left_out:
-            counts.update((_OMITTED_TURNS, part) for part in rendered.left_out)
-            counts.update((_OMITTED_ROWS, part) for part in {*rendered.left_out})
+        if rendered.omitted_parts:
+            counts.update((_OMITTED_TURNS, part) for part in rendered.omitted_parts)
+            counts.update((_OMITTED_ROWS, part) for part in {*rendered.omitted_parts})
         # Duplicates are found by this text, so other keys of a message do not matter.
-        return Example(conversation.text if self.learns else rendered.text, rendered)
+        return Example(conversation.text if self.trains_tokenizer else rendered.text, rendered)
 
     def noted(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
@@ -230,13 +230,13 @@ class ChatReader(TableReader):
             row_labels = labels[:max_length]
             label_count = sum(label != IGNORE for label in row_labels)
             needs = 0 if label_count else next((count for count, label in enumerate(labels, 1) if label != IGNORE), 0)
-            row = {COLUMN: ids[:max_length], LABELS: row_labels}
-            encoded_rows.append(Encoded(row, label_count, truncated=len(ids) > max_length, needs=needs))
+            row = {INPUT_IDS: ids[:max_length], LABELS: row_labels}
+            encoded_rows.append(Encoded(row, label_count, truncated=len(ids) > max_length, first_label_tokens=needs))
         return encoded_rows
 
     def notes(self) -> list[str]:
         counts = self._counts
-        name = self.config.task.chat_template or (_SCRATCH_TEMPLATE if self.learns else "")
+        name = self.config.task.chat_template or (_SCRATCH_TEMPLATE if self.trains_tokenizer else "")
         template = f"the chat template {name}" if name else "the tokenizer's own chat template"
         table_notes = dict.fromkeys(columns.note() for columns in self._tables)
         notes = [*table_notes, f"conversations are formatted with {template}"]
@@ -266,9 +266,11 @@ def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
     """
     loss_on = config.task.loss_on
     if tokenizer is None:
-        special_tokens, name = dict(FOR_CHAT.named), config.task.chat_template or _SCRATCH_TEMPLATE
+        special_tokens, name = dict(CHAT_SPECIAL_TOKENS.named_tokens), config.task.chat_template or _SCRATCH_TEMPLATE
         template = ChatTemplate(name, template_text(name), special_tokens)
-        return ConversationRenderer(template, FOR_CHAT.tokens, FOR_CHAT.tokens, [special_tokens["eos_token"]], loss_on)
+        return ConversationRenderer(
+            template, CHAT_SPECIAL_TOKENS.tokens, CHAT_SPECIAL_TOKENS.tokens, [special_tokens["eos_token"]], loss_on
+        )
     stop_tokens = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
     existing_stops = [token for token in stop_tokens if token]
     added = tokenizer.get_added_vocab()
@@ -308,13 +310,19 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
         return None
     facts = stored_model_facts(config, Chat.head)
     folder = facts.tokenizer_folder
-    if folder is None or has_towers(str(facts.config.get("model_type"))) or (facts.adapter and goes_on(config.tuning)):
+    if (
+        folder is None
+        or has_towers(str(facts.config.get("model_type")))
+        or (facts.adapter and should_continue_adapter(config.tuning))
+    ):
         return None
     name = config.task.chat_template
     template = template_text(name) if name else stored_template(folder)
     added = added_tokens(facts, config.model)
     lengths = count_word_tokens(folder, chat_marks_in(template))
-    return None if lengths is None else lengths | dict.fromkeys(lengths.keys() & set(added.new if added else ()), 1)
+    return (
+        None if lengths is None else lengths | dict.fromkeys(lengths.keys() & set(added.new_tokens if added else ()), 1)
+    )
 
 
 def _model_stops(config: Config) -> list[int]:

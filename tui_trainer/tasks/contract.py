@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.token_rows import Tokens
     from tui_trainer.data.sources.splits import SplitUse
     from tui_trainer.losses.micro_batch import MicroBatch
-    from tui_trainer.losses.named_losses import Found
+    from tui_trainer.losses.named_losses import LossResult
 
 
 Notify = Callable[[str], None]
@@ -44,14 +44,14 @@ class DataFacts:
     """Maximum number of documents in a row."""
     packed_rows: float | None = None
     """Mean number of rows of `data.max_length` that the documents of a step fill; None if they do not share rows."""
-    fills: Callable[[int], float] | None = field(default=None, compare=False)
+    compute_packed_rows: Callable[[int], float] | None = field(default=None, compare=False)
     """Function that computes `packed_rows` from the number of documents; None if documents never share rows."""
     padding: Callable[[int, int, Rounding | None], PaddingShares] | None = field(default=None, compare=False)
     """Function that computes the shares of padding from the rows of a step, the rows of a micro-batch, and a rounding.
 
     None if no length is known, and if rows are cut from one text or contain several documents.
     """
-    classes: int = 0
+    class_count: int = 0
     """Number of labels of a classifier; 0 for other tasks and if unknown."""
     target_tokens: int = 0
     """Number of tokens of the longest answer of an encoder-decoder."""
@@ -73,12 +73,16 @@ class DataFacts:
 
     def of_batch(self, documents: int) -> DataFacts:
         """Return the facts with the `packed_rows` of a step that has this number of documents."""
-        return replace(self, packed_rows=self.fills(min(documents, self.rows))) if self.fills else self
+        return (
+            replace(self, packed_rows=self.compute_packed_rows(min(documents, self.rows)))
+            if self.compute_packed_rows
+            else self
+        )
 
     @property
     def is_stream(self) -> bool:
         """Whether rows are cut from one long text, so that all but the last are full."""
-        return self.packed_rows is None and not self.classes and not self.target_tokens
+        return self.packed_rows is None and not self.class_count and not self.target_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,14 +124,14 @@ class InputRow:
 
     ids: Sequence[int] | Tokens
     content: Any = None
-    more: Mapping[str, Sequence[int] | Tokens] = field(default_factory=dict)
+    model_arguments: Mapping[str, Sequence[int] | Tokens] = field(default_factory=dict)
     is_cut: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-Objective = Callable[["MicroBatch"], "Found"]
+Objective = Callable[["MicroBatch"], "LossResult"]
 """Function that runs a forward pass and returns the loss, summed over `batch.label_count` labels and with its graph for
 the backward pass, or a `NamedLoss` of several parts."""
 
@@ -142,7 +146,7 @@ class RowPass:
     precision.
     """
 
-    what: str
+    activity: str
     width: int
     values: Callable[[MicroBatch], Tensor]
     key: Mapping[str, Any] = field(default_factory=dict)
@@ -154,7 +158,7 @@ class Scorer(Protocol):
     seen: list[tuple[Tensor, ...]]
     """The predictions of each forward pass. If several processes evaluate, the first one receives all of them."""
 
-    def observe(self, batch: MicroBatch) -> Found:
+    def observe(self, batch: MicroBatch) -> LossResult:
         """Run a forward pass, store its predictions, and return the loss as the objective does."""
 
     def scores(self) -> Scores:

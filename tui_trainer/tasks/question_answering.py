@@ -42,8 +42,8 @@ from tui_trainer.data.columns.row import (
 )
 from tui_trainer.data.columns.text_columns import text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates
-from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, SEGMENTS, Rows, TokenRow
+from tui_trainer.data.preparing.byte_bpe import CLASSIFIER_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, SEGMENTS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.token_ids import token_ids
@@ -94,10 +94,10 @@ class QuestionAnswering(Task):
     labels_rows = True
     gives_windows = True
     is_only_by_columns = True
-    reads = ("doc_stride", "max_answer_length")
-    reads_columns = ("text_column", "text_pair_column", "target_column")
+    used_settings = ("doc_stride", "max_answer_length")
+    used_column_settings = ("text_column", "text_pair_column", "target_column")
     tells_padding = True
-    specials = FOR_CLASSES
+    specials = CLASSIFIER_SPECIAL_TOKENS
     metrics = METRICS
     unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "needs padding on the left"))
     usual_families = "bert or roberta"
@@ -112,8 +112,8 @@ class QuestionAnswering(Task):
     def reader(self, config: Config) -> TableReader:
         return _QuestionReader(config, self._segments(config))
 
-    def reading(self, config: Config) -> dict[str, Any]:
-        return {**super().reading(config), "segments": self._segments(config)}
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
+        return {**super().encoding_settings(config), "segments": self._segments(config)}
 
     def _segments(self, config: Config) -> int:
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
@@ -141,9 +141,9 @@ class QuestionAnswering(Task):
         for index in eval_rows:
             row = held_out.example(index)
             key = _window_of(row).key
-            true_answers[key] = json.loads(_unpacked(row.more[_ANSWERS]))
+            true_answers[key] = json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
             question_words = set(normalised(_question_in(tokenizer, row)).split())
-            for sentence in _SENTENCE.split(_unpacked(row.more[_TEXT])):
+            for sentence in _SENTENCE.split(_int32_to_text(row.model_arguments[_TEXT])):
                 shared_words = len(question_words.intersection(normalised(sentence).split()))
                 if shared_words > best_sentences.get(key, (0, ""))[0]:
                     best_sentences[key] = shared_words, sentence
@@ -182,11 +182,11 @@ class QuestionAnswering(Task):
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """Return the question, and the predicted answer in this window beside the true one."""
-        inputs = InputRow(row.tokens, (_unpacked(row.more[_TEXT]), [row]))
+        inputs = InputRow(row.tokens, (_int32_to_text(row.model_arguments[_TEXT]), [row]))
         answer = self.predict(config, model, tokenizer, [inputs], NO_SAMPLING)[0]["answer"]
         assert row.labels is not None, "a row has the positions of its answer"
         is_elsewhere = int(row.labels[0]) == _window_of(row).cls
-        true = [] if is_elsewhere else json.loads(_unpacked(row.more[_ANSWERS]))
+        true = [] if is_elsewhere else json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
         return _question_in(tokenizer, row), f" -> {_words(answer)} (expected: {_words(true[0] if true else '')})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
@@ -246,10 +246,10 @@ class SpanLoss:
 
     def logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Return the logits of the first and of the last answer token, float32 [B, T] each, -inf for padding."""
-        from tui_trainer.losses.micro_batch import known_masks
+        from tui_trainer.losses.micro_batch import skip_mask_checks
 
         inputs = {name: value for name, value in batch.inputs.items() if name != _WINDOW}
-        with known_masks(batch):
+        with skip_mask_checks(batch):
             output = self._model(**inputs, **self._options)
         padding_BT = batch.inputs["attention_mask"] == 0
         start_BT = output.start_logits.float().masked_fill(padding_BT, float("-inf"))
@@ -302,7 +302,7 @@ class _Window(NamedTuple):
 
 
 def _window_of(row: TokenRow) -> _Window:
-    return _Window(*row.more[_WINDOW].tolist())
+    return _Window(*row.model_arguments[_WINDOW].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,20 +526,22 @@ class _QuestionReader(TableReader):
         self._counts["guessed"] += is_guess
         self._counts["several"] += len({text for text, _ in answers}) > 1
         self._counts["none"] += not answers
-        self._has_null |= not (answers or self.held_out or self.knows)
+        self._has_null |= not (answers or self.is_held_out or self.has_trained_model)
         return Example(f"{question}\n{context}", (question, context, answers, row.where))
 
     def finish_reading(self) -> None:
         self.refuse_no_room("a question and its context", pair=True)
-        if not (self.learns or self.tokenizer.is_fast):
+        if not (self.trains_tokenizer or self.tokenizer.is_fast):
             message = "the tokenizer cannot map its tokens to characters, so answers cannot be marked"
             hint = "choose a model with a tokenizer.json"
             raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
         returns_segments = (
-            self._specials.distinguishes_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+            self._specials.distinguishes_pairs
+            if self.trains_tokenizer
+            else SEGMENTS in self.tokenizer.model_input_names
         )
         segments = (SEGMENTS,) if returns_segments and self._segments >= 2 else ()
-        self.columns = (COLUMN, LABELS, *segments, _WINDOW, _OFFSETS, _TEXT, _ANSWERS)
+        self.columns = (INPUT_IDS, LABELS, *segments, _WINDOW, _OFFSETS, _TEXT, _ANSWERS)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         questions, contexts, _, _ = zip(*(example.content for example in examples), strict=True)
@@ -558,22 +560,24 @@ class _QuestionReader(TableReader):
                 text_start, text_end = windows[first_window].characters(*spans[first_window])
                 if (learned_text := context[text_start:text_end].strip()) != answer_text.strip():
                     inexact = f"'{one_line(answer_text, 40)}' is trained on as '{one_line(learned_text, 40)}' ({where})"
-            key, all_answers = _key(where), _packed(json.dumps([answer_text for answer_text, _ in answers]))
+            key, all_answers = _key(where), _text_to_int32(json.dumps([answer_text for answer_text, _ in answers]))
             for window, labels in zip(windows, spans, strict=True):
                 offsets = window.offsets
                 text_start, text_end = (int(offsets[0, 0]), int(offsets[-1, 1])) if len(offsets) else (0, 0)
                 columns: dict[str, Sequence[int] | NDArray[np.int32]] = {
-                    COLUMN: window.ids,
+                    INPUT_IDS: window.ids,
                     LABELS: labels,
                     SEGMENTS: window.segments,
                     _WINDOW: [*key, *window.window[2:]],
                     _OFFSETS: (offsets - np.int32(text_start)).reshape(-1),
-                    _TEXT: _packed(context[text_start:text_end]),
+                    _TEXT: _text_to_int32(context[text_start:text_end]),
                     _ANSWERS: all_answers,
                 }
                 columns = {name: columns[name] for name in self.columns}
                 is_cut = window.cuts_question
-                encoded.append(Encoded(columns, 2, is_cut, answer_truncated=is_lost, inexact=inexact, example=index))
+                encoded.append(
+                    Encoded(columns, 2, is_cut, answer_truncated=is_lost, inexact_reason=inexact, example=index)
+                )
                 is_lost, inexact = False, ""  # each is counted once for all windows
         return encoded
 
@@ -709,10 +713,12 @@ class _SpanScorer:
                 row = self._rows.example(rows_by_window[window[:3]])
                 if window.key not in candidates:
                     candidates[window.key] = _Candidates(self._most_tokens, may_be_none=self._may_be_none)
-                    true_answers[window.key] = json.loads(_unpacked(row.more[_ANSWERS]))
+                    true_answers[window.key] = json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
                     missing_windows[window.key] = window.windows
                 missing_windows[window.key] -= 1
-                candidates[window.key].add(window, row.more[_OFFSETS], _unpacked(row.more[_TEXT]), best_positions)
+                candidates[window.key].add(
+                    window, row.model_arguments[_OFFSETS], _int32_to_text(row.model_arguments[_TEXT]), best_positions
+                )
         complete_keys = [key for key in candidates if missing_windows[key] <= 0] or list(candidates)
         pairs = [(str(candidates[key].answer()["answer"]), true_answers[key]) for key in complete_keys]
         parts = {
@@ -730,11 +736,16 @@ class _SpanScorer:
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
     """Collate windows. Labels, int64 [B, 2], hold the first and the last token of the answer. `more` also gets the
     `_Window` of each row, int64 [B, 7], for the loss and not for the model."""
-    model_rows = [replace(row, more={SEGMENTS: row.more[SEGMENTS]} if SEGMENTS in row.more else {}) for row in rows]
+    model_rows = [
+        replace(
+            row, model_arguments={SEGMENTS: row.model_arguments[SEGMENTS]} if SEGMENTS in row.model_arguments else {}
+        )
+        for row in rows
+    ]
     labels = np.stack([row.labels for row in rows if row.labels is not None]).astype(np.int64)
     batch = collate_whole(model_rows, pad_id, labels, width=width)
-    window_numbers = np.stack([row.more[_WINDOW] for row in rows]).astype(np.int64)
-    return replace(batch, more={**batch.more, _WINDOW: window_numbers})
+    window_numbers = np.stack([row.model_arguments[_WINDOW] for row in rows]).astype(np.int64)
+    return replace(batch, model_arguments={**batch.model_arguments, _WINDOW: window_numbers})
 
 
 def _key(where: str) -> tuple[int, int]:
@@ -745,14 +756,14 @@ def _key(where: str) -> tuple[int, int]:
     return low_half, high_half
 
 
-def _packed(text: str) -> NDArray[np.int32]:
+def _text_to_int32(text: str) -> NDArray[np.int32]:
     """Return a text as int32, the type of rows on disk: its number of UTF-8 bytes, then four bytes in each number."""
     text_bytes = text.encode()
     padded_bytes = text_bytes + b"\0" * (-len(text_bytes) % 4)
     return np.concatenate([np.array([len(text_bytes)], dtype=np.int32), np.frombuffer(padded_bytes, dtype=np.int32)])
 
 
-def _unpacked(numbers: NDArray[np.int32]) -> str:
+def _int32_to_text(numbers: NDArray[np.int32]) -> str:
     return numbers[1:].tobytes()[: int(numbers[0])].decode()
 
 

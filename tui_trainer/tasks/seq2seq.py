@@ -17,8 +17,8 @@ from tui_trainer.data.batching.collate import Collate, collate_answers
 from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.text_columns import PairColumns
-from tui_trainer.data.preparing.byte_bpe import FOR_ANSWERS
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow, evenly_spaced
+from tui_trainer.data.preparing.byte_bpe import ANSWER_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, Rows, TokenRow, evenly_spaced
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import fp16_problems
 from tui_trainer.models.heads import ENCODER_DECODER, Head
@@ -35,7 +35,7 @@ from tui_trainer.tasks.parts.starts_from_model import QuestionInputs, find_model
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-    from tui_trainer.data.preparing.cache import Built, PreparedData
+    from tui_trainer.data.preparing.cache import PreparedContent, PreparedData
 
 # In these models, the decoder starts with the last token of the answer, which names its language.
 # Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.
@@ -53,9 +53,9 @@ class Seq2Seq(LearnsNextToken):
     architectures = ("ForConditionalGeneration",)
     usual_length = (512, 1024)
     usual_answer_rows = 32
-    specials = FOR_ANSWERS
-    reads = ("source_prefix", "max_target_length")
-    reads_columns = ("text_column", "text_pair_column", "target_column")
+    specials = ANSWER_SPECIAL_TOKENS
+    used_settings = ("source_prefix", "max_target_length")
+    used_column_settings = ("text_column", "text_pair_column", "target_column")
     tells_padding = True
     metrics = SCORES
     continues = False
@@ -80,7 +80,7 @@ class Seq2Seq(LearnsNextToken):
     def reader_of_texts(self, config: Config) -> TableReader:
         return self.reader(config)
 
-    def target_tokens(self, config: Config, data: Built) -> int:
+    def target_tokens(self, config: Config, data: PreparedContent) -> int:
         return data.counts.longest_labels or config.task.max_target_length
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
@@ -143,7 +143,7 @@ class Seq2Seq(LearnsNextToken):
 class _PairReader(TableReader):
     """Reader of inputs with their answers. With `inputs_only`, the text of an example is its input alone."""
 
-    columns = (COLUMN, LABELS)
+    columns = (INPUT_IDS, LABELS)
     late_columns = ("text_pair_column",)
     labels_are_tokens = True
 
@@ -160,7 +160,7 @@ class _PairReader(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         pair = self._pair.pair
-        second_column = next(iter(pair.beside), "")
+        second_column = next(iter(pair.extra_columns), "")
         return {"text_column": pair.source, "text_pair_column": second_column, "target_column": pair.target}
 
     def read(self, row: Row) -> Example:
@@ -179,7 +179,11 @@ class _PairReader(TableReader):
             # Some tokenizers do not add the end token.
             if end_ids := _missing_end(self.tokenizer, answer):
                 answer = [*answer[: self._target_length - 1], *end_ids]
-            encoded_rows.append(Encoded({COLUMN: input_ids, LABELS: answer}, len(answer), *cut, marked=any(mark_flags)))
+            encoded_rows.append(
+                Encoded(
+                    {INPUT_IDS: input_ids, LABELS: answer}, len(answer), *cut, spells_special_tokens=any(mark_flags)
+                )
+            )
         return encoded_rows
 
     def notes(self) -> list[str]:

@@ -20,13 +20,13 @@ from tui_trainer.data.batching.collate import Batch, Collate, collate_whole
 from tui_trainer.data.columns.labels import (
     Kind,
     LabelReader,
+    first_label_values,
     flag_columns,
-    kind_of,
+    infer_label_kind,
     label_columns,
-    ordered,
     other_label_columns,
     refuse_text_labels,
-    values_in,
+    sort_class_names,
 )
 from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import (
@@ -47,8 +47,8 @@ from tui_trainer.data.columns.text_columns import (
     strings_of,
     text_of,
 )
-from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, SEGMENTS, Rows, TokenRow
+from tui_trainer.data.preparing.byte_bpe import CLASSIFIER_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, SEGMENTS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import ENCODER_DECODER, Head, Labels, types_with
 from tui_trainer.models.token_ids import cut_token_ids
@@ -58,7 +58,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import (
     ALL_METRICS,
     METRICS_OF,
-    MOST_CLASSES,
+    MOST_TABLE_CLASSES,
     balanced_weights,
     class_scores,
     class_values,
@@ -91,8 +91,8 @@ class SequenceClassification(Task):
 
     name = "sequence_classification"
     title = "Text classification"
-    reads = ("problem_type", "class_weights")
-    reads_columns = ("text_column", "text_pair_column", "label_column")
+    used_settings = ("problem_type", "class_weights")
+    used_column_settings = ("text_column", "text_pair_column", "label_column")
     tells_padding = True
     loads_to_score = ("sklearn.metrics",)
     head: Head = "sequence_classification"
@@ -101,7 +101,7 @@ class SequenceClassification(Task):
     usual_length = (128, 512)
     loss_unit = ""
     labels_rows = True
-    specials = FOR_CLASSES
+    specials = CLASSIFIER_SPECIAL_TOKENS
     metrics = ALL_METRICS
     # Unlike other decoders, XLNet does not look for the last token before the padding, and its tokenizer pads on the
     # left.
@@ -124,12 +124,12 @@ class SequenceClassification(Task):
     def _model_config(self, config: Config) -> Mapping[str, Any]:
         return self.model_config(config, config.model.scratch.vocab_size if config.is_from_scratch else 0)
 
-    def reading(self, config: Config) -> dict[str, Any]:
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
         """Return what decides a row's tokens and labels: settings, and the model's labels and segment types."""
         model_config = self._model_config(config)
         model_labels = {str(number): name for number, name in (model_config.get("id2label") or {}).items()}
         segment_types = int(model_config.get("type_vocab_size") or 0)
-        return {**super().reading(config), "model_labels": model_labels, "segments": segment_types}
+        return {**super().encoding_settings(config), "model_labels": model_labels, "segments": segment_types}
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         kind: Kind = data.details["problem_type"]
@@ -166,7 +166,7 @@ class SequenceClassification(Task):
             weights = class_weights(Rows(data.train_path), kind, len(data.details["names"])).tolist()
         return ClassificationLoss(model, kind, weights=weights, smoothing=config.training.label_smoothing_factor)
 
-    def choices(self, config: Config, data: PreparedData) -> int:
+    def choice_count(self, config: Config, data: PreparedData) -> int:
         is_choice = data.details["problem_type"] == "single_label_classification"
         return len(data.details["names"]) if is_choice and config.task.class_weights == "none" else 0
 
@@ -178,7 +178,7 @@ class SequenceClassification(Task):
     ) -> tuple[str, str]:
         """Return the text, and the predicted label beside the true one."""
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)
-        inputs = [InputRow(row.tokens, more=row.more)]
+        inputs = [InputRow(row.tokens, model_arguments=row.model_arguments)]
         predicted_label = _words_of(self.predict(config, model, tokenizer, inputs, NO_SAMPLING)[0], 1)[0]
         assert row.labels is not None, "a row of a classifier has a label"
         return str(text), f" -> {predicted_label} (expected: {_true_words(row.labels, self.labels(config, data))})"
@@ -252,7 +252,7 @@ class LabelledTexts(TableReader):
             raise missing_column(self._pair, file_name, text_columns, key=SECOND_TEXT_KEY)
         if (
             data.text_column == AUTO
-            and not (self._pair or self.knows)
+            and not (self._pair or self.has_trained_model)
             and (pair := pair_of_texts(head))
             and not {*columns}.intersection(pair)
         ):
@@ -265,15 +265,17 @@ class LabelledTexts(TableReader):
         self._text = self._columns[file_and_columns]
         if self._labels is None:
             requested_kind = self.config.task.problem_type
-            values = values_in(head, *columns)
-            if not self.knows:
-                self.kind = kind_of(values, file_name, columns[0]) if requested_kind == "auto" else requested_kind
+            values = first_label_values(head, *columns)
+            if not self.has_trained_model:
+                self.kind = (
+                    infer_label_kind(values, file_name, columns[0]) if requested_kind == "auto" else requested_kind
+                )
                 refuse_text_labels(values, file_name, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
             other_columns = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
             self._other_label_columns = tuple(name for name in dict.fromkeys(other_columns) if name not in columns)
             refuse_settings(self.config, self.kind)
-            if not self.knows and self.kind != "regression":
+            if not self.has_trained_model and self.kind != "regression":
                 self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
         elif {*columns} != {*self._labels.columns} and max(len(columns), len(self._labels.columns)) > 1:
@@ -297,7 +299,7 @@ class LabelledTexts(TableReader):
         if self.kind == "regression":
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
-        if self.held_out or self.knows:
+        if self.is_held_out or self.has_trained_model:
             self.refuse_outside("label", names, self._counts, row.where, _TAKE_OUT)
         elif not self._names:
             self._counts.update(names)
@@ -305,14 +307,16 @@ class LabelledTexts(TableReader):
         return Example("\n".join(texts), (texts, names), stratum=names[0] if names else "")
 
     def finish_reading(self) -> None:
-        if self.kind != "regression" and not self.knows:
+        if self.kind != "regression" and not self.has_trained_model:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
         if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2:
             returns_segments = (
-                self._specials.distinguishes_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
+                self._specials.distinguishes_pairs
+                if self.trains_tokenizer
+                else SEGMENTS in self.tokenizer.model_input_names
             )
-            self.columns = (COLUMN, LABELS, SEGMENTS) if returns_segments else self.columns
+            self.columns = (INPUT_IDS, LABELS, SEGMENTS) if returns_segments else self.columns
 
     def _settle_classes(self) -> None:
         assert self._labels is not None, "rows were read"
@@ -330,7 +334,7 @@ class LabelledTexts(TableReader):
             message = f"the column '{column}' holds {len(self._counts):,} different labels in {row_count:,} rows"
             hint = 'set data.label_column to the column of classes, or task.problem_type = "regression"'
             raise DataError(message, where=self._source(), hint=hint)
-        self._names = ordered(self._counts, self._model_config.get("id2label"))
+        self._names = sort_class_names(self._counts, self._model_config.get("id2label"))
 
     def _source(self) -> str:
         return next(iter(self._columns))[0]
@@ -352,12 +356,17 @@ class LabelledTexts(TableReader):
                 labels = [[int(name in names) for name in class_numbers] for names in map(set, row_labels)]
             case _:
                 labels = [[class_numbers[name]] for (name,) in row_labels]
-        columns_of_rows = [{COLUMN: ids, LABELS: label} for ids, label in zip(encoded.ids, labels, strict=True)]
+        columns_of_rows = [{INPUT_IDS: ids, LABELS: label} for ids, label in zip(encoded.ids, labels, strict=True)]
         for row, segments in zip(columns_of_rows, encoded.segments, strict=False):
             row[SEGMENTS] = segments
         # A decoder's tokenizer may return no token for a text of unusual characters.
         return [
-            Encoded(row, labels=len(row[LABELS]) if row[COLUMN] else 0, truncated=is_cut, marked=is_marked)
+            Encoded(
+                row,
+                label_count=len(row[LABELS]) if row[INPUT_IDS] else 0,
+                truncated=is_cut,
+                spells_special_tokens=is_marked,
+            )
             for row, is_cut, is_marked in zip(columns_of_rows, encoded.is_cut, encoded.is_marked, strict=True)
         ]
 
@@ -424,7 +433,8 @@ def _prediction(probabilities: Sequence[float], names: Mapping[int, str], *, is_
     class_order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
     likely_names = [names[number] for number in class_order if probabilities[number] > 0.5]
     shown_probabilities = {
-        names[number]: round(probabilities[number], 6) for number in class_order[: max(MOST_CLASSES, len(likely_names))]
+        names[number]: round(probabilities[number], 6)
+        for number in class_order[: max(MOST_TABLE_CLASSES, len(likely_names))]
     }
     if is_multi_label:
         return {"labels": likely_names, "probabilities": shown_probabilities}

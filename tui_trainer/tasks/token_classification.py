@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_whole, padded
+from tui_trainer.data.batching.collate import IGNORE, Batch, Collate, collate_whole, pad_rows
 from tui_trainer.data.columns.reader import Encoded, Example
 from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.columns.tagged_rows import (
@@ -26,14 +26,14 @@ from tui_trainer.data.columns.tagged_rows import (
     TagSurvey,
     entities,
     find_tag_columns,
-    in_order,
     marks_entities,
-    parts_of,
+    sort_tags,
+    split_tag,
 )
-from tui_trainer.data.preparing.byte_bpe import FOR_WORDS
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
+from tui_trainer.data.preparing.byte_bpe import WORD_SPECIAL_TOKENS
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
-from tui_trainer.models.heads import Head, Labels, own_labels
+from tui_trainer.models.heads import Head, Labels, config_label_names
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
@@ -61,26 +61,26 @@ class TokenClassification(Task):
 
     name = "token_classification"
     title = "Token classification (tags of words)"
-    reads = ("class_weights",)
-    reads_columns = ("text_column", "label_column")
+    used_settings = ("class_weights",)
+    used_column_settings = ("text_column", "label_column")
     tells_padding = True
     head: Head = "token_classification"
     pipeline_tag = "token-classification"
     architectures = ("ForMaskedLM",)
     usual_length = (128, 512)
     labels_rows = True
-    specials = FOR_WORDS
+    specials = WORD_SPECIAL_TOKENS
     metrics = METRICS
 
     def reader(self, config: Config) -> TableReader:
         return TaggedWords(config, self._model_labels(config))
 
-    def reading(self, config: Config) -> dict[str, Any]:
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
         """Return what decides a row's tokens and labels: settings, and the model's labels."""
-        return {**super().reading(config), "model_labels": self._model_labels(config)}
+        return {**super().encoding_settings(config), "model_labels": self._model_labels(config)}
 
     def _model_labels(self, config: Config) -> tuple[str, ...]:
-        return () if config.is_from_scratch else own_labels(find_model_facts(config, self.head).config)
+        return () if config.is_from_scratch else config_label_names(find_model_facts(config, self.head).config)
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         return Labels(tuple(data.details["names"]))
@@ -123,7 +123,7 @@ class TokenClassification(Task):
             weights = balanced_weights(tags[tags != IGNORE].astype(np.int64), len(data.details["names"])).tolist()
         return TokenLabelLoss(model, weights=weights, smoothing=config.training.label_smoothing_factor)
 
-    def choices(self, config: Config, data: PreparedData) -> int:
+    def choice_count(self, config: Config, data: PreparedData) -> int:
         return int(data.details["classes"]) if config.task.class_weights == "none" else 0
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
@@ -299,28 +299,28 @@ class TaggedWords(TableReader):
     def read(self, row: Row) -> Example:
         assert self._columns is not None, "`begin` comes first"
         tagged = self._columns.read(row)
-        if self.held_out or self.knows:
+        if self.is_held_out or self.has_trained_model:
             tag_counts = self._survey.counts
             self.refuse_outside(
-                "tag", tagged.tags, tag_counts, row.where, f"tags of the training rows: {listed(in_order(tag_counts))}"
+                "tag", tagged.tags, tag_counts, row.where, f"tags of the training rows: {listed(sort_tags(tag_counts))}"
             )
         elif not self._numbers:
             self._survey.add(tagged.tags)
             self.classes = len(self._survey.counts)
         if not self._numbers:
-            self._cut_spans += tagged.cut
+            self._cut_spans += tagged.extended_span_count
             self._utf16_rows += tagged.counts_utf16
         return Example(" ".join(tagged.words), tagged)
 
     def finish_reading(self) -> None:
         counts = self._survey.counts
-        if self.knows:
+        if self.has_trained_model:
             return
         if len(counts) < 2:
             message = f"all words have the tag '{one_line(next(iter(counts), ''), 40)}'"
             hint = "a tagger needs at least two tags; set data.label_column to the column of tags"
             raise DataError(message, where=one_line(self.config.data.path, 200), hint=hint)
-        names = self._model_labels if set(counts) <= set(self._model_labels) else in_order(counts)
+        names = self._model_labels if set(counts) <= set(self._model_labels) else sort_tags(counts)
         self._numbers = {name: number for number, name in enumerate(names)}
         self.classes = len(names)
         scheme = self._survey.scheme
@@ -340,8 +340,10 @@ class TaggedWords(TableReader):
                 labels[position] = self._numbers[tags[word]]
             inexact = f"the word {words[dropped[0]]!a} has no token, so its tag is not trained on" if dropped else ""
             words_beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
-            columns = {COLUMN: row.ids, LABELS: labels}
-            encoded.append(Encoded(columns, label_count, row.truncated, inexact=inexact, labels_beyond=words_beyond))
+            columns = {INPUT_IDS: row.ids, LABELS: labels}
+            encoded.append(
+                Encoded(columns, label_count, row.truncated, inexact_reason=inexact, labels_beyond=words_beyond)
+            )
         return encoded
 
     def details(self) -> dict[str, Any]:
@@ -355,8 +357,10 @@ class TaggedWords(TableReader):
     def notes(self) -> list[str]:
         survey, notes = self._survey, list(self._notes)
         notes.append(", ".join(_tag_words(survey)))
-        if survey.scheme == "IOB2" and survey.loose:
-            subject = "1 entity starts" if survey.loose == 1 else f"{survey.loose:,} entities start"
+        if survey.scheme == "IOB2" and survey.inside_start_count:
+            subject = (
+                "1 entity starts" if survey.inside_start_count == 1 else f"{survey.inside_start_count:,} entities start"
+            )
             notes.append(f"{subject} with I- instead of B-; this is accepted, as in conlleval")
         if self._cut_spans:
             subject = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"
@@ -377,7 +381,7 @@ def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str
     moved_tags, words_with_tokens = list(tags), set(words)
     dropped_words = [word for word in range(max(words, default=-1)) if word not in words_with_tokens]
     for word in dropped_words:
-        dropped_parts, next_parts = parts_of(moved_tags[word]), parts_of(moved_tags[word + 1])
+        dropped_parts, next_parts = split_tag(moved_tags[word]), split_tag(moved_tags[word + 1])
         if dropped_parts.prefix == "B" and next_parts.prefix == "I" and dropped_parts.kind == next_parts.kind:
             moved_tags[word + 1] = moved_tags[word]
     return moved_tags, dropped_words
@@ -387,7 +391,7 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
     """Yield the parts of a note about the tags: the entities that they mark, or each tag with its number of words."""
     word_count = survey.counts.total()
     if survey.scheme != "plain":
-        kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
+        kinds = sorted({split_tag(name).kind for name in survey.counts} - {""})
         entity_words = word_count - survey.counts[OUTSIDE]
         yield f"the tags mark entities, in {survey.scheme}: {listed(kinds)}"
         yield f"{entity_words:,} of {word_count:,} words are in an entity"
@@ -404,13 +408,13 @@ class _TagScorer:
 
     def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str, beyond: float) -> None:
         """Create a scorer. `beyond` is the share of the held-out words after data.max_length, which no score covers."""
-        self._loss, self._names, self._scheme, self._beyond = loss, names, scheme, beyond
+        self._loss, self._names, self._scheme, self._unscored_share = loss, names, scheme, beyond
         self.seen: list[tuple[Tensor, ...]] = []
 
     def observe(self, batch: MicroBatch) -> Tensor:
         logits_NC = self._loss.logits(batch)
         width = batch.inputs["input_ids"].shape[1]
-        self.seen.append((batch.labels, logits_NC.argmax(-1), batch.places // width))
+        self.seen.append((batch.labels, logits_NC.argmax(-1), batch.label_positions // width))
         return self._loss.of_logits(logits_NC, batch.labels)
 
     def scores(self) -> Scores:
@@ -426,7 +430,7 @@ class _TagScorer:
                     [self._names[tag] for tag in predicted_tags[start:end]],
                 )
         scores = counts.scores()
-        share_beyond = {"words_left_out": self._beyond} if self._beyond else {}
+        share_beyond = {"words_left_out": self._unscored_share} if self._unscored_share else {}
         return replace(scores, values={**scores.values, **share_beyond})
 
 
@@ -472,7 +476,7 @@ def _labels(row: TokenRow) -> list[int]:
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
-    labels = padded([row.labels for row in rows if row.labels is not None], IGNORE, width)
+    labels = pad_rows([row.labels for row in rows if row.labels is not None], IGNORE, width)
     return collate_whole(rows, pad_id, labels, width=width)
 
 

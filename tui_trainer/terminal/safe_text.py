@@ -13,14 +13,14 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
 _LINE_BREAKS = str.maketrans({"\n": "\u23ce", "\t": " "})
 
 
-def visible(text: str) -> str:
+def show_control_characters(text: str) -> str:
     """Return `text` with visible signs instead of control characters. Line breaks and tabs are kept."""
     return _UNSAFE.sub(_sign, text)
 
 
 def one_line(text: str, width: int = 0) -> str:
     """Return `text` on one line, with control characters made visible, cut to `width` characters (0: not cut)."""
-    line = visible(text).translate(_LINE_BREAKS)
+    line = show_control_characters(text).translate(_LINE_BREAKS)
     return line[: width - 1] + "\u2026" if width and len(line) > width else line
 
 
@@ -29,7 +29,7 @@ def shell_word(text: str) -> str:
     return shlex.quote(one_line(text))
 
 
-def as_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return `text` on one line with Markdown escaped, so that it cannot become a heading, link, table cell or HTML."""
     return _MARKDOWN.sub(r"\\\1", one_line(text))
 

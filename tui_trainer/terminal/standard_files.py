@@ -152,7 +152,7 @@ class PatientStream(threading.Thread):
 
 
 @contextmanager
-def patient(name: Literal["stdout", "stderr"]) -> Iterator[None]:
+def never_blocking_stream(name: Literal["stdout", "stderr"]) -> Iterator[None]:
     """Replace a stream by a `PatientStream` within the block, also for libraries, unless it is a regular file."""
     stream = getattr(sys, name)
     fd = fd_of(stream)
@@ -171,7 +171,7 @@ def patient(name: Literal["stdout", "stderr"]) -> Iterator[None]:
             setattr(sys, name, stream)
 
 
-def tell(sentence: str) -> None:
+def print_to_stderr(sentence: str) -> None:
     """Print a sentence as one line on standard error. A failure to print is ignored."""
     if sys.stderr is not None:  # print() would replace None by standard output
         with suppress(OSError, ValueError):
@@ -190,7 +190,7 @@ class Interrupts:
             self._first = now
         elif now - self._first > ONE_PRESS_SECONDS:
             try:
-                tell("quit at once without saving; `tui-trainer resume` resumes from the latest checkpoint")
+                print_to_stderr("quit at once without saving; `tui-trainer resume` resumes from the latest checkpoint")
             finally:
                 os._exit(EXIT_FAILED)
 

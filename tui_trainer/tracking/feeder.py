@@ -41,11 +41,11 @@ class Feeder:
 
     def __post_init__(self) -> None:
         self.folder_of_tracker = self.folder.root / "tracking" / self.tracker.name
-        self._note = self.folder_of_tracker.with_suffix(".json")
+        self._progress_file = self.folder_of_tracker.with_suffix(".json")
         self.sent_events, self._status = self._read_note()
         self._reader = JournalReader(self.folder.journal)
         self._state = RunState()
-        self._seen = self._from_step = 0
+        self._read_events = self._from_step = 0
         self._rows: list[Metrics] = []
         self._begun = False
         self._failures, self._try_again_at = 0, 0.0
@@ -59,16 +59,16 @@ class Feeder:
     def end(self, status: str) -> bool:
         """Send the remaining events and the run's status. Return False if this must be tried again."""
         self._read_journal()
-        if self._status != status or self.sent_events < self._seen:
+        if self._status != status or self.sent_events < self._read_events:
             self._try(lambda: self._send(status))
-        return self.given_up or (self._status == status and self.sent_events >= self._seen)
+        return self.given_up or (self._status == status and self.sent_events >= self._read_events)
 
     def _read_journal(self) -> None:
         for event in self._reader.stream():
             self._state.apply(event)
-            self._seen += 1
-            is_new = self._seen > self.sent_events
-            if is_new and (row := metrics_of(event)):
+            self._read_events += 1
+            is_new = self._read_events > self.sent_events
+            if is_new and (row := event_metrics(event)):
                 self._rows.append(row)
             if not is_new:
                 self._from_step = event.step
@@ -77,7 +77,7 @@ class Feeder:
                 self._from_step = event.resumed_from_step or 0
 
     def _send(self, status: str = "") -> None:
-        seen_count = self._seen
+        seen_count = self._read_events
         if not self._begun:
             self._begin()
         if self._rows:
@@ -87,7 +87,7 @@ class Feeder:
             self.tracker.end(status)
         self.sent_events, self._status = seen_count, status
         note = {"handed": self.sent_events, "status": self._status}
-        write_atomically(self._note, json.dumps(note).encode(), durable=False)
+        write_atomically(self._progress_file, json.dumps(note).encode(), durable=False)
 
     def _begin(self) -> None:
         identity = f"{self._state.name}\n{self._state.started_at}"
@@ -134,7 +134,7 @@ class Feeder:
 
     def _read_note(self) -> tuple[int, str]:
         with suppress(ValueError, LookupError, TypeError):
-            note = read_fields(self._note)
+            note = read_fields(self._progress_file)
             return max(int(note["handed"]), 0), str(note["status"])
         return 0, ""
 
@@ -142,7 +142,7 @@ class Feeder:
 _STEP_METRICS = ("loss", "grad_norm", "epoch", "step_seconds", "tokens_per_second", "samples_per_second")
 
 
-def metrics_of(event: Event) -> Metrics | None:
+def event_metrics(event: Event) -> Metrics | None:
     """Return the metrics of an event, with names that trackers group; None for events without metrics.
 
     Values that are not finite are omitted, because not every tracker accepts them."""

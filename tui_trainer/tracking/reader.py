@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from tui_trainer.runs.folder import RunFolder, make_private_folder
-from tui_trainer.runs.lock import owner
+from tui_trainer.runs.lock import read_lock_owner
 from tui_trainer.runs.overview import overview
 from tui_trainer.tracking.contract import find_tracker, tracker_problems
 from tui_trainer.tracking.feeder import Feeder, Tell
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     for problem in tracker_problems(names):
         tell(problem.message, problem.hint)
     feeders = [Feeder(folder, find_tracker(name), tell) for name in names if not tracker_problems([name])]
-    follow(feeders, lambda: owner(folder.lock) is not None, lambda: overview(folder).status)
+    follow(feeders, lambda: read_lock_owner(folder.lock) is not None, lambda: overview(folder).status)
     # An ordinary exit would wait for a thread that hangs.
     os._exit(0)
 

@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor
 
-from tui_trainer.advice.remedies import less_memory
+from tui_trainer.advice.remedies import less_memory_advice
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.hardware.out_of_memory import clear_error_frames, free_memory, is_out_of_memory
@@ -23,7 +23,7 @@ from tui_trainer.units import format_bytes
 # Only torch's global generators are saved here: dropout uses them. All other code has generators of its own.
 
 
-def random_tensors(rank: int = 0) -> dict[str, Tensor]:
+def generator_states(rank: int = 0) -> dict[str, Tensor]:
     """Return the states of torch's random generators, keyed `cpu` and `cuda`, for example `rank2.cuda` in process 2."""
     states = {_name("cpu", rank): torch.get_rng_state()}
     if torch.cuda.is_initialized():
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shortage:
+class MemoryShortage:
     """An out-of-memory error of the GPU, or of the machine for a run on a CPU."""
 
     reason: str
@@ -62,12 +62,14 @@ class Shortage:
         return f"peak memory {format_bytes(self.peak_bytes)}{free_words}"
 
 
-def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None) -> T | Shortage:
+def attempt(
+    work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None
+) -> T | MemoryShortage:
     """Return the result of `work`, or a Shortage if memory runs out.
 
     After a Shortage this frees the tensors of `work`, calls `give_up`, and restores torch's random generators.
     """
-    random_states = random_tensors()
+    random_states = generator_states()
     try:
         return work()
     except Exception as error:
@@ -77,7 +79,7 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
         free_bytes = None
         with suppress(RuntimeError, OSError):
             free_bytes = int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else memory_available_now()
-        shortage = Shortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free_bytes)
+        shortage = MemoryShortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free_bytes)
         clear_error_frames(error)
     # Memory is freed only here, because an error keeps its frames alive while it is handled.
     give_up()
@@ -89,9 +91,9 @@ def attempt(work: Callable[[], T], device: torch.device, give_up: Callable[[], N
 def attempt_twice(work: Callable[[], T], device: torch.device) -> T:
     """Return the result of `work`. If memory runs out, try once more, and then raise MemoryError."""
     result = attempt(work, device)
-    if isinstance(result, Shortage):
+    if isinstance(result, MemoryShortage):
         result = attempt(work, device)
-    if isinstance(result, Shortage):
+    if isinstance(result, MemoryShortage):
         raise MemoryError(f"not enough memory ({result.reason})")
     return result
 
@@ -105,8 +107,8 @@ _SHOWN_TOKENS, _SHOWN_CHARACTERS = 40, 60
 class SmallerPasses:
     """How a step is split: rows of its largest forward pass, number of passes, width of packed rows (0: not packed)."""
 
-    rows: int
-    passes: int
+    rows_per_pass: int
+    pass_count: int
     width: int = 0
 
     @classmethod
@@ -121,16 +123,21 @@ class SmallerPasses:
         With packing, return how `documents` themselves are split.
         """
         split = cls.of(layout, documents)
-        return split if layout.packed_width else replace(split, passes=-(-effective_rows // split.rows))
+        return split if layout.packed_width else replace(split, pass_count=-(-effective_rows // split.rows_per_pass))
 
     def words(self, *, with_width: bool) -> str:
-        return split_words(self.rows, self.passes, width_tokens=self.width if with_width else 0)
+        return split_words(self.rows_per_pass, self.pass_count, width_tokens=self.width if with_width else 0)
 
 
-def reduction(
-    what: str, step: int, before: SmallerPasses, after: SmallerPasses, documents: Sequence[TokenRow], shortage: Shortage
+def reduced_event(
+    what: str,
+    step: int,
+    before: SmallerPasses,
+    after: SmallerPasses,
+    documents: Sequence[TokenRow],
+    shortage: MemoryShortage,
 ) -> MicroBatchReduced:
-    is_narrower = before.rows == after.rows
+    is_narrower = before.rows_per_pass == after.rows_per_pass
     split_sentences = [split.words(with_width=is_narrower) for split in (before, after)]
     longest_tokens = max(map(len, documents))
     where_words = "" if what == "training" else " in the evaluation"
@@ -140,16 +147,16 @@ def reduction(
         message=f"out of memory{where_words}: {split_sentences[0]} do not fit, continuing with {split_sentences[1]}",
         hint=f"longest row {longest_tokens:,} tokens, {shortage.words}",
         what=what,
-        rows_before=before.rows,
-        rows=after.rows,
-        passes=after.passes,
+        rows_before=before.rows_per_pass,
+        rows=after.rows_per_pass,
+        passes=after.pass_count,
         longest_row=longest_tokens,
         peak_memory_bytes=shortage.peak_bytes,
         free_memory_bytes=shortage.free_bytes,
     )
 
 
-def too_large(components: Components, source: str, step: int, shortage: Shortage, *, saved: bool) -> str:
+def too_large_message(components: Components, source: str, step: int, shortage: MemoryShortage, *, saved: bool) -> str:
     """Return the error message for a run that is out of memory with one row per pass, with the settings to change."""
     batches = components.batches
     rows, row_numbers = batches.rows, batches.order.at(step)
@@ -161,5 +168,5 @@ def too_large(components: Components, source: str, step: int, shortage: Shortage
         f"out of memory at step {step} with one row per pass ({shortage.words}). "
         f"The longest row has {token_count:,} tokens: row {index + 1:,} prepared from {one_line(source)}, "
         f"starting with {beginning!r}. {saved_words}"
-        f"To use less memory, start a new run with {less_memory(components.plan, token_count)}"
+        f"To use less memory, start a new run with {less_memory_advice(components.plan, token_count)}"
     )

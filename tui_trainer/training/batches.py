@@ -24,7 +24,7 @@ class Layout(RowLayout):
 
     by_lengths: bool = False
 
-    def window(self, documents: Sequence[TokenRow]) -> Iterator[MicroBatch]:
+    def micro_batches(self, documents: Sequence[TokenRow]) -> Iterator[MicroBatch]:
         """Return the micro-batches of these documents, one for each forward pass."""
         return map(self.micro_batch, self.passes(documents))
 
@@ -47,21 +47,21 @@ class Batches:
     def documents(self, step: int) -> list[TokenRow]:
         """Return the documents that this process trains on in one optimizer step."""
         indices = self.order.at(step)
-        if self.ranks.count > 1:
-            indices = indices[share_of(self.rows.lengths[indices], self.ranks.number, self.ranks.count)]
+        if self.ranks.world_size > 1:
+            indices = indices[share_of(self.rows.lengths[indices], self.ranks.rank, self.ranks.world_size)]
         return [self.rows.example(int(index)) for index in indices]
 
-    def at(self, step: int) -> list[MicroBatch]:
+    def micro_batches_of(self, step: int) -> list[MicroBatch]:
         """Return the micro-batches of one optimizer step; an idle one if this process has no rows in the step."""
         if documents := self.documents(step):
-            return list(self.layout.window(documents))
+            return list(self.layout.micro_batches(documents))
         first_row = self.rows.example(int(self.order.at(step)[0]))
-        return [idle(batch) for batch in self.layout.window([first_row])]
+        return [as_idle(batch) for batch in self.layout.micro_batches([first_row])]
 
 
-def idle(batch: MicroBatch) -> MicroBatch:
+def as_idle(batch: MicroBatch) -> MicroBatch:
     """Return the batch marked as idle: the model computes it, but it adds nothing to the loss or the counts."""
-    return replace(batch, samples=0, tokens=0, is_idle=True)
+    return replace(batch, sample_count=0, token_count=0, is_idle=True)
 
 
 class Prefetcher:
@@ -76,7 +76,7 @@ class Prefetcher:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
         self._waiting: dict[int, Future[list[MicroBatch]]] = {}
 
-    def at(self, step: int) -> list[MicroBatch]:
+    def micro_batches_of(self, step: int) -> list[MicroBatch]:
         for next_step in range(step, min(step + self._ahead, self._last_step) + 1):
             if next_step not in self._waiting:
                 self._waiting[next_step] = self._pool.submit(self._make, next_step)
@@ -93,12 +93,14 @@ class Prefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def windows(rows: Rows, row_numbers: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
+def micro_batches_of_rows(rows: Rows, row_numbers: Sequence[int], layout: Layout) -> Iterator[MicroBatch]:
     """Yield the micro-batches of the rows with these numbers. Rows of several passes are sorted or packed together."""
-    window_rows = layout.rows * EVALUATION_WINDOW
+    window_rows = layout.rows_per_pass * EVALUATION_WINDOW
     if layout.packed_width and len(row_numbers):
         chosen_rows = np.asarray(row_numbers)
         mean_inputs = float(np.mean((rows.lengths - rows.documents)[chosen_rows]))
         window_rows = max(window_rows, int(window_rows * layout.packed_width / mean_inputs))
     for start in range(0, len(row_numbers), window_rows):
-        yield from layout.window([rows.example(int(index)) for index in row_numbers[start : start + window_rows]])
+        yield from layout.micro_batches(
+            [rows.example(int(index)) for index in row_numbers[start : start + window_rows]]
+        )

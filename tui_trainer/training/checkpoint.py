@@ -38,16 +38,16 @@ from tui_trainer.runs.events import CheckpointSaved, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.training import checkpoint_folder
-from tui_trainer.training.attempt import attempt_twice, random_tensors, restore_random
+from tui_trainer.training.attempt import attempt_twice, generator_states, restore_random
 from tui_trainer.training.checkpoint_folder import PLAN, POSITION, CheckpointFolder
-from tui_trainer.training.clock import Between
-from tui_trainer.training.collectives import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
+from tui_trainer.training.clock import BetweenStepsTimer
+from tui_trainer.training.collectives import Box, box_of, fill, gather_tensor, is_in_boxes, place_like, writes_part
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
-from tui_trainer.training.optimizer import apart
+from tui_trainer.training.optimizer import unshare_memory
 from tui_trainer.training.position import Position
-from tui_trainer.training.ranks import ALONE, Ranks, sendable
-from tui_trainer.tuning.full import InParts, Method
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks, sendable
+from tui_trainer.tuning.full import Method, SplitTensor
 
 # Tensors in the files of a checkpoint: each process writes a share of them, and reads what it needs.
 #
@@ -82,20 +82,20 @@ class TensorWriter:
         try:
             work()
         except Exception as error:  # of the disk, of safetensors, of the tokenizers library
-            if self._ranks.count == 1:
+            if self._ranks.world_size == 1:
                 raise
             self.error = error
 
     def write_whole(
         self,
-        tensors: Mapping[str, Tensor | InParts],
+        tensors: Mapping[str, Tensor | SplitTensor],
         single: str,
         *,
         in_one_file: bool = False,
         metadata: dict[str, str] | None = None,
     ) -> dict[str, list[str]]:
         """Write whole tensors into several files, or into the file `single`. Return the tensor names, keyed by file."""
-        rank_count, size = self._ranks.count, sum(tensor.nbytes for tensor in tensors.values())
+        rank_count, size = self._ranks.world_size, sum(tensor.nbytes for tensor in tensors.values())
         # The copies of all processes together take as much host memory as one process alone would.
         limit_bytes = size if in_one_file else min(shards.SHARD_BYTES, max(size, LEAST_BYTES * rank_count)) / rank_count
         files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit_bytes)
@@ -103,13 +103,13 @@ class TensorWriter:
         own_tensors: dict[str, Tensor] = {}
         while turn_files := list(islice(remaining_files, rank_count)):
             for number, (_, names) in enumerate(turn_files):
-                if number == self._ranks.number:
+                if number == self._ranks.rank:
                     own_tensors = _on_host(tensors, names)
                 else:
                     for name in names:
-                        whole(tensors[name])
-            if self._ranks.number < len(turn_files):
-                self._write(own_tensors, turn_files[self._ranks.number][0], metadata)
+                        gather_tensor(tensors[name])
+            if self._ranks.rank < len(turn_files):
+                self._write(own_tensors, turn_files[self._ranks.rank][0], metadata)
             own_tensors = {}
         return files
 
@@ -117,9 +117,12 @@ class TensorWriter:
         """Write the parts of sharded tensors that belong to this process."""
         parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
         local = {name: tensor.to_local() for name, tensor in parts.items()}
-        sizes, limit = {name: tensor.nbytes for name, tensor in local.items()}, shards.SHARD_BYTES / self._ranks.count
+        sizes, limit = (
+            {name: tensor.nbytes for name, tensor in local.items()},
+            shards.SHARD_BYTES / self._ranks.world_size,
+        )
         split = shards.split(sizes, single, limit).values()
-        for file, names in zip(shards.part_names(single, self._ranks.number, len(split)), split, strict=True):
+        for file, names in zip(shards.part_names(single, self._ranks.rank, len(split)), split, strict=True):
             places = {name: {_OFFSETS: [along.start for along in box_of(parts[name])]} for name in names}
             if names:
                 self._write(_on_host(local, names), file, {"format": "pt", _PLACES: json.dumps(places)})
@@ -129,16 +132,16 @@ class TensorWriter:
         self.files.append(file)
 
 
-def _on_host(tensors: Mapping[str, Tensor | InParts], names: Iterable[str]) -> dict[str, Tensor]:
+def _on_host(tensors: Mapping[str, Tensor | SplitTensor], names: Iterable[str]) -> dict[str, Tensor]:
     copies, on_host = _HostCopies(), dict[str, Tensor]()
     for name in names:
-        source = whole(tensors[name])
+        source = gather_tensor(tensors[name])
         on_host[name] = copies.begin(source.detach())
         if source is not tensors[name]:
             # `source` was gathered for this copy, and must be freed before the next tensor is gathered.
             copies.finish()
     copies.finish()
-    return apart(on_host)
+    return unshare_memory(on_host)
 
 
 class _HostCopies:
@@ -206,7 +209,9 @@ class _HostCopies:
         return not self._is_refused
 
 
-def divided(tensors: Mapping[str, Tensor | InParts]) -> tuple[dict[str, Tensor | InParts], dict[str, Tensor]]:
+def separate_sharded(
+    tensors: Mapping[str, Tensor | SplitTensor],
+) -> tuple[dict[str, Tensor | SplitTensor], dict[str, Tensor]]:
     """Return (tensors to write whole, tensors to write in parts), keyed and sorted by name."""
     parts: dict[str, Tensor] = {name: tensor for name, tensor in sorted(tensors.items()) if is_in_boxes(tensor)}
     return {name: tensors[name] for name in sorted(tensors) if name not in parts}, parts
@@ -267,12 +272,12 @@ class SavedTensors:
             raise CheckpointError(f"a part of the tensor {name} is missing from all files")
         return result
 
-    def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
+    def read_like(self, name: str, tensor: Tensor | SplitTensor | None) -> Tensor:
         """Read the tensor `name`: sharded like `tensor` if that has the same shape, otherwise whole on the host."""
         if not isinstance(tensor, DTensor) or self.shape(name) != tensor.shape:
             return self.read(name)
         if not is_in_boxes(tensor):
-            return placed_as(self.read(name), tensor)
+            return place_like(self.read(name), tensor)
         local_part = self.read(name, box_of(tensor))
         sharded_tensor = torch.empty_like(tensor, dtype=local_part.dtype)
         assert isinstance(sharded_tensor, DTensor)
@@ -297,8 +302,8 @@ class HostCopy:
     """Copies of weights, optimizer state, random state and loss scale in host memory. A checkpoint is written from
     these copies while training continues."""
 
-    weights: Mapping[str, Tensor | InParts]
-    state: Mapping[str, Tensor | InParts]
+    weights: Mapping[str, Tensor | SplitTensor]
+    state: Mapping[str, Tensor | SplitTensor]
     random: dict[str, Tensor]
 
     @classmethod
@@ -309,14 +314,14 @@ class HostCopy:
         return cls(weights, _copied(components.optimizer.tensors()), _random(components))
 
 
-def _copied(tensors: Mapping[str, Tensor | InParts]) -> dict[str, Tensor]:
+def _copied(tensors: Mapping[str, Tensor | SplitTensor]) -> dict[str, Tensor]:
     copies = _on_host(tensors, tensors)
     # `_on_host` does not copy tensors that are on the host already.
     return {name: x if getattr(tensors[name], "is_cuda", False) else x.clone() for name, x in copies.items()}
 
 
 def _random(components: Components, of_processes: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    return (of_processes or random_tensors()) | components.mixed_precision.tensors()
+    return (of_processes or generator_states()) | components.mixed_precision.tensors()
 
 
 def save_checkpoint(
@@ -334,12 +339,12 @@ def save_checkpoint(
     `plan` is the current plan, possibly with smaller passes. `random` has the random states of all processes. If
     writing fails, this removes the files and raises OSError or SafetensorError in all processes.
     """
-    ranks = components.ranks if components.together.splits_state else ALONE
-    folder = ranks.by_first(partial(checkpoint_folder.begin, checkpoints, position.step))
+    ranks = components.ranks if components.collectives.splits_state else SINGLE_PROCESS
+    folder = ranks.run_on_first(partial(checkpoint_folder.begin, checkpoints, position.step))
     writer = TensorWriter(folder, ranks)
     try:
         _save_weights(copied.weights if copied else components.weights(), components.method, writer)
-        whole_tensors, parts = divided(copied.state if copied else components.optimizer.tensors())
+        whole_tensors, parts = separate_sharded(copied.state if copied else components.optimizer.tensors())
         writer.write_whole(whole_tensors, OPTIMIZER)
         writer.write_parts(parts, OPTIMIZER)
         if ranks.is_first:
@@ -351,7 +356,7 @@ def save_checkpoint(
             if error:
                 raise error
             described_files |= files
-        return ranks.by_first(partial(checkpoint_folder.commit, folder, position.step, described_files))
+        return ranks.run_on_first(partial(checkpoint_folder.commit, folder, position.step, described_files))
     except BaseException:
         if ranks.is_first:
             shutil.rmtree(folder, ignore_errors=True)
@@ -366,7 +371,7 @@ def _save_rest(components: Components, position: Position, plan: Plan, folder: P
     save_tokenizer(components.tokenizer, folder)
 
 
-def _save_weights(weights: Mapping[str, Tensor | InParts], method: Method, out: TensorWriter) -> None:
+def _save_weights(weights: Mapping[str, Tensor | SplitTensor], method: Method, out: TensorWriter) -> None:
     """Write whole weights, so that transformers and peft can load them. Sharded weights are gathered first."""
     files = out.write_whole(weights, method.weights_file, in_one_file=not method.index_file, metadata={"format": "pt"})
     if len(files) > 1 and out.is_first:
@@ -384,10 +389,10 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
         tensors = components.optimizer.trained_by_name
         groups = groupby(sorted(files.names, key=_parameter_of), key=_parameter_of)
         components.optimizer.load_shards(
-            {name: files.like(name, tensors.get(parameter)) for name in names} for parameter, names in groups
+            {name: files.read_like(name, tensors.get(parameter)) for name in names} for parameter, names in groups
         )
     random_states = load_file(checkpoint.path / RANDOM)
-    restore_random(random_states, components.ranks.number)
+    restore_random(random_states, components.ranks.rank)
     components.mixed_precision.load_tensors(random_states)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
@@ -407,19 +412,19 @@ def load_weights(folder: Path, components: Components) -> None:
         for name in sorted(saved_tensors.names & weights.keys()):
             if saved_tensors.shape(name) != weights[name].shape:
                 raise CheckpointError(f"{folder.name}: {name} has a different shape in this model")
-            fill(weights[name], saved_tensors.like(name, weights[name]))
+            fill(weights[name], saved_tensors.read_like(name, weights[name]))
         odd_names = saved_tensors.names ^ weights.keys()
     if odd_names:
         suffix = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
         raise CheckpointError(
             f"{folder.name} does not have the weights of this model: only one of them has {min(odd_names)}{suffix}"
         )
-    components.together.weights_were_loaded()
+    components.collectives.update_copies()
 
 
 # The checkpoints of a run are written, reported and removed.
 
-NOT_WRITTEN = (OSError, SafetensorError, MemoryError)
+WRITE_ERRORS = (OSError, SafetensorError, MemoryError)
 _FAILED_SAVES_IN_A_ROW = 3
 # A checkpoint with one of these reasons may be written while training continues.
 _MAY_TAKE_TIME = ("scheduled", "requested")
@@ -432,7 +437,7 @@ class Checkpoints:
     job: Job
     components: Components
     journal: JournalWriter
-    between: Between
+    between_steps: BetweenStepsTimer
     saved_step: int
     failure: str = ""
     """Error of the last attempt to save; empty if it succeeded."""
@@ -449,8 +454,8 @@ class Checkpoints:
         self.journal.sync()
         started_at, ranks = perf_counter(), self.components.ranks
         random_states: dict[str, Tensor] = {}
-        if ranks.count > 1:
-            for tensors in ranks.gathered(random_tensors(ranks.number)):
+        if ranks.world_size > 1:
+            for tensors in ranks.gathered(generator_states(ranks.rank)):
                 random_states |= tensors
         write = partial(save_checkpoint, self.job.folder.checkpoints, self.components)
         position = deepcopy(position)
@@ -460,11 +465,11 @@ class Checkpoints:
                 self._pending = future, position, reason, perf_counter() - started_at
                 return True
             write = partial(write, position, plan, random=random_states)
-            if self.components.together.splits_state:
+            if self.components.collectives.splits_state:
                 saved_folder = write()
             else:
-                saved_folder = ranks.by_first(partial(attempt_twice, write, self.components.device))
-        except NOT_WRITTEN as error:
+                saved_folder = ranks.run_on_first(partial(attempt_twice, write, self.components.device))
+        except WRITE_ERRORS as error:
             return self._failed(position, error)
         self._saved(saved_folder, position, reason, perf_counter() - started_at)
         return True
@@ -481,7 +486,7 @@ class Checkpoints:
         started_at = perf_counter()
         try:
             saved_folder = future.result()
-        except NOT_WRITTEN as error:
+        except WRITE_ERRORS as error:
             self._failed(position, error)
         else:
             self._saved(saved_folder, position, reason, seconds + perf_counter() - started_at)
@@ -495,7 +500,11 @@ class Checkpoints:
     def _host_copy(self) -> HostCopy | None:
         """Return a host copy from which to write in the background; None if training must wait for the checkpoint."""
         setting, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
-        if setting is False or self.components.ranks.host is not None or (setting == "auto" and device.type != "cuda"):
+        if (
+            setting is False
+            or self.components.ranks.host_group is not None
+            or (setting == "auto" and device.type != "cuda")
+        ):
             return None
         sources = (self.components.weights, self.components.optimizer.tensors)
         needed_bytes = sum(tensor.nbytes for tensors in sources for tensor in tensors().values())
@@ -511,7 +520,7 @@ class Checkpoints:
         self.failure = str(error)
         message = f"the checkpoint of step {position.step} could not be written: {system_reason(error)}"
         if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
-            raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
+            raise RunError(f"{message}. This was the third failure in a row. {self.resume_sentence()}") from error
         self._problem(position.step, "save failed", message, "the previous checkpoint is kept")
         return False
 
@@ -519,7 +528,7 @@ class Checkpoints:
         """Report a written checkpoint, and remove older ones. Training waited `seconds` for it."""
         self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
-        self.between.count(seconds)
+        self.between_steps.count(seconds)
         self.journal.append(
             CheckpointSaved(
                 step=saved.step,
@@ -532,7 +541,7 @@ class Checkpoints:
         if self.components.ranks.is_first:
             self._rotate(position)
 
-    def stands(self) -> str:
+    def resume_sentence(self) -> str:
         """Return a sentence that names the last checkpoint and the command that resumes from it."""
         folder, step = self.job.folder, self.saved_step
         if not folder.root.is_dir():

@@ -61,16 +61,16 @@ class Communication:
     def mark(self) -> Any:
         return self._clock.mark()
 
-    def since(self, mark: Any) -> None:
+    def count_since(self, mark: Any) -> None:
         """Count the time from a mark until now as communication."""
         if self._spans is not None:
             self._spans.append((mark, self._clock.mark()))
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
+    def time_block(self) -> Iterator[None]:
         start_mark = self._clock.mark()
         yield
-        self.since(start_mark)
+        self.count_since(start_mark)
 
     def end(self) -> tuple[Span, ...]:
         spans, self._spans = tuple(self._spans or ()), None
@@ -100,7 +100,7 @@ class TimedCollective:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *args: Any, **more: Any) -> Any:
-        with self._communication.timed():
+        with self._communication.time_block():
             return self._collective(output_tensor, input_tensor, *args, **more)
 
 
@@ -110,16 +110,16 @@ class GroupTimes:
     def __init__(self, number: int = 0, count: int = 1) -> None:
         self._number = number
         # One row of (microseconds, steps) for each process. In `_own` only the row of this process is filled.
-        self._own, self._all = (np.zeros((count, 2), dtype=np.int64) for _ in range(2))
+        self._rank_sums, self._all = (np.zeros((count, 2), dtype=np.int64) for _ in range(2))
 
     def add(self, seconds: float) -> None:
         """Add the communication time of one step of this process."""
-        self._own[self._number] += (round(1e6 * seconds), 1)
+        self._rank_sums[self._number] += (round(1e6 * seconds), 1)
 
     def take(self) -> list[int]:
         """Return [microseconds, steps] for each process in turn, since the last call. Other processes have zeros."""
-        numbers: list[int] = self._own.ravel().tolist()
-        self._own.fill(0)
+        numbers: list[int] = self._rank_sums.ravel().tolist()
+        self._rank_sums.fill(0)
         return numbers
 
     def add_all(self, numbers: Sequence[int]) -> None:
@@ -140,7 +140,7 @@ class GroupTimes:
 _PERIOD_SECONDS = 4.0
 
 
-class Between:
+class BetweenStepsTimer:
     """Sums of the time from the end of each step to the beginning of the next.
 
     Every few seconds the sums are written to the journal as a `BetweenSteps`, and `times` as a `RanksTimed`.

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from tui_trainer.losses.named_losses import LossSum
 from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.tuning.full import InParts, Method
+from tui_trainer.tuning.full import Method, SplitTensor
 
 # Sharded tensors (`DTensor`): the part of each process, and conversions from and to whole tensors. All processes must
 # call the conversions together.
@@ -24,22 +24,22 @@ Box = tuple[slice, ...]
 """A rectangular part of a tensor, as one slice for each dimension."""
 
 
-def whole(tensor: Tensor | InParts) -> Tensor:
+def gather_tensor(tensor: Tensor | SplitTensor) -> Tensor:
     """Return the whole tensor in every process. A tensor that is not sharded is returned unchanged."""
-    if isinstance(tensor, InParts):
+    if isinstance(tensor, SplitTensor):
         return tensor.gather()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def fill(tensor: Tensor | InParts, value: Tensor) -> None:
+def fill(tensor: Tensor | SplitTensor, value: Tensor) -> None:
     """Copy `value`, which is whole in every process, into a whole or sharded tensor."""
-    if not isinstance(tensor, InParts):
-        tensor.copy_(placed_as(value, tensor))
+    if not isinstance(tensor, SplitTensor):
+        tensor.copy_(place_like(value, tensor))
     elif tensor.fill:
         tensor.fill(value)
 
 
-def placed_as(value: Tensor, like: Tensor) -> Tensor:
+def place_like(value: Tensor, like: Tensor) -> Tensor:
     """Return `value`, which is whole in every process, with the sharding and device of `like`.
 
     If `value` is already sharded, it is returned unchanged.
@@ -58,7 +58,7 @@ def placed_as(value: Tensor, like: Tensor) -> Tensor:
     return host_tensor
 
 
-def is_in_boxes(tensor: Tensor | InParts) -> TypeGuard[DTensor]:
+def is_in_boxes(tensor: Tensor | SplitTensor) -> TypeGuard[DTensor]:
     """Return whether a tensor is sharded so that each process has one box. If it is split twice along one dimension, a
     process has several boxes (`_StridedShard`)."""
     return (
@@ -106,12 +106,12 @@ class Collectives:
     """Whether weights are sharded. All processes must then take part in every forward pass."""
     splits_state = False
     """Whether the tensors of a checkpoint are sharded, so that all processes write it."""
-    passes_together = False
+    needs_equal_passes = False
     """Whether all processes must make the same number of passes in a step."""
-    takes_mean = False
+    averages_gradients = False
     """Whether gradients are averaged over processes. The loss is then multiplied by the number of processes."""
 
-    def summing(self, is_last: bool) -> AbstractContextManager[object]:
+    def gradient_context(self, is_last: bool) -> AbstractContextManager[object]:
         """Return the context for the forward and backward pass of a micro-batch, which may be the last of the step."""
         return nullcontext()
 
@@ -121,24 +121,24 @@ class Collectives:
     def finish(self) -> None:
         """Sum those gradients over the processes that the backward passes of a step have not summed."""
 
-    def reading(self) -> AbstractContextManager[object]:
+    def evaluation_context(self) -> AbstractContextManager[object]:
         """Return the context for forward passes without a backward pass, such as evaluations."""
         return torch.inference_mode()
 
-    def looking(self) -> AbstractContextManager[object]:
+    def no_gradient_context(self) -> AbstractContextManager[object]:
         """Return the context for forward passes without gradients in the middle of a training step."""
-        return self.reading() if self.splits_weights else torch.no_grad()
+        return self.evaluation_context() if self.splits_weights else torch.no_grad()
 
-    def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
+    def weights(self, method: Method, model: Any) -> dict[str, Tensor | SplitTensor]:
         """Return the tensors of the model that a checkpoint contains, keyed by name."""
-        return method.saved(model)
+        return method.checkpoint_tensors(model)
 
-    def weights_were_loaded(self) -> None:
+    def update_copies(self) -> None:
         """Update other copies of the weights. Called after a checkpoint was loaded into the model."""
 
     def whole(self, parameter: nn.Parameter) -> Tensor:
         """Return the whole parameter in every process."""
-        return whole(parameter.detach())
+        return gather_tensor(parameter.detach())
 
     def close(self) -> None:
         """Free communication resources."""

@@ -66,7 +66,7 @@ def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
     mode = _mode(run.plan, tell)
     for layer in layers:
         layer.compile(mode=mode)
-    started_at, graphs_before = perf_counter(), graphs_made()
+    started_at, graphs_before = perf_counter(), count_compiled_graphs()
     try:
         for batch in _passes_of_two_sizes(run):
             _try_one_pass(run, batch)
@@ -84,14 +84,14 @@ def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
     return True
 
 
-def graphs_made() -> int:
+def count_compiled_graphs() -> int:
     """Return how many graphs torch's compiler has made in this process."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
 def require_graphs(before: int) -> None:
     """Raise RuntimeError if `graphs_made` is still `before`, because the compiler may fail silently."""
-    if graphs_made() > before:
+    if count_compiled_graphs() > before:
         return
     if torch._dynamo.config.disable:
         reason = "TORCH_COMPILE_DISABLE is set"
@@ -166,7 +166,7 @@ def _passes_of_two_sizes(run: Trainable) -> list[MicroBatch]:
     batches = run.batches
     row_count = min(run.plan.effective_batch_size.value, len(batches.rows))
     documents = [batches.rows.example(index) for index in range(row_count)]
-    full, half = (next(batches.layout.window(rows)) for rows in (documents, documents[: -(-row_count // 2)]))
+    full, half = (next(batches.layout.micro_batches(rows)) for rows in (documents, documents[: -(-row_count // 2)]))
     return [full.to(run.device), half.to(run.device)]
 
 

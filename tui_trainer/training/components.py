@@ -23,35 +23,35 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.losses.router_loss import RouterLoss
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.models import unsloth
-from tui_trainer.models.adapters import goes_on, starting_adapter
+from tui_trainer.models.adapters import should_continue_adapter, starting_adapter
 from tui_trainer.models.loading import load_adapter
-from tui_trainer.models.towers import mask_by_positions, place
+from tui_trainer.models.towers import mask_by_positions, move_to_device
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.attention import BY_LENGTHS
-from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
+from tui_trainer.planning.fused_kernels import Kernels, unfused_adapters_reason
 from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
-from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
+from tui_trainer.training.batches import Batches, Layout, Prefetcher, micro_batches_of_rows
 from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.fused_lora import FusedAdapters
-from tui_trainer.training.job import Job, Meter, ReportProblem
+from tui_trainer.training.job import Job, ReportProblem, StartMeter
 from tui_trainer.training.optimizer import RunOptimizer, round_weights
 from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
-from tui_trainer.training.probes import packing_leaks
+from tui_trainer.training.probes import packing_difference
 from tui_trainer.training.process import device_of, reason_to_fall_back
-from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
 from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.step import StepReport, take_step
 from tui_trainer.training.zero import Zero, ZeroOptimizer
 from tui_trainer.tuning import method_of
-from tui_trainer.tuning.adapter_init import TakenOut, taken_out_of
-from tui_trainer.tuning.full import InParts
+from tui_trainer.tuning.adapter_init import InitialAdapters, initial_adapters_of
+from tui_trainer.tuning.full import SplitTensor
 from tui_trainer.units import format_seconds
 
 # The model of a run is built, checked, given its adapters, and placed on its device.
@@ -62,8 +62,8 @@ def build_model(
     tokenizer: Any,
     device: torch.device,
     tell: ReportProblem,
-    ranks: Ranks = ALONE,
-    meter: Meter | None = None,
+    ranks: Ranks = SINGLE_PROCESS,
+    meter: StartMeter | None = None,
 ) -> Any:
     """Return the model of a run on its device, in training mode. Raises ConfigError if it does not fit the plan.
 
@@ -74,7 +74,7 @@ def build_model(
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
     task = find_task(config.task.type)
-    has_masters = config.tuning.method == "full" and dtype != torch.float32 and ranks.host is None
+    has_masters = config.tuning.method == "full" and dtype != torch.float32 and ranks.host_group is None
     is_stored = not (config.is_from_scratch or unsloth.is_asked(config))
     # With fp32 masters, stored weights are loaded in fp32, and rounded only after the masters have got their values.
     is_rounded = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
@@ -94,32 +94,34 @@ def build_model(
             token_ids=task.trained_token_ids(config),
         )
         adapter = starting_adapter(config, task.head)
-        if adapter and goes_on(config.tuning):
+        if adapter and should_continue_adapter(config.tuning):
             load_adapter(adapted, adapter.folder)
-        if not job.checkpoint and (taken_out := taken_out_of(adapted)) is not None:
+        if not job.checkpoint and (taken_out := initial_adapters_of(adapted)) is not None:
             _decompose(taken_out, config.tuning.init_lora_weights, tell, ranks, meter)
         if config.training.gradient_checkpointing:
             checkpoint_activations(adapted)
     mask_by_positions(adapted)
     if alpha := config.training.neftune_noise_alpha:
         add_noise(adapted, alpha)
-    place(adapted, device, towers_on_host=plan.training_setup.towers_on_host)
+    move_to_device(adapted, device, towers_on_host=plan.training_setup.towers_on_host)
     if is_rounded:
         round_weights(adapted, dtype)
     adapted.train()
     # Later random numbers (dropout) depend on the seed alone, not on how the model was made.
-    torch.manual_seed(config.training.seed + ranks.number)
+    torch.manual_seed(config.training.seed + ranks.rank)
     return adapted
 
 
-def _decompose(taken_out: TakenOut, init: str, tell: ReportProblem, ranks: Ranks, meter: Meter | None) -> None:
+def _decompose(
+    taken_out: InitialAdapters, init: str, tell: ReportProblem, ranks: Ranks, meter: StartMeter | None
+) -> None:
     """Compute initial adapters by decomposing weights, for a run that is not resumed.
 
     A stop interrupts the decomposition only in a run of one process: several processes must start with equal adapters.
     """
     started_at, matrix_count = perf_counter(), len(taken_out)
     go_on = meter(f"decomposing weights for {init}", matrix_count, "matrices") if meter else None
-    if taken_out.decompose(init, lambda done: go_on is None or go_on(done) or ranks.count > 1):
+    if taken_out.decompose(init, lambda done: go_on is None or go_on(done) or ranks.world_size > 1):
         message = f"{init} decomposed {matrix_count} matrices in {format_seconds(perf_counter() - started_at)}"
         tell("weights decomposed", message, "this time is not counted in any step")
 
@@ -141,10 +143,10 @@ def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
     patched_count, module_count = unsloth.count_patched_modules(model)
     sentence = f"Unsloth computes {patched_count} of the {module_count} modules of this model"
     if patched_count:
-        tell(unsloth.IN_THE_MODEL, sentence, "the other modules use torch and transformers")
+        tell(unsloth.KERNELS_IN_MODEL, sentence, "the other modules use torch and transformers")
     else:
         hint = f"the run is no faster than with {unsloth.PROVIDER} = transformers"
-        tell(unsloth.NOT_IN_THE_MODEL, sentence, hint)
+        tell(unsloth.KERNELS_MISSING, sentence, hint)
 
 
 def refuse_poisoned(model: nn.Module, name: str) -> None:
@@ -179,7 +181,9 @@ def checkpoint_activations(model: Any) -> None:
 class Components:
     """Model, loss, optimizer, precision and batches of a plan."""
 
-    def __init__(self, job: Job, tell: ReportProblem, ranks: Ranks = ALONE, meter: Meter | None = None) -> None:
+    def __init__(
+        self, job: Job, tell: ReportProblem, ranks: Ranks = SINGLE_PROCESS, meter: StartMeter | None = None
+    ) -> None:
         """Build all components. Raises ConfigError if the model does not fit the plan, RunError if processes differ."""
         self.ranks = ranks
         self.plan = plan = job.plan
@@ -192,7 +196,7 @@ class Components:
         self.mixed_precision = MixedPrecision(plan.precision.value, self.device)
         self.tokenizer = task.load_tokenizer(config, job.data)
         # With weights on the host, even a run of one process has a process group.
-        strategy = plan.strategy.value if ranks.host is not None else "ddp"
+        strategy = plan.strategy.value if ranks.host_group is not None else "ddp"
         stage = ZERO_STAGES.get(strategy, 0)
         # A model that does not fit on one GPU is built on the host, and moved to the GPUs part by part.
         build_device = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
@@ -202,7 +206,7 @@ class Components:
         if unsloth.is_asked(config):
             _tell_of_unsloth(self.model, tell)
         self.adapters = FusedAdapters(self.model, self.mixed_precision)
-        if not adapters_apart(config, strategy):
+        if not unfused_adapters_reason(config, strategy):
             fuse_adapters(self.adapters, tell)
         if strategy in (*SPLITTING, "deepspeed-3"):
             self._keep_layers(tell)
@@ -212,14 +216,14 @@ class Components:
         if (coefficient := plan.router_aux_loss_coef) and coefficient.value and isinstance(self.loss, NextTokenLoss):
             self.trained_loss = RouterLoss(self.loss, self.model, coefficient.value)
         communication = Communication(self.clock)
-        self.together: Collectives = self._split(strategy, communication)
+        self.collectives: Collectives = self._split(strategy, communication)
         if stage:
             zero = ZeroOptimizer(self.model, config.training, lr=plan.learning_rate.value)
             self.optimizer: RunOptimizer = zero
             layers = decoder_layers(self.model)
             split_by_zero = partial(Zero, self.device, self.model, self.trained_loss, zero, plan, layers, communication)
         if stage == 3:
-            self.together = split_by_zero()
+            self.collectives = split_by_zero()
             if isinstance(self.loss, NextTokenLoss):
                 # DeepSpeed prefetches, in all processes, the weights that the previous pass has used.
                 self.loss.always_in_chunks = True
@@ -250,7 +254,7 @@ class Components:
             group_by_length=config.data.group_by_length is True,
         )
         self.batches = Batches(rows, layout(rows=plan.per_device_train_batch_size.value), order, ranks)
-        if ranks.count > 1:
+        if ranks.world_size > 1:
             self._require_same(job)
         if not stage:
             peak_rate, ratio = plan.learning_rate.value, config.tuning.loraplus_lr_ratio
@@ -273,9 +277,9 @@ class Components:
             self.eval_layout = replace(self.eval_layout, fixed_width=0)
             self.batches.layout = replace(self.batches.layout, fixed_width=0)
         if stage == 2:
-            self.together = split_by_zero()
-        elif ranks.count > 1 and strategy == "ddp":
-            self.together = Replicas(self.model, self.trained_loss, self.optimizer, communication)
+            self.collectives = split_by_zero()
+        elif ranks.world_size > 1 and strategy == "ddp":
+            self.collectives = Replicas(self.model, self.trained_loss, self.optimizer, communication)
         self._ahead = self._prefetcher()
 
     def _keep_layers(self, tell: ReportProblem) -> None:
@@ -309,9 +313,9 @@ class Components:
     def pad_id(self) -> int:
         return pad_token_id(self.tokenizer)
 
-    def window(self, step: int) -> list[MicroBatch]:
+    def micro_batches_of(self, step: int) -> list[MicroBatch]:
         """Return the micro-batches of an optimizer step, on the device of the run."""
-        window = self._ahead.at(step) if self._ahead else self.batches.at(step)
+        window = self._ahead.micro_batches_of(step) if self._ahead else self.batches.micro_batches_of(step)
         return [batch.to(self.device) for batch in window]
 
     def take_step(self, step: int, fetch: Callable[[], Sequence[MicroBatch]]) -> StepReport:
@@ -327,18 +331,18 @@ class Components:
                 lr=self.learning_rate(step),
                 max_grad_norm=self.config.training.max_grad_norm,
                 ranks=self.ranks,
-                together=self.together,
+                together=self.collectives,
             )
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Return a context for forward passes without a backward pass: evaluations and text samples."""
-        with self.together.reading(), self.mixed_precision.autocast(), self.adapters.copies():
+        with self.collectives.evaluation_context(), self.mixed_precision.autocast(), self.adapters.copies():
             yield
 
-    def weights(self) -> dict[str, Tensor | InParts]:
+    def weights(self) -> dict[str, Tensor | SplitTensor]:
         """Return the tensors of the model that a checkpoint contains, keyed by name."""
-        return self.together.weights(self.method, self.model)
+        return self.collectives.weights(self.method, self.model)
 
     def _require_same(self, job: Job) -> None:
         layout = self.batches.layout
@@ -379,7 +383,7 @@ class Components:
         """Stop the threads that prepare batches, and free DeepSpeed's memory."""
         if self._ahead:
             self._ahead.close()
-        self.together.close()
+        self.collectives.close()
 
     def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: ReportProblem) -> Kernels:
         """Switch on library kernels that agree with the model's own operations, and return the fused kernels in use."""
@@ -389,7 +393,7 @@ class Components:
         if kernels == "none" and not library_attends:
             return kernels
         row_count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
-        batch = next(windows(rows, range(row_count), layout(rows=row_count))).to(self.device)
+        batch = next(micro_batches_of_rows(rows, range(row_count), layout(rows=row_count))).to(self.device)
         if library_attends:
             check_attention(self, attention, batch, tell)
         return use_kernels(self, kernels, batch, tell)
@@ -425,7 +429,7 @@ class Components:
             reason_words = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             message = f"variable-length attention is not used ({reason_words})"
             tell(PACKED_WITH_MASK, message, "packed rows use a document mask instead, which is slower")
-        leak = packing_leaks(self, rows)
+        leak = packing_difference(self, rows)
         if leak is None:
             return width, False
         message = f"packed documents attend to each other in this model ({leak})"
@@ -435,7 +439,7 @@ class Components:
     def _leak_by_lengths(self, rows: Rows) -> str:
         """Return the reason not to compute attention by lengths; an empty string if the probe finds none."""
         try:
-            return packing_leaks(self, rows, by_lengths=True) or ""
+            return packing_difference(self, rows, by_lengths=True) or ""
         except Exception as error:  # kernels raise whatever their parts raise: of heads, cards and arguments
             return reason_to_fall_back(error)
 
@@ -445,9 +449,9 @@ class Components:
             return
         self.model.eval()
         try:
-            with self.together.looking(), self.mixed_precision.autocast():
-                batch = next(windows(rows, [0], self.eval_layout)).to(self.device)
-                is_same = self.loss.chunk_as_the_model(batch)
+            with self.collectives.no_gradient_context(), self.mixed_precision.autocast():
+                batch = next(micro_batches_of_rows(rows, [0], self.eval_layout)).to(self.device)
+                is_same = self.loss.chunks_match_model(batch)
         finally:
             self.model.train()
         if not is_same or not self.loss.chunk_tokens:
@@ -464,7 +468,7 @@ class Components:
         batches = self.batches
 
         def make_batches(step: int) -> list[MicroBatch]:
-            window = batches.at(step)
+            window = batches.micro_batches_of(step)
             return [batch.pinned() for batch in window] if is_pinned else window
 
         steps_ahead = workers * loader.prefetch_factor

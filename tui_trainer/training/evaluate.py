@@ -23,12 +23,12 @@ from tui_trainer.training.components import Components
 def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: int) -> tuple[str, str]:
     """Return (prompt, generated text) of a row, both formatted as the task shows rows."""
     config, data, model = components.config, components.data, components.model
-    with answering(components, seed):
+    with generation_context(components, seed):
         return components.task.sample(config, data, model, components.tokenizer, row, new_tokens=new_tokens)
 
 
 @contextmanager
-def answering(components: Components, seed: int) -> Iterator[None]:
+def generation_context(components: Components, seed: int) -> Iterator[None]:
     """Return a context in which the model can generate. It changes neither weights nor the global random state."""
     gpus = [components.device] if components.device.type == "cuda" else []
     components.model.eval()
@@ -76,7 +76,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observed:
+class ObservedSums:
     """Result of one process for its own rows: sums and counts keyed by name, and tensors from which scores follow."""
 
     values: dict[str, float]
@@ -95,7 +95,7 @@ def evaluate(
     `go_on` gets the number of rows so far. If it returns False, the evaluation stops and None is returned.
     """
     observation = observe(components, batches, go_on)
-    return concluded(components, [observation]) if observation else None
+    return combine_results(components, [observation]) if observation else None
 
 
 class EvaluationGivenUp(Exception):
@@ -110,11 +110,11 @@ def passes_of_all(
     If the model is sharded, all processes must make equally many passes: after its `own_items`, a process gets passes
     from `spare`. Raises EvaluationGivenUp if a process was stopped.
     """
-    remaining_items, splits = iter(own_items), components.together.splits_weights
+    remaining_items, splits = iter(own_items), components.collectives.splits_weights
     while True:
         item, has_rows, stops = next(remaining_items, None), 1, int(is_stopped())
         if splits:
-            has_rows, stops = components.ranks.highest(int(item is not None), stops)
+            has_rows, stops = components.ranks.maximum(int(item is not None), stops)
         if stops:
             raise EvaluationGivenUp
         if item is not None:
@@ -133,7 +133,7 @@ def observe(
     terms: Mapping[str, Tensor] | None = None,
     *,
     finds_terms: bool = False,
-) -> Observed | None:
+) -> ObservedSums | None:
     """Return the result of one process for its own rows; None if `go_on` returned False.
 
     If the model is sharded, a process without more rows computes batches from `spare`, whose results are dropped. Some
@@ -161,7 +161,7 @@ def observe(
                     continue
                 sums.count([batch])
                 sums.add(scorer.observe(batch) if scorer else forward(batch))
-                rows += batch.samples
+                rows += batch.sample_count
                 is_stopped = not go_on(rows)
     except EvaluationGivenUp:
         return None
@@ -169,19 +169,19 @@ def observe(
         components.model.train()
     sum_values = torch.stack(list(sums.values.values())).tolist() if sums.values else []
     score_inputs = scorer.seen if scorer else []
-    if components.ranks.count > 1:
+    if components.ranks.world_size > 1:
         score_inputs = [tuple(tensor.cpu() for tensor in inputs) for inputs in score_inputs]
     values = dict(zip(sums.values, sum_values, strict=True))
-    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started_at, seen=score_inputs)
+    return ObservedSums(values=values, counts=sums.counts, seconds=perf_counter() - started_at, seen=score_inputs)
 
 
-def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
+def terms_of_all(components: Components, parts: Sequence[ObservedSums]) -> dict[str, Tensor]:
     """Return the means over all rows that `observe` takes as `terms`, from the results of all processes."""
     assert isinstance(components.loss, NamedLoss)
     return _added(NamedLossSums.of_terms(components.loss), parts, components.device).means()
 
 
-def _added(sums: NamedLossSums, parts: Sequence[Observed], device: torch.device) -> NamedLossSums:
+def _added(sums: NamedLossSums, parts: Sequence[ObservedSums], device: torch.device) -> NamedLossSums:
     for part in parts:
         sums.add({name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in part.values.items()})
         for name in sums.counts:
@@ -189,7 +189,7 @@ def _added(sums: NamedLossSums, parts: Sequence[Observed], device: torch.device)
     return sums
 
 
-def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
+def combine_results(components: Components, parts: Sequence[ObservedSums]) -> Evaluation:
     """Return the evaluation that the results of all processes add up to."""
     sums = _added(NamedLossSums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
@@ -212,6 +212,6 @@ def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> 
     answer_rows = [chosen[index] for index in evenly_spaced(len(chosen), row_count)]
     if not answer_rows:
         return {}
-    with answering(components, components.config.training.seed):
+    with generation_context(components, components.config.training.seed):
         examples = [rows.example(index) for index in answer_rows]
         return dict(components.task.answer_scores(components.config, components.model, components.tokenizer, examples))

@@ -8,7 +8,7 @@ import yaml
 from tui_trainer.config.sections import Config
 from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.facts import find_model, require_folder
-from tui_trainer.models.heads import CLASSIFYING, ENCODER_DECODER, Head, auto_class_name
+from tui_trainer.models.heads import CLASSIFYING_HEADS, ENCODER_DECODER, Head, auto_class_name
 from tui_trainer.models.loading import save_tokenizer
 from tui_trainer.models.towers import copy_processor_files, has_towers
 from tui_trainer.planning.ancestry import chain_words
@@ -19,7 +19,7 @@ from tui_trainer.runs.result import ended_words
 from tui_trainer.runs.wording import held_out_words, rows_words
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
-from tui_trainer.terminal.safe_text import as_markdown, one_line
+from tui_trainer.terminal.safe_text import escape_markdown, one_line
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
@@ -73,13 +73,13 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
     published, so names are escaped and paths of this machine are left out."""
     scores = model.score_rows()
     unit = find_task(plan.config.task.type).loss_unit
-    data = as_markdown(_published(source, plan.config))
+    data = escape_markdown(_published(source, plan.config))
     lines = [
         "---",
         yaml.safe_dump(_metadata(plan), sort_keys=False, allow_unicode=True, width=1000).rstrip(),
         "---",
         "",
-        f"# {as_markdown(plan.recipe or plan.config.task.type)}",
+        f"# {escape_markdown(plan.recipe or plan.config.task.type)}",
         "",
         _origin(plan),
         "",
@@ -131,7 +131,7 @@ def _origin(plan: Plan) -> str:
     size = format_count(plan.parameters.value)
     if plan.config.is_from_scratch:
         return f"A model with {size} parameters, trained from scratch with tui-trainer."
-    name = as_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
+    name = escape_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
         portion = format_count(plan.trained_parameters.value)
         return f"An adapter with {portion} parameters for {name} ({size} parameters), trained with tui-trainer."
@@ -146,7 +146,7 @@ def _use(plan: Plan, model_type: str = "") -> list[str]:
     config, head = plan.config, find_task(plan.config.task.type).head
     kind, has_adapter = auto_class_name(head, model_type), config.tuning.has_adapter
     # The config of the base model has no label names.
-    has_labels, writes = has_adapter and kind.endswith("Classification"), head not in CLASSIFYING
+    has_labels, writes = has_adapter and kind.endswith("Classification"), head not in CLASSIFYING_HEADS
     imports = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (has_adapter and writes)
     code = [
         *["from peft import PeftModel"] * has_adapter,
@@ -227,5 +227,5 @@ _RESIZED = [
 
 
 def _table(title: str, rows: Rows) -> list[str]:
-    cells = (f"| {as_markdown(name)} | {as_markdown(value)} |" for name, value in rows)
+    cells = (f"| {escape_markdown(name)} | {escape_markdown(value)} |" for name, value in rows)
     return [f"## {title}", "", "| | |", "|---|---|", *cells, ""]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 # One step is not enough: the second matrix of an adapter starts at 0, and until it changes the first has no gradient.
-STEPS = 3
+CHECKED_STEPS = 3
 # Experts get a gradient only if tokens are routed to them, and poolers only in tasks that pool.
 _MAY_HAVE_NONE = ("experts.", ".pooler.")
 _OF_ADDED_TOKENS = ".trainable_tokens_"  # as peft names the rows of added tokens
@@ -31,9 +31,9 @@ class FirstGradients:
         self._largest: Tensor | None = None
         self._steps = 0
 
-    def look(self) -> None:
+    def record_gradients(self) -> None:
         """Record the gradients of a step. Call this between its backward pass and the update."""
-        if self._steps >= STEPS or not self._trained:
+        if self._steps >= CHECKED_STEPS or not self._trained:
             return
         self._steps += 1
         device = next(iter(self._trained.values())).device
@@ -48,7 +48,7 @@ class FirstGradients:
 
     def words(self) -> tuple[str, str] | None:
         """Return (problem, hint) at the first call after the last look; None at other calls, or without a problem."""
-        if self._steps < STEPS or self._largest is None:
+        if self._steps < CHECKED_STEPS or self._largest is None:
             return None
         norms, self._largest = self._largest.tolist(), None
         names = [name for name, norm in zip(self._trained, norms, strict=True) if norm == 0]
@@ -56,12 +56,14 @@ class FirstGradients:
             return None
         listing = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
         if len(names) == len(norms):
-            message = f"no gradient reaches any of the {len(norms):,} trained matrices in {STEPS} steps"
+            message = f"no gradient reaches any of the {len(norms):,} trained matrices in {CHECKED_STEPS} steps"
             return (
                 message,
                 "nothing is trained: check the labels with `tui-trainer preview`, and dropout (1 drops everything)",
             )
-        message = f"no gradient reaches {len(names):,} of {len(norms):,} trained matrices in {STEPS} steps: {listing}"
+        message = (
+            f"no gradient reaches {len(names):,} of {len(norms):,} trained matrices in {CHECKED_STEPS} steps: {listing}"
+        )
         if all(_OF_ADDED_TOKENS in name for name in names):
             return message, "no row so far has a token of model.add_tokens: remove the token, or add rows that have it"
         return message, "these matrices are not trained: check tuning.target_modules and tuning.modules_to_save"

@@ -118,7 +118,7 @@ def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
     if not adapters.switch_on():
         return
     try:
-        reason = adapters.difference()
+        reason = adapters.describe_difference()
     except Exception as error:  # libraries raise whatever their parts raise
         reason = reason_to_fall_back(error)
     if reason:

@@ -137,7 +137,7 @@ class FusedAdapters:
         with self._copies.made():
             yield
 
-    def difference(self) -> str:
+    def describe_difference(self) -> str:
         """Compare fused layers, one of each kind, with peft's computation on a few random rows.
 
         Returns a phrase that says what differs and by how much, or an empty string. Raises any error of the kernels.

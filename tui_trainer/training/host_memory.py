@@ -39,7 +39,7 @@ class HostMemoryWatch:
         self._next_seconds = 0.0
         self._warned_bytes: int | None = None
 
-    def look(self, step: int) -> str:
+    def check_memory(self, step: int) -> str:
         """Return a warning if memory will run out soon; empty if not, or if the same trend was already reported."""
         now_seconds = self._now()
         if now_seconds < self._next_seconds:

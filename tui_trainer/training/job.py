@@ -10,10 +10,10 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 
-Reason = Literal["done", "early stopping", "stopped"]
+EndReason = Literal["done", "early stopping", "stopped"]
 ReportProblem = Callable[[str, str, str], None]
 """Callback that reports a deviation from the plan: its kind, a message and its consequence."""
-Meter = Callable[[str, int, str], Callable[[int], bool]]
+StartMeter = Callable[[str, int, str], Callable[[int], bool]]
 """Function that starts a progress display for work before the first step, from the work's name, total amount and unit.
 It returns a callback that takes the amount done so far, and returns whether to continue."""
 
@@ -38,7 +38,7 @@ class Result:
     passes than planned.
     """
 
-    reason: Reason
+    reason: EndReason
     step_seconds: float | None
     peak_memory_bytes: int | None = None
 
@@ -46,4 +46,4 @@ class Result:
 # Parts of a rehearsal, in order.
 LOADING, WORST, TYPICAL, EVALUATION = "loading", "largest micro-batch", "typical steps", "largest evaluation batch"
 CHECKPOINT, FINAL, SAMPLE = "checkpoint", "final model", "sample"
-PARTS = (WORST, TYPICAL, EVALUATION, CHECKPOINT, FINAL, SAMPLE)
+REHEARSAL_PARTS = (WORST, TYPICAL, EVALUATION, CHECKPOINT, FINAL, SAMPLE)

@@ -14,10 +14,10 @@ from tui_trainer.hardware.out_of_memory import is_out_of_memory
 from tui_trainer.methods.optimizers import ADAFACTOR, HIDDEN, OPTIMIZERS
 from tui_trainer.models.counting import is_linear_layer
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.training.collectives import placed_as, whole
+from tui_trainer.training.collectives import gather_tensor, place_like
 from tui_trainer.training.first_gradients import FirstGradients
 from tui_trainer.tuning.freeze_layers import head_paths
-from tui_trainer.tuning.full import InParts
+from tui_trainer.tuning.full import SplitTensor
 
 SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Key of a parameter group: its learning rate as a multiple of the run's learning rate.
@@ -67,10 +67,10 @@ class RunOptimizer:
         self.first_gradients = FirstGradients(self.trained_by_name)
         self._hidden = hidden_matrices(model) if self.spec.hidden_keys else frozenset[str]()
         groups = _groups(self.trained_by_name, training.weight_decay, loraplus_lr_ratio, self._hidden)
-        self.torch = self.spec.build(groups, lr, training)
+        self.torch_optimizer = self.spec.build(groups, lr, training)
 
     @property
-    def trained(self) -> list[nn.Parameter]:
+    def trained_parameters(self) -> list[nn.Parameter]:
         """Parameters that the optimizer updates, in a fixed order. Masters take the place of 16-bit weights."""
         return list(self.trained_by_name.values())
 
@@ -79,18 +79,18 @@ class RunOptimizer:
 
         Raises RunError if the compiler fails.
         """
-        for group in self.torch.param_groups:
+        for group in self.torch_optimizer.param_groups:
             group["lr"].fill_(0.0)
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
         try:
-            self.torch.step()
+            self.torch_optimizer.step()
         except Exception as error:  # the compiler raises whatever its parts raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
             hint = f"training.optim = {ADAFACTOR} needs no compiler"
             raise RunError(f"the optimizer step of {self.name} could not be compiled: {reason}; {hint}") from error
-        self.torch.state.clear()
-        self.torch.zero_grad(set_to_none=True)
+        self.torch_optimizer.state.clear()
+        self.torch_optimizer.zero_grad(set_to_none=True)
 
     def collect(self) -> None:
         """Move the gradients of 16-bit weights to their masters, adding them in fp32: 16-bit sums lose small gradients.
@@ -107,7 +107,7 @@ class RunOptimizer:
         """Drop all gradients of an interrupted step."""
         for parameter in self._named.values():
             parameter.grad = None
-        self.torch.zero_grad(set_to_none=True)
+        self.torch_optimizer.zero_grad(set_to_none=True)
 
     def apply(
         self, loss_sum: Tensor, *, lr: float, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
@@ -120,12 +120,12 @@ class RunOptimizer:
         """
         self.collect()
         if scaler:
-            scaler.unscale_(self.torch)
-        self.first_gradients.look()
-        grad_norm = _clip(self.trained, max_grad_norm)
+            scaler.unscale_(self.torch_optimizer)
+        self.first_gradients.record_gradients()
+        grad_norm = _clip(self.trained_parameters, max_grad_norm)
         # Weights may be on the host and the loss on a GPU. The copy costs no wait: gradients are computed later.
         device, loss_sum = loss_sum.device, loss_sum.to(grad_norm.device)
-        for group in self.torch.param_groups:
+        for group in self.torch_optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 # torchao takes the rate as a host tensor. A Python number would cause a compilation for each value.
                 group["lr"].fill_(lr * group[_LR_RATIO])
@@ -137,8 +137,10 @@ class RunOptimizer:
         if self.masters:
             # Copying weights one by one would launch a kernel for each.
             weights = (self._named[name].data for name in self.masters)
-            torch._foreach_copy_(_own(weights), _own(master.data for master in self.masters.values()))
-        self.torch.zero_grad(set_to_none=True)
+            torch._foreach_copy_(
+                _local_tensors(weights), _local_tensors(master.data for master in self.masters.values())
+            )
+        self.torch_optimizer.zero_grad(set_to_none=True)
         return grad_norm.to(device, non_blocking=True)
 
     def _step_whole(self, is_finite: Tensor) -> None:
@@ -147,20 +149,20 @@ class RunOptimizer:
         The first update allocates the state, and each optimizer counts the step in a parameter's state before it
         changes the parameter. Counts of 0 in all states therefore mean that no weight has changed.
         """
-        has_state = bool(self.torch.state)
+        has_state = bool(self.torch_optimizer.state)
         try:
             self._step(is_finite)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            step_counts = [float(state.get("step", 0)) for state in self.torch.state.values()]
+            step_counts = [float(state.get("step", 0)) for state in self.torch_optimizer.state.values()]
             if has_state or any(step_counts) or "step" not in self.spec.needed_keys or self._hidden:
-                raise RunError(self._half_done()) from None
+                raise RunError(self._half_done_message()) from None
             # The state is incomplete.
-            self.torch.state.clear()
+            self.torch_optimizer.state.clear()
             raise
 
-    def _half_done(self) -> str:
+    def _half_done_message(self) -> str:
         remedy = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
         return (
             f"out of memory in the {self.name} update: some weights may have changed and others not, so they are "
@@ -168,27 +170,27 @@ class RunOptimizer:
         )
 
     def _step(self, is_finite: Tensor) -> None:
-        if self.torch.defaults.get("fused"):
+        if self.torch_optimizer.defaults.get("fused"):
             # Fused optimizers read the two attributes that torch.amp sets, so the host does not wait for the device.
-            self.torch.grad_scale = None  # type: ignore[attr-defined]
-            self.torch.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
-            self.torch.step()
+            self.torch_optimizer.grad_scale = None  # type: ignore[attr-defined]
+            self.torch_optimizer.found_inf = (~is_finite).float()  # type: ignore[attr-defined]
+            self.torch_optimizer.step()
         elif bool(is_finite):
-            self.torch.step()
+            self.torch_optimizer.step()
 
-    def tensors(self) -> Mapping[str, Tensor | InParts]:
+    def tensors(self) -> Mapping[str, Tensor | SplitTensor]:
         """Return the optimizer state for a checkpoint: `NAME.exp_avg`, `NAME.step`, ..., and `NAME.master` for masters.
 
         safetensors refuses tensors that share memory, such as a table of bitsandbytes, so these are copied.
         """
         state = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
         for name, parameter in self.trained_by_name.items():
-            for key, value in _in_parts(self.torch.state.get(parameter, {})).items():
+            for key, value in _in_parts(self.torch_optimizer.state.get(parameter, {})).items():
                 self._require_saveable(key)
                 state[f"{name}.{key}"] = (
                     value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
                 )
-        return apart(state)
+        return unshare_memory(state)
 
     def _require_saveable(self, key: str) -> None:
         if key not in self.spec.state_keys:
@@ -221,18 +223,18 @@ class RunOptimizer:
         if not state:
             return
         if self.spec.begin:
-            self._copy_state(name, self.spec.begin(self.torch, parameter), state)
+            self._copy_state(name, self.spec.begin(self.torch_optimizer, parameter), state)
         else:
-            self.torch.state[parameter] = {
-                key: placed_as(value, parameter)
+            self.torch_optimizer.state[parameter] = {
+                key: place_like(value, parameter)
                 if isinstance(parameter, DTensor) and key in self.spec.shaped_keys
-                else self.spec.placed(key, value, parameter)
+                else self.spec.restore_state_value(key, value, parameter)
                 for key, value in state.items()
             }
 
     def _load_master(self, name: str, saved: Tensor | None) -> None:
         master = self.masters[name]
-        master.data.copy_(placed_as(master_of(name, saved, master.shape), master))
+        master.data.copy_(place_like(master_of(name, saved, master.shape), master))
 
     def _require_whole(self, name: str, state: Mapping[str, Tensor], shape: torch.Size) -> None:
         # A parameter without gradients has no state. If all steps were skipped (fp16), no parameter has any.
@@ -278,7 +280,7 @@ def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
     return tensors
 
 
-def _own(tensors: Iterable[Tensor]) -> list[Tensor]:
+def _local_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return this process's part of each tensor."""
     return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
@@ -329,13 +331,13 @@ def _groups(
 
 def _clip(parameters: Sequence[Tensor], max_grad_norm: float) -> Tensor:
     """Clip gradients to `max_grad_norm` (0 does not clip), and return their norm before clipping."""
-    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    norm = gather_tensor(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     if max_grad_norm:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
     return norm
 
 
-def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def unshare_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors for safetensors, which refuses shared memory: a tensor that shares memory is copied."""
     separate_tensors: dict[str, Tensor] = {}
     addresses: set[int] = set()

@@ -39,10 +39,10 @@ class Position:
     """(loss sum in nats, labelled tokens) of each of the last steps."""
 
     def count(self, report: StepReport, loss_sum: float, seconds: float) -> None:
-        self.recent = [*self.recent[1 - WINDOW_STEPS :], (loss_sum, report.tokens)]
+        self.recent = [*self.recent[1 - WINDOW_STEPS :], (loss_sum, report.token_count)]
         self.training_seconds += seconds
         self.epoch_loss_sum += loss_sum
-        self.epoch_tokens += report.tokens
+        self.epoch_tokens += report.token_count
         self.epoch_input_tokens += report.input_tokens
         self.epoch_samples += report.samples
         self.epoch_seconds += seconds

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.losses.micro_batch import MicroBatch, known_masks, micro_batch
+from tui_trainer.losses.micro_batch import MicroBatch, micro_batch, skip_mask_checks
 from tui_trainer.losses.named_losses import NamedLossSums, no_terms
 from tui_trainer.models.towers import language_config
 from tui_trainer.training.compiled import Trainable, decoder_layers
@@ -32,7 +32,7 @@ _TF32_STEP, _LEAST_STEP = 2.0**-10, 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class ProbeResult:
     """Results of a probe: fp32 logits of the labelled positions, and gradients, both as flat tensors."""
 
     logits: Tensor
@@ -42,7 +42,7 @@ class Numbers:
         return float((self.logits - other.logits).norm()), float((self.gradients - other.gradients).norm())
 
 
-def difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
+def describe_difference(run: Trainable, batch: MicroBatch, switch: Callable[[], None]) -> str:
     """Compare the results of a batch before and after `switch()`. Return `logits differ by 3.1%`, or '' if equal."""
     reference = numbers(run, batch)
     with _one_rounding_off(run):
@@ -64,13 +64,13 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
     Raises errors that break the device, and out-of-memory errors.
     """
     try:
-        reason = difference(run, batch, switch)
+        reason = describe_difference(run, batch, switch)
     except Exception as error:  # libraries and compilers raise whatever their parts raise
         return reason_to_fall_back(error)
     return reason and f"{reason} from those of the model's own operations, more than rounding explains"
 
 
-def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
+def numbers(run: Trainable, batch: MicroBatch) -> ProbeResult:
     """Return the logits and gradients of a pass without dropout. The gradients in the model do not change."""
     model = run.model
     outputs: list[Any] = []
@@ -87,9 +87,9 @@ def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
     gradient = torch.cat([x.float().flatten() for x in gradients if x is not None])
     logits = outputs[0].detach().flatten(0, -2)
     # Kernels may differ at padding, whose logits are not used.
-    if len(logits) == batch.positions > len(batch.places):
-        logits = logits.index_select(0, batch.places)
-    return Numbers(logits.float().flatten(), gradient)
+    if len(logits) == batch.position_count > len(batch.label_positions):
+        logits = logits.index_select(0, batch.label_positions)
+    return ProbeResult(logits.float().flatten(), gradient)
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def cut_at_embeddings(model: Any) -> Iterator[list[Tensor]]:
 @contextmanager
 def _one_rounding_off(run: Trainable) -> Iterator[None]:
     """Return a context that changes outputs of embeddings and layers by one rounding, alternately up and down."""
-    step = _step(run)
+    step = _rounding_step(run)
 
     def shift_output(_module: nn.Module, _args: Any, output: Any) -> Any:
         x = output[0] if isinstance(output, tuple) else output
@@ -134,7 +134,7 @@ def _one_rounding_off(run: Trainable) -> Iterator[None]:
             handle.remove()
 
 
-def _step(run: Trainable) -> float:
+def _rounding_step(run: Trainable) -> float:
     """Return the relative distance of neighbouring numbers in the coarsest precision that the model computes in."""
     sizes = [_LEAST_STEP, torch.finfo(run.mixed_precision.dtype).eps]
     sizes += [torch.finfo(dtype).eps for dtype in {p.dtype for p in run.model.parameters()} if dtype.is_floating_point]
@@ -158,7 +158,7 @@ _MOST_DIFFERENCE, _MOST_GRADIENT_SHARE = 1e-5, 1e-3
 _MOST_SHARE_OF_CONTROL, _MOST_GRADIENT_SHARE_OF_CONTROL = 0.1, 0.25
 
 
-def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> str | None:
+def packing_difference(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> str | None:
     """Return how packed documents differ from the same documents alone; None if they stay separate.
 
     With `by_lengths` attention gets the lengths of the documents.
@@ -167,13 +167,15 @@ def packing_leaks(run: Trainable, rows: Rows, *, by_lengths: bool = False) -> st
     # All rows get the width of the longest, because a CPU compiles kernels for each width. The padding has no effect.
     width = max(len(document) - 1 for row in packed_rows for document in row)
     document_numbers = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
-    alone = Numbers(torch.cat([x.logits for x in document_numbers]), torch.cat([x.gradients for x in document_numbers]))
+    alone = ProbeResult(
+        torch.cat([x.logits for x in document_numbers]), torch.cat([x.gradients for x in document_numbers])
+    )
     packed_numbers = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
     control_numbers = _pass(run, packed_rows, packed=False)
     return _difference(alone, packed_numbers, control_numbers, coarse=_is_coarse(run))
 
 
-def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bool) -> str | None:
+def _difference(alone: ProbeResult, packed: ProbeResult, control: ProbeResult, *, coarse: bool) -> str | None:
     """Return how packed and separate documents differ; None if their logits and gradients agree within tolerances."""
     scale = max(1.0, float(alone.logits.abs().max()))
     logit_difference, baseline = (float((x.logits - alone.logits).abs().max()) for x in (packed, control))
@@ -213,14 +215,14 @@ def _is_coarse(run: Trainable) -> bool:
 
 def _pass(
     run: Trainable, rows: Sequence[Sequence[Document]], *, packed: bool, by_lengths: bool = False, width: int = 0
-) -> Numbers:
+) -> ProbeResult:
     """Compute rows of documents, and return fp32 logits_NV of N tokens and gradients_Nh of their embeddings."""
     batch = micro_batch(collate_packed(rows, run.pad_id, width=width), by_lengths=by_lengths).to(run.device)
     if not packed:
         batch = replace(batch, inputs={"input_ids": batch.inputs["input_ids"]})
     with cut_at_embeddings(run.model) as embeddings:
-        with run.mixed_precision.autocast(), known_masks(batch):
-            logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places].float()
+        with run.mixed_precision.autocast(), skip_mask_checks(batch):
+            logits_NV = run.model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.label_positions].float()
             loss = F.cross_entropy(logits_NV, batch.labels, reduction="sum")
         (gradient,) = torch.autograd.grad(loss, embeddings[:1])
-    return Numbers(logits_NV.detach(), gradient.flatten(0, 1)[batch.places].float())
+    return ProbeResult(logits_NV.detach(), gradient.flatten(0, 1)[batch.label_positions].float())

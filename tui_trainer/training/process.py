@@ -137,7 +137,7 @@ def kernel_threads() -> int:
     return min(thread_count, int(limit_text)) if limit_text.isdigit() and int(limit_text) else thread_count
 
 
-def give_memory_back() -> None:
+def free_run_memory() -> None:
     """Free the memory of a finished run and reset the memory peak. Nothing may refer to the run's model any more."""
     # After an error inside a kernel, the GPU refuses this too.
     with suppress(RuntimeError):

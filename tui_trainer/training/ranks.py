@@ -27,9 +27,9 @@ _LONGEST_WAIT = timedelta(hours=2)
 class Ranks:
     """Process `number` of `count`, and its communication with the others. All must call the same methods in order."""
 
-    number: int = 0
-    count: int = 1
-    host: Any = None
+    rank: int = 0
+    world_size: int = 1
+    host_group: Any = None
     """Process group for values on the host."""
     has_news: Callable[[], object] = lambda: False
     """Function that returns whether this process has requests, such as a stop, for all processes."""
@@ -38,35 +38,35 @@ class Ranks:
     times: GroupTimes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.times = GroupTimes(self.number, self.count)
+        self.times = GroupTimes(self.rank, self.world_size)
 
     @property
     def is_first(self) -> bool:
         """Whether this process writes the journal, checkpoints and the final model."""
-        return self.number == 0
+        return self.rank == 0
 
     def sum_counts(self, counts: Sequence[int]) -> tuple[int, ...]:
         """Return the sum of each count over all processes. Called once in a step, it also exchanges `has_news`."""
-        if self.count == 1:
+        if self.world_size == 1:
             return tuple(counts)
         numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])
-        dist.all_reduce(numbers, group=self.host)
+        dist.all_reduce(numbers, group=self.host_group)
         sums = numbers.tolist()
         self.hears_news = bool(sums[len(counts)])
         self.times.add_all(sums[len(counts) + 1 :])
         return tuple(sums[: len(counts)])
 
-    def highest(self, *numbers: int) -> tuple[int, ...]:
+    def maximum(self, *numbers: int) -> tuple[int, ...]:
         """Return the maximum of each number over all processes."""
-        if self.count == 1:
+        if self.world_size == 1:
             return numbers
         maxima = torch.tensor(numbers)
-        dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=self.host)
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=self.host_group)
         return tuple(maxima.tolist())
 
     def sum(self, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the sum of each 0-dim tensor over all processes, keyed by name, on the device."""
-        if self.count == 1:
+        if self.world_size == 1:
             return dict(numbers)
         stacked_numbers = torch.stack(list(numbers.values()))
         dist.all_reduce(stacked_numbers)
@@ -74,23 +74,23 @@ class Ranks:
 
     def agreed(self, value: T) -> T:
         """Return, in every process, the value that the first process passes."""
-        if self.count == 1:
+        if self.world_size == 1:
             return value
         box = [value if self.is_first else None]
-        dist.broadcast_object_list(box, src=0, group=self.host)
+        dist.broadcast_object_list(box, src=0, group=self.host_group)
         return box[0]  # type: ignore[return-value]
 
     def gathered(self, value: T) -> list[T]:
         """Return, in every process, the values that all processes pass, ordered by process number."""
-        if self.count == 1:
+        if self.world_size == 1:
             return [value]
-        values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value, group=self.host)
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.host_group)
         return values
 
-    def by_first(self, work: Callable[[], T]) -> T:
+    def run_on_first(self, work: Callable[[], T]) -> T:
         """Run `work` in the first process only. Every process returns its result, or raises its error."""
-        if self.count == 1:
+        if self.world_size == 1:
             return work()
         result: Any = None
         error: Exception | None = None
@@ -114,7 +114,7 @@ class Ranks:
                     raise RunError(f"{message}; all processes must train the same model on the same data")
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
 def sendable(error: Exception | None) -> Exception | None:
@@ -142,4 +142,4 @@ def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
         host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT) if is_on_gpu else dist.group.WORLD
     except (RuntimeError, ValueError, OSError) as error:
         raise RunError(f"the {count} processes could not connect: {error}") from error
-    return Ranks(number=number, count=count, host=host)
+    return Ranks(rank=number, world_size=count, host_group=host)

@@ -24,7 +24,7 @@ from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
-from tui_trainer.training.clock import Between, GroupTimes, seconds_of
+from tui_trainer.training.clock import BetweenStepsTimer, GroupTimes, seconds_of
 from tui_trainer.training.position import Position
 from tui_trainer.training.step import StepReport
 
@@ -52,7 +52,7 @@ class Recorder:
     journal: JournalWriter
     position: Position
     device: torch.device
-    between: Between
+    between_steps: BetweenStepsTimer
     _: KW_ONLY
     steps_per_epoch: int
     group: int
@@ -90,7 +90,7 @@ class Recorder:
         numbers = torch.stack([x.double() for _, report in self._waiting for x in _on_device(report)])
         values = numbers.tolist()
         # `_write` does not wait for the device, so its time is the cost of the journal itself.
-        with self.between.writing():
+        with self.between_steps.writing():
             bad_step = self._write(values)
         if bad_step is not None:
             raise RunError(
@@ -114,7 +114,7 @@ class Recorder:
                     step=step,
                     epoch=round(step / self.steps_per_epoch, 4),
                     loss_sum=loss_sum,
-                    tokens=report.tokens,
+                    tokens=report.token_count,
                     input_tokens=report.input_tokens,
                     samples=report.samples,
                     lr=report.lr,

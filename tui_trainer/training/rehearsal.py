@@ -18,14 +18,14 @@ from tui_trainer.hardware.out_of_memory import clear_error_frames, free_memory, 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
-from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.batch_cut import MICRO_BATCH_KEY
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.state import WARM_UP_STEPS, read_run
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint
-from tui_trainer.training.attempt import Shortage, attempt
-from tui_trainer.training.batches import Batches, windows
-from tui_trainer.training.collectives import whole
+from tui_trainer.training.attempt import MemoryShortage, attempt
+from tui_trainer.training.batches import Batches, micro_batches_of_rows
+from tui_trainer.training.collectives import gather_tensor
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import evaluate
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, SAMPLE, TYPICAL, WORST
@@ -48,7 +48,7 @@ def largest_pass(batches: Batches, total_steps: int) -> tuple[int, NDArray[np.in
         if layout.packed_width:
             size = float(rows.lengths[chosen_rows].sum())
         else:
-            chosen_rows = chosen_rows[np.argsort(-rows.longest[chosen_rows], kind="stable")][: layout.rows]
+            chosen_rows = chosen_rows[np.argsort(-rows.longest[chosen_rows], kind="stable")][: layout.rows_per_pass]
             size = float(rows.longest[chosen_rows[0]] * rows.documents[chosen_rows].sum())
         if size > largest_size:
             largest_size, largest_step_and_rows = size, (step, chosen_rows)
@@ -62,7 +62,7 @@ def train_on(components: Components, batch: MicroBatch, passes: int) -> None:
         float(components.take_step(1, lambda: [batch] * passes).grad_norm)
 
 
-def measured(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def measure_work(components: Components, resident_bytes: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the figures of `work`, with its `seconds` and with `peak_memory_bytes` above `resident_bytes`.
 
     If `work` raises, the figures are `failed` (the message) and `is_memory`. Memory is freed afterwards.
@@ -92,29 +92,29 @@ class MicroBatchTries:
     resident_bytes: int
     """Memory of the loaded libraries, which the plan does not count."""
 
-    def survives(self, rows: int, passes: int) -> dict[str, Any]:
+    def try_steps(self, rows: int, passes: int) -> dict[str, Any]:
         """Try steps of `passes` passes over the largest batch of `rows` rows. Return its peak memory, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
-        components.lay_out_anew(replace(batches.layout, rows=rows))
+        components.lay_out_anew(replace(batches.layout, rows_per_pass=rows))
         _, chosen_rows = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen_rows]
 
         def train() -> dict[str, Any]:
-            batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
+            batch = max(batches.layout.micro_batches(documents), key=attrgetter("position_count")).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
             result = attempt(work, components.device, components.give_up_step)
-            return {"failed": f"out of memory ({result.words})"} if isinstance(result, Shortage) else {}
+            return {"failed": f"out of memory ({result.words})"} if isinstance(result, MemoryShortage) else {}
 
         # Kernels may also refuse this number of rows.
-        return measured(components, self.resident_bytes, train)
+        return measure_work(components, self.resident_bytes, train)
 
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
         """Make `count` steps from step `first` on, in micro-batches of `rows` rows. Return the seconds of each step."""
         components, batches = self.session.components, self.session.components.batches
-        components.lay_out_anew(replace(batches.layout, rows=rows))
+        components.lay_out_anew(replace(batches.layout, rows_per_pass=rows))
 
         def step_batches(step: int) -> list[MicroBatch]:
-            return [batch.to(components.device) for batch in batches.at(step)]
+            return [batch.to(components.device) for batch in batches.micro_batches_of(step)]
 
         durations = []
         for step in range(first, first + count):
@@ -151,7 +151,7 @@ class Rehearsal:
         figures_of: dict[str, dict[str, Any]] = {}
         for name in parts:
             self.tell(part=name)
-            figures = figures_of[name] = measured(self.session.components, self.resident_bytes, functions[name])
+            figures = figures_of[name] = measure_work(self.session.components, self.resident_bytes, functions[name])
             self.tell(part=name, **figures)
             if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
                 break
@@ -175,12 +175,12 @@ class Rehearsal:
         }  # fmt: skip
         planned_layout = batches.layout
         while True:
-            batch = max(batches.layout.window(documents), key=attrgetter("positions")).to(components.device)
+            batch = max(batches.layout.micro_batches(documents), key=attrgetter("position_count")).to(components.device)
             is_whole = batches.layout is planned_layout and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
             result = attempt(work, components.device, components.give_up_step)
-            figures["rows"] = batch.samples
-            if not isinstance(result, Shortage):
+            figures["rows"] = batch.sample_count
+            if not isinstance(result, MemoryShortage):
                 break
             smaller_layout = batches.layout.halved(documents)
             if smaller_layout is None:
@@ -188,7 +188,7 @@ class Rehearsal:
             components.lay_out_anew(smaller_layout)
         if batches.layout is planned_layout:
             return figures
-        return figures | _smaller_works(MICRO, planned_layout.rows, batches.layout.rows)
+        return figures | _smaller_works(MICRO_BATCH_KEY, planned_layout.rows_per_pass, batches.layout.rows_per_pass)
 
     def _typical(self) -> dict[str, Any]:
         started_at, session = perf_counter(), self.session
@@ -215,22 +215,24 @@ class Rehearsal:
         figures: dict[str, Any] = {"longest": int(lengths.max()), "row": int(longest_first[0]) + 1}
         while True:
             layout = components.eval_layout
-            largest_batch = next(windows(rows, longest_first[: layout.rows], layout))
+            largest_batch = next(micro_batches_of_rows(rows, longest_first[: layout.rows_per_pass], layout))
             result = attempt(partial(evaluate, components, [largest_batch]), components.device)
-            figures["rows"] = largest_batch.samples
-            if not isinstance(result, Shortage):
+            figures["rows"] = largest_batch.sample_count
+            if not isinstance(result, MemoryShortage):
                 break
-            smaller_layout = layout.halved([rows.example(number) for number in longest_first[: layout.rows]])
+            smaller_layout = layout.halved([rows.example(number) for number in longest_first[: layout.rows_per_pass]])
             if smaller_layout is None:
                 return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
             components.eval_layout = smaller_layout
-        timed_numbers = [indices[index] for index in evenly_spaced(len(indices), layout.rows * _EVALUATION_PASSES)]
-        evaluation = evaluate(components, windows(rows, timed_numbers, layout))
+        timed_numbers = [
+            indices[index] for index in evenly_spaced(len(indices), layout.rows_per_pass * _EVALUATION_PASSES)
+        ]
+        evaluation = evaluate(components, micro_batches_of_rows(rows, timed_numbers, layout))
         assert evaluation is not None, "an evaluation is abandoned only by `go_on`"
         figures["evaluation_seconds"] = evaluation.seconds * len(indices) / len(timed_numbers)
         if layout is planned_layout:
             return figures
-        return figures | _smaller_works(EVAL_BATCH, planned_layout.rows, layout.rows)
+        return figures | _smaller_works(EVAL_BATCH, planned_layout.rows_per_pass, layout.rows_per_pass)
 
     def _checkpoint(self) -> dict[str, Any]:
         """Save a checkpoint, compare its files with the tensors in memory, load it, and return its size and time."""
@@ -247,7 +249,7 @@ class Rehearsal:
             for path in shards.files_of(result.path, single_name):
                 for name, tensor in load_file(path).items():
                     names.discard(name)
-                    if not torch.equal(tensor, whole(tensors[name]).cpu()):
+                    if not torch.equal(tensor, gather_tensor(tensors[name]).cpu()):
                         raise OSError(f"the tensor {name} differs after it was read back")
             if names:
                 raise OSError(f"the tensor {min(names)} was written but is missing from its file")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named_losses import Found, LossSum
+from tui_trainer.losses.named_losses import LossResult, LossSum
 from tui_trainer.training.clock import Communication, sum_in_one
 from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import RunOptimizer
@@ -30,7 +30,7 @@ class LossModule(nn.Module):
         self.model = model
         self._loss = loss
 
-    def forward(self, batch: MicroBatch) -> Found:
+    def forward(self, batch: MicroBatch) -> LossResult:
         return self._loss(batch)
 
 
@@ -50,10 +50,13 @@ class Replicas(Collectives):
         self._buckets: list[list[nn.Parameter]] = []
         if optimizer.masters:
             # The gradients of 16-bit weights are summed in fp32 outside the model, at the end of a step.
-            self._buckets = list(_buckets(optimizer.trained))
+            self._buckets = list(_buckets(optimizer.trained_parameters))
         else:
-            self.takes_mean = True
-            device, named_tensors = optimizer.trained[0].device, (*module.named_parameters(), *module.named_buffers())
+            self.averages_gradients = True
+            device, named_tensors = (
+                optimizer.trained_parameters[0].device,
+                (*module.named_parameters(), *module.named_buffers()),
+            )
             # Towers on the host are equal in all processes, and collectives between GPUs cannot read host memory.
             host_names = [name for name, tensor in named_tensors if tensor.device != device]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, host_names)
@@ -66,12 +69,12 @@ class Replicas(Collectives):
                 find_unused_parameters=True,
             )
             # The first layer gets its gradient last. The time after that is spent waiting for other processes.
-            optimizer.trained[0].register_post_accumulate_grad_hook(self._note_last_gradient)
+            optimizer.trained_parameters[0].register_post_accumulate_grad_hook(self._note_last_gradient)
 
     def _note_last_gradient(self, _: Tensor) -> None:
         self._last_gradient = self.communication.mark()
 
-    def summing(self, is_last: bool) -> AbstractContextManager[object]:
+    def gradient_context(self, is_last: bool) -> AbstractContextManager[object]:
         """Return the context for one pass of a step. Gradients are summed over all processes only in the last pass."""
         return nullcontext() if is_last or self._parallel is None else self._parallel.no_sync()
 
@@ -83,7 +86,7 @@ class Replicas(Collectives):
                     # If this process did not use a weight in the step, its gradient is 0 here.
                     parameter.grad = torch.zeros_like(parameter)
             sum_in_one([parameter.grad for parameter in bucket if parameter.grad is not None])
-        self.communication.since(start_mark)
+        self.communication.count_since(start_mark)
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

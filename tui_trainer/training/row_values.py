@@ -22,7 +22,7 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.events import Progress
 from tui_trainer.runs.folder import write_atomically
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.training.attempt import Shortage, attempt
+from tui_trainer.training.attempt import MemoryShortage, attempt
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import EvaluationGivenUp, passes_of_all
 from tui_trainer.training.job import Job
@@ -67,7 +67,7 @@ class RowReader:
         # Each node may have its own folder, with other saved blocks.
         saved_numbers = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
         missing_numbers = [number for number in range(len(self._blocks)) if number not in saved_numbers]
-        own_numbers = missing_numbers[ranks.number :: ranks.count]
+        own_numbers = missing_numbers[ranks.rank :: ranks.world_size]
         is_complete = self._read_blocks(own_numbers)
         parts = ranks.gathered(self._kept() if is_complete else None)
         if None in parts:
@@ -123,18 +123,18 @@ class RowReader:
         while True:
             left_numbers = [number for number in own_numbers if self._load(number) is None]
             result = attempt(partial(self._read_left, left_numbers), components.device)
-            if not isinstance(result, Shortage):
+            if not isinstance(result, MemoryShortage):
                 return result
-            if components.together.splits_weights and components.ranks.count > 1:
+            if components.collectives.splits_weights and components.ranks.world_size > 1:
                 # The other processes wait inside a forward pass of the sharded model.
                 raise GroupOutOfMemory(
-                    f"out of memory in process {components.ranks.number} while {self._pass.what} ({result.words})"
+                    f"out of memory in process {components.ranks.rank} while {self._pass.activity} ({result.words})"
                 )
             documents = [self._rows.example(int(index)) for index in self._block]
             smaller_layout = self._layout.halved(documents)
             if smaller_layout is None:
                 tokens = max(map(len, documents))
-                message = f"out of memory while {self._pass.what}, with one row per pass ({result.words})"
+                message = f"out of memory while {self._pass.activity}, with one row per pass ({result.words})"
                 raise RunError(f"{message}: the longest row has {tokens:,} tokens. Lower data.max_length in a new run")
             self._layout = smaller_layout
 
@@ -142,7 +142,7 @@ class RowReader:
         components = self._components
         components.model.eval()
         try:
-            with components.together.looking(), components.mixed_precision.autocast():
+            with components.collectives.no_gradient_context(), components.mixed_precision.autocast():
                 spare = partial(next, self._spare())
                 for (batch, places, values), _ in passes_of_all(
                     components, self._passes(numbers), spare, self._is_interrupted
@@ -177,5 +177,5 @@ class RowReader:
     def _report(self) -> None:
         if monotonic() - self._reported >= _PROGRESS_SECONDS or self._done == self._total:
             self._reported = monotonic()
-            event = Progress(what=self._pass.what, done=self._done, total=self._total, unit="rows")
+            event = Progress(what=self._pass.activity, done=self._done, total=self._total, unit="rows")
             self._journal.append(event)

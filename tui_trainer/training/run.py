@@ -10,17 +10,17 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.events import LibrariesLoaded, PhaseChanged, RunFinished
 from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.steps_and_eta import due
+from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.training.compiled import compiler
 from tui_trainer.training.fused_kernels import taken_back
-from tui_trainer.training.job import Job, Reason, Result
+from tui_trainer.training.job import EndReason, Job, Result
 from tui_trainer.training.process import kernel_threads, settings_of
-from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
 from tui_trainer.training.recorder import memory_before, peak_memory_bytes
 from tui_trainer.training.session import ControlHandler, Session
 
 
-def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALONE) -> Result:
+def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = SINGLE_PROCESS) -> Result:
     """Execute the plan of a job, in one process or as one of several (`ranks`).
 
     Raises RunError if training cannot continue. The last checkpoint is kept.
@@ -35,7 +35,7 @@ def run(job: Job, journal: JournalWriter, controls: Controls, ranks: Ranks = ALO
 
 @contextmanager
 def opened_session(
-    job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
+    job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = SINGLE_PROCESS
 ) -> Iterator[tuple[Session, int]]:
     """Yield (session before its first step, resident bytes of the libraries). Global state is set as the plan requires.
     On a GPU the bytes are 0."""
@@ -56,39 +56,39 @@ def _train(session: Session, journal: JournalWriter, handler: ControlHandler) ->
     # A stop may have interrupted an evaluation. The checkpoint of that step was then saved without its result.
     session.evaluate_if_due()
     for step in range(session.position.step + 1, plan.total_steps.value + 1):
-        if session.position.stopped_early or handler.wants_stop():
+        if session.position.stopped_early or handler.should_stop():
             break
         session.take_step(step)
-        if due(step, session.batches.order.steps_per_epoch):
+        if is_due(step, session.batches.order.steps_per_epoch):
             session.finish_epoch()
         session.evaluate_if_due()
-        if due(step, plan.sample_every_steps.value):
+        if is_due(step, plan.sample_every_steps.value):
             session.sample()
-        if due(step, plan.save_every_steps.value) or step == plan.total_steps.value:
+        if is_due(step, plan.save_every_steps.value) or step == plan.total_steps.value:
             session.save("scheduled")
         session.watch_host_memory()
 
-    session.between.write(session.position.step)
+    session.between_steps.write(session.position.step)
     reason = _reason(session)
     is_saved = session.save(reason)
     if reason == "stopped":
         if not is_saved:
-            raise RunError(f"stopped at {session.not_saved}")
+            raise RunError(f"stopped at {session.unsaved_phrase}")
     else:
         journal.append(PhaseChanged(phase="saving", step=session.position.step))
         session.write_final_model()
-    journal.append(_finished(reason, session, session.job.folder))
+    journal.append(_finished_event(reason, session, session.job.folder))
     return Result(reason=reason, step_seconds=session.median_step_seconds)
 
 
-def _reason(session: Session) -> Reason:
+def _reason(session: Session) -> EndReason:
     if session.position.stopped_early:
         return "early stopping"
     is_at_end = session.position.step >= session.plan.total_steps.value
     return "done" if is_at_end and not session.evaluation_is_due else "stopped"
 
 
-def _finished(reason: Reason, session: Session, folder: RunFolder) -> RunFinished:
+def _finished_event(reason: EndReason, session: Session, folder: RunFolder) -> RunFinished:
     position = session.position
     # With early stopping the final model has the weights of the best evaluation.
     patience = session.plan.config.evaluation.early_stopping_patience

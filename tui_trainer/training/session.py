@@ -11,7 +11,7 @@ from time import monotonic, perf_counter
 
 import numpy as np
 
-from tui_trainer.advice.remedies import less_memory
+from tui_trainer.advice.remedies import less_memory_advice
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError, system_reason
 from tui_trainer.hardware.out_of_memory import free_memory
@@ -32,21 +32,28 @@ from tui_trainer.runs.events import (
     TextSampled,
 )
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.steps_and_eta import due
+from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training import checkpoint, checkpoint_folder
-from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
-from tui_trainer.training.batches import Layout, windows
-from tui_trainer.training.checkpoint import NOT_WRITTEN, Checkpoints
-from tui_trainer.training.clock import Between
+from tui_trainer.training.attempt import (
+    MemoryShortage,
+    SmallerPasses,
+    attempt,
+    attempt_twice,
+    reduced_event,
+    too_large_message,
+)
+from tui_trainer.training.batches import Layout, micro_batches_of_rows
+from tui_trainer.training.checkpoint import WRITE_ERRORS, Checkpoints
+from tui_trainer.training.clock import BetweenStepsTimer
 from tui_trainer.training.collectives import gather_model
 from tui_trainer.training.compiled import without_cuda_graphs
 from tui_trainer.training.components import Components
 from tui_trainer.training.evaluate import (
     Evaluation,
-    Observed,
+    ObservedSums,
     answer_scores,
-    concluded,
+    combine_results,
     observe,
     terms_of_all,
     write_text,
@@ -56,7 +63,7 @@ from tui_trainer.training.host_memory import HINT, HostMemoryWatch
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
 from tui_trainer.training.process import breaks_the_device
-from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
 from tui_trainer.training.recorder import Recorder
 from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.step import StepReport
@@ -69,7 +76,7 @@ class Session:
     """Model, optimizer, data and position of one run, ready for its next step."""
 
     def __init__(
-        self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = ALONE
+        self, job: Job, journal: JournalWriter, is_interrupted: Callable[[], bool], ranks: Ranks = SINGLE_PROCESS
     ) -> None:
         """Build everything from the plan, and load the job's checkpoint if it has one.
 
@@ -93,7 +100,7 @@ class Session:
             if old_kernels != now:
                 message = f"model.kernels was {old_kernels} until step {self.position.step}, and is {now} from now on"
                 self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
-            if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
+            if self._goes_back and (damage := ranks.run_on_first(self._damage_of_best)):
                 hint = "the search for the best evaluation starts again from this step"
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
@@ -104,13 +111,15 @@ class Session:
         self.position.adapters_fused = bool(self.components.adapters.layers)
         self._has_given_up_evaluating = False
         self._host_memory = HostMemoryWatch()
-        self.between = Between(journal, ranks.times if ranks.count > 1 else None)
-        self._checkpoints = Checkpoints(job, self.components, journal, self.between, saved_step=self.position.step)
+        self.between_steps = BetweenStepsTimer(journal, ranks.times if ranks.world_size > 1 else None)
+        self._checkpoints = Checkpoints(
+            job, self.components, journal, self.between_steps, saved_step=self.position.step
+        )
         self._recorder = Recorder(
             journal,
             self.position,
             self.components.device,
-            self.between,
+            self.between_steps,
             steps_per_epoch=self.batches.order.steps_per_epoch,
             group=self.plan.config.logging.logging_steps,
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
@@ -139,41 +148,43 @@ class Session:
         components = self.components
         self._checkpoints.finish(waits=False)
         work = partial(self._step, step)
-        self.between.step_begins(step)
-        while isinstance(report := attempt(work, components.device, components.give_up_step), Shortage):
+        self.between_steps.step_begins(step)
+        while isinstance(report := attempt(work, components.device, components.give_up_step), MemoryShortage):
             self._take_smaller_passes(step, report)
-        self.between.step_ended()
+        self.between_steps.step_ended()
         self.position.step = step
         self._recorder.add(step, report)
         self._tell_of_gradients()
-        if due(step, self.plan.config.training.empty_cache_steps):
-            with self.between.emptying_the_cache():
+        if is_due(step, self.plan.config.training.empty_cache_steps):
+            with self.between_steps.emptying_the_cache():
                 free_memory()
 
     def _step(self, step: int) -> StepReport:
-        return self.components.take_step(step, partial(self.components.window, step))
+        return self.components.take_step(step, partial(self.components.micro_batches_of, step))
 
-    def _take_smaller_passes(self, step: int, shortage: Shortage) -> None:
+    def _take_smaller_passes(self, step: int, shortage: MemoryShortage) -> None:
         """Save a checkpoint of the previous step, and halve the rows per pass in this step and all later ones.
 
         With several processes or sharded state this raises GroupOutOfMemory instead, because the other processes wait:
         `launching/torchrun.py` then starts all of them again with smaller passes.
         """
-        if self.ranks.count > 1 or self.components.together.splits_state:
-            raise GroupOutOfMemory(f"out of memory in process {self.ranks.number} at step {step} ({shortage.words})")
+        if self.ranks.world_size > 1 or self.components.collectives.splits_state:
+            raise GroupOutOfMemory(f"out of memory in process {self.ranks.rank} at step {step} ({shortage.words})")
         batches, documents = self.batches, self.batches.documents(step)
         old_layout, smaller_layout = batches.layout, batches.layout.halved(documents)
         is_saved = self.save("out of memory")
         if smaller_layout is None:
-            raise RunError(too_large(self.components, self.job.data.source, step, shortage, saved=is_saved))
+            raise RunError(too_large_message(self.components, self.job.data.source, step, shortage, saved=is_saved))
         self.components.lay_out_anew(smaller_layout)
         rows = min(self.plan.effective_batch_size.value, len(batches.rows))
         old_passes, halves = (SmallerPasses.of_step(layout, documents, rows) for layout in (old_layout, smaller_layout))
-        self._follow(reduction("training", step, old_passes, halves, documents, shortage), smaller_layout)
-        if old_passes.passes == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
+        self._record_smaller_passes(
+            reduced_event("training", step, old_passes, halves, documents, shortage), smaller_layout
+        )
+        if old_passes.pass_count == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
             without_cuda_graphs(self.components.model, self._problem)
 
-    def _follow(self, event: MicroBatchReduced, smaller: Layout) -> None:
+    def _record_smaller_passes(self, event: MicroBatchReduced, smaller: Layout) -> None:
         """Write smaller passes to the journal and to the plan file, so that a resumed run uses them."""
         self._journal.append(event)
         reason = f"out of memory at step {event.step} with {quantity(event.rows_before, 'row')}"
@@ -214,7 +225,7 @@ class Session:
     def evaluation_is_due(self) -> bool:
         """Whether the plan has an evaluation after the current step that has not been made yet."""
         step, plan = self.position.step, self.plan
-        is_planned = due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
+        is_planned = is_due(step, plan.eval_every_steps.value) or step == plan.total_steps.value
         return self._eval_rows is not None and is_planned and step not in (0, self.position.evaluated_step)
 
     def evaluate_if_due(self) -> None:
@@ -229,19 +240,19 @@ class Session:
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
         started_at = perf_counter()
-        result = self._evaluated(self._eval_rows, scheduled)
+        result = self._evaluate_rows(self._eval_rows, scheduled)
         if result is None:
             return
         if scheduled and not self._answers_are_due:
             scores_of_answers = {}
-        elif self.components.together.splits_weights:
+        elif self.components.collectives.splits_weights:
             # All processes compute the scores, because each has a part of the model.
             scores_of_answers = self._answer_scores(self._eval_rows)
         else:
-            scores_of_answers = self.ranks.by_first(partial(self._answer_scores, self._eval_rows))
+            scores_of_answers = self.ranks.run_on_first(partial(self._answer_scores, self._eval_rows))
         scores = {"loss": -result.loss} | dict(result.scores.values) | scores_of_answers
         seconds = perf_counter() - started_at
-        self.between.count(seconds)
+        self.between_steps.count(seconds)
         evaluation, position = self.plan.config.evaluation, self.position
         best_before = (position.best_eval_loss, position.best_metric, position.best_step, position.best_scores)
         metric = scores.get(evaluation.metric_for_best_model)
@@ -284,41 +295,43 @@ class Session:
         step, interval = self.position.step, self.plan.eval_every_steps.value
         return step == self.plan.total_steps.value or not interval or not step // interval % self.plan.answers_interval
 
-    def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
+    def _evaluate_rows(self, rows: Rows, scheduled: bool) -> Evaluation | None:
         """Evaluate the rows. Return None after a stop, or if a pass of one row takes too much memory."""
         components = self.components
-        observe_part: Callable[..., Observed | None] = observe
+        observe_part: Callable[..., ObservedSums | None] = observe
         if isinstance(components.loss, NamedLoss) and components.loss.terms:
-            parts = self._observed(rows, scheduled, partial(observe, finds_terms=True))
+            parts = self._observe_rows(rows, scheduled, partial(observe, finds_terms=True))
             if parts is None:
                 return None
             observe_part = partial(observe, terms=terms_of_all(components, parts))
-        parts = self._observed(rows, scheduled, observe_part)
-        return None if parts is None else concluded(components, parts)
+        parts = self._observe_rows(rows, scheduled, observe_part)
+        return None if parts is None else combine_results(components, parts)
 
-    def _observed(
-        self, rows: Rows, scheduled: bool, observe_part: Callable[..., Observed | None]
-    ) -> list[Observed] | None:
+    def _observe_rows(
+        self, rows: Rows, scheduled: bool, observe_part: Callable[..., ObservedSums | None]
+    ) -> list[ObservedSums] | None:
         """Evaluate in all processes, with smaller passes if memory runs out. Return their results or None."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
-        own_rows = self._eval_chosen[self.ranks.number :: self.ranks.count]
+        own_rows = self._eval_chosen[self.ranks.rank :: self.ranks.world_size]
         while True:
             layout = components.eval_layout
 
             def spare_batch(layout: Layout = layout) -> MicroBatch:
-                return next(windows(rows, self._eval_chosen[:1], layout))
+                return next(micro_batches_of_rows(rows, self._eval_chosen[:1], layout))
 
-            work = partial(observe_part, components, windows(rows, own_rows, layout), progress, spare_batch)
+            work = partial(
+                observe_part, components, micro_batches_of_rows(rows, own_rows, layout), progress, spare_batch
+            )
             part = attempt(work, components.device)
-            if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
+            if isinstance(part, MemoryShortage) and self.ranks.world_size > 1 and components.collectives.splits_weights:
                 # The other processes wait inside a forward pass of the sharded model, so all processes must end.
-                message = f"out of memory in process {self.ranks.number} in the evaluation ({part.words})"
+                message = f"out of memory in process {self.ranks.rank} in the evaluation ({part.words})"
                 raise GroupOutOfMemory(message)
             parts = self.ranks.gathered(part)
-            observed_parts = [part for part in parts if isinstance(part, Observed)]
+            observed_parts = [part for part in parts if isinstance(part, ObservedSums)]
             if len(observed_parts) == len(parts):
                 return observed_parts
-            shortage = next((part for part in parts if isinstance(part, Shortage)), None)
+            shortage = next((part for part in parts if isinstance(part, MemoryShortage)), None)
             if shortage is None:
                 # A process was stopped. Others may not have seen the stop yet.
                 self.ranks.hears_news = True
@@ -330,22 +343,24 @@ class Session:
                 return None
             components.eval_layout = halved
             split, new_passes = SmallerPasses.of(layout, documents), SmallerPasses.of(halved, documents)
-            self._follow(reduction("evaluation", self.position.step, split, new_passes, documents, shortage), halved)
+            self._record_smaller_passes(
+                reduced_event("evaluation", self.position.step, split, new_passes, documents, shortage), halved
+            )
 
-    def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: Shortage) -> None:
+    def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: MemoryShortage) -> None:
         """Report an evaluation that does not fit in memory. Early stopping ignores it."""
         if scheduled:
             self.position.pass_over_evaluation(None, {})
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
             message = f"out of memory in the evaluation with one row per pass; the longest row has {tokens:,} tokens"
-            remedy = less_memory(self.plan, tokens)
+            remedy = less_memory_advice(self.plan, tokens)
             hint = f"this evaluation is skipped, and training continues; in a new run set {remedy}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
         scores = attempt(partial(answer_scores, self.components, rows, self._eval_chosen), self.components.device)
-        if not isinstance(scores, Shortage):
+        if not isinstance(scores, MemoryShortage):
             return scores
         message = f"there is not enough memory to generate the answers that are scored ({scores.words})"
         half_rows = self.components.task.answer_rows(self.plan.config) // 2
@@ -355,7 +370,7 @@ class Session:
     def sample(self) -> None:
         """Write a text sample for a held-out row. A failure is reported, and training continues."""
         self.flush()
-        if not (self.ranks.is_first or self.components.together.splits_weights):
+        if not (self.ranks.is_first or self.components.collectives.splits_weights):
             return
         rows = self._eval_rows or self.batches.rows
         step = self.position.step
@@ -371,7 +386,7 @@ class Session:
             reason = one_line(f"{type(error).__name__}: {error}", 200)
             message = f"the model could not generate a sample: {reason}"
             self._problem("no text", message, "the weights are unchanged, and training continues")
-        if isinstance(written_texts, Shortage):
+        if isinstance(written_texts, MemoryShortage):
             message = "there is not enough memory to generate a sample"
             self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")
         if not isinstance(written_texts, tuple):
@@ -380,7 +395,7 @@ class Session:
             return
         prompt, text = written_texts
         seconds = round(perf_counter() - started_at, 3)
-        self.between.count(seconds)
+        self.between_steps.count(seconds)
         self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
@@ -393,10 +408,10 @@ class Session:
         return self._checkpoints.save(self.position, self.plan, reason)
 
     @property
-    def not_saved(self) -> str:
+    def unsaved_phrase(self) -> str:
         """Phrase that says why the current step could not be saved, and which checkpoint exists instead."""
         checkpoints = self._checkpoints
-        return f"step {self.position.step}, which could not be saved: {checkpoints.failure}. {checkpoints.stands()}"
+        return f"step {self.position.step}, which could not be saved: {checkpoints.failure}. {checkpoints.resume_sentence()}"
 
     def watch_host_memory(self) -> None:
         """Warn before the machine runs out of memory, once for each trend, and save a checkpoint.
@@ -405,7 +420,7 @@ class Session:
         """
         if not self.ranks.is_first:
             return
-        if (warning := self._host_memory.look(self.position.step)) and self.ranks.count > 1:
+        if (warning := self._host_memory.check_memory(self.position.step)) and self.ranks.world_size > 1:
             self._problem("host memory", warning, HINT)
         elif warning:
             is_saved = self.save("memory runs out")
@@ -425,14 +440,14 @@ class Session:
         position = self.position
         if self._goes_back:
             self._go_back_to_best()
-        if self.components.together.splits_weights:
-            gather_model(self.components.model, self.components.together.whole, keep=self.ranks.is_first)
+        if self.components.collectives.splits_weights:
+            gather_model(self.components.model, self.components.collectives.whole, keep=self.ranks.is_first)
         write = partial(write_final_model, self.job, self.plan, self.components, position)
         try:
-            self.ranks.by_first(partial(attempt_twice, write, self.components.device))
-        except NOT_WRITTEN as error:
+            self.ranks.run_on_first(partial(attempt_twice, write, self.components.device))
+        except WRITE_ERRORS as error:
             raise RunError(
-                f"the final model could not be written: {system_reason(error)}. {self._checkpoints.stands()}"
+                f"the final model could not be written: {system_reason(error)}. {self._checkpoints.resume_sentence()}"
             ) from error
 
     @property
@@ -499,7 +514,7 @@ class ControlHandler:
         ranks = self.session.ranks
         ranks.has_news = self.controls.has_news if ranks.is_first else lambda: self.controls.is_stopped_here
 
-    def wants_stop(self) -> bool:
+    def should_stop(self) -> bool:
         """Answer the requests since the last step, wait while paused, and return whether to stop."""
         self._answer()
         while self._paused and not self._stop:
@@ -516,7 +531,7 @@ class ControlHandler:
         ranks = self.session.ranks
         if not (ranks.hears_news or self._paused):
             return
-        requests = dict.fromkeys(chain(*ranks.gathered(self.controls.wanted(of_file=ranks.is_first))))
+        requests = dict.fromkeys(chain(*ranks.gathered(self.controls.take_requests(of_file=ranks.is_first))))
         # A stop interrupts evaluations, so none is started before a stop.
         has_stop = any(request.action == "stop" for request in requests)
         for request in requests:
@@ -539,6 +554,6 @@ class ControlHandler:
             return
         self._paused = is_paused
         self.session.flush()
-        self.session.between.forget()
+        self.session.between_steps.forget()
         step = self.session.position.step
         self.journal.append(PhaseChanged(step=step, phase="paused" if is_paused else "training"))

@@ -24,9 +24,9 @@ from tui_trainer.training.ranks import Ranks
 class Sharded(Collectives):
     """Collectives of a model that FSDP2 shards over processes. The model is called like a whole model."""
 
-    splits_weights = splits_state = takes_mean = True
+    splits_weights = splits_state = averages_gradients = True
     # Each pass gathers weights and sums gradients, because whole gradients would take the memory of a whole model.
-    passes_together = True
+    needs_equal_passes = True
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Sharded(Collectives):
             # Weights are gathered in 16 bits, and gradients summed in fp32.
             policy = MixedPrecisionPolicy(param_dtype=mixed_precision.dtype, reduce_dtype=torch.float32)
         if copy_count == 1:
-            mesh = init_device_mesh(device.type, (ranks.count,))
+            mesh = init_device_mesh(device.type, (ranks.world_size,))
         else:
-            mesh_sizes = (copy_count, ranks.count // copy_count)
+            mesh_sizes = (copy_count, ranks.world_size // copy_count)
             mesh = init_device_mesh(device.type, mesh_sizes, mesh_dim_names=("copies", "parts"))
         # Copies from pinned memory overlap with computation; without a GPU memory cannot be pinned.
         offload_policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy()
@@ -68,7 +68,7 @@ class Sharded(Collectives):
             part.set_custom_reduce_scatter(TimedCollective(reduce_scatter, communication))
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def evaluation_context(self) -> Iterator[None]:
         """Return a context for passes without a backward pass. Weights outside the layers stay gathered in it."""
         # Generation calls an encoder directly, whose embedding is not in a layer and so would not be gathered.
         self._model.unshard()

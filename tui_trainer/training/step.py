@@ -15,12 +15,12 @@ from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import LossSum, NamedLoss, NamedLossSums, idle_sums
-from tui_trainer.training.batches import idle
+from tui_trainer.training.batches import as_idle
 from tui_trainer.training.clock import Clock, Span, seconds_between, seconds_of
 from tui_trainer.training.collectives import Collectives
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.ranks import ALONE, Ranks
+from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,15 +32,15 @@ class StepReport:
 
     loss_sum: Tensor
     grad_norm: Tensor
-    tokens: int
+    token_count: int
     input_tokens: int
     samples: int
     lr: float
     data_seconds: float
     forwards: tuple[Span, ...]
     """Marks before and after each forward pass."""
-    accumulated: Any
-    updated: Any
+    accumulated_mark: Any
+    updated_mark: Any
     sums: Mapping[str, tuple[Tensor, int]] = field(default_factory=dict)
     positions: int = 0
     """Number of inputs, including padding."""
@@ -53,12 +53,12 @@ class StepReport:
         The device must have finished the step, because this reads its time marks.
         """
         forward_seconds = seconds_of(self.forwards)
-        whole_seconds = seconds_between(self.forwards[0][0], self.accumulated)
+        whole_seconds = seconds_between(self.forwards[0][0], self.accumulated_mark)
         return {
             "data_seconds": self.data_seconds,
             "forward_seconds": forward_seconds,
             "backward_seconds": whole_seconds - forward_seconds,
-            "optimizer_seconds": seconds_between(self.accumulated, self.updated),
+            "optimizer_seconds": seconds_between(self.accumulated_mark, self.updated_mark),
         }
 
 
@@ -71,7 +71,7 @@ def take_step(
     *,
     lr: float,
     max_grad_norm: float,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_PROCESS,
     together: Collectives | None = None,
 ) -> StepReport:
     """Fetch an effective batch, accumulate its gradient, clip it (unless `max_grad_norm` is 0) and update the weights.
@@ -85,10 +85,10 @@ def take_step(
     communication = together.communication
     if communication:
         communication.begin()
-    with communication.timed() if communication else nullcontext():
-        if together.passes_together:
-            (most_batches,) = ranks.highest(len(window))
-            window = [*window, *[idle(window[-1])] * (most_batches - len(window))]
+    with communication.time_block() if communication else nullcontext():
+        if together.needs_equal_passes:
+            (most_batches,) = ranks.maximum(len(window))
+            window = [*window, *[as_idle(window[-1])] * (most_batches - len(window))]
         sums = NamedLossSums.of(loss)
         sums.count(window)
         *counts, input_tokens, samples, positions = ranks.sum_counts([*sums.counts.values(), *_sizes(window)])
@@ -99,7 +99,7 @@ def take_step(
     if isinstance(loss, NamedLoss) and loss.terms:
         # If the loss needs means over the whole effective batch, they take an additional pass without gradients.
         start_mark, terms = clock.mark(), NamedLossSums.of_terms(loss)
-        with together.looking(), mixed_precision.autocast():
+        with together.no_gradient_context(), mixed_precision.autocast():
             for batch in window:
                 batch_terms = loss.terms_of(batch)
                 terms.add(idle_sums(batch_terms) if batch.is_idle else batch_terms)
@@ -109,14 +109,16 @@ def take_step(
         forwards.append((start_mark, clock.mark()))
     for number, batch in enumerate(window, 1):
         start_mark = clock.mark()
-        with together.summing(number == len(window)):
+        with together.gradient_context(number == len(window)):
             with mixed_precision.autocast():
                 result = compute(batch)
                 if batch.is_idle:
                     # A process without rows in this step contributes a gradient of 0.
                     result = idle_sums(result)
             forwards.append((start_mark, clock.mark()))
-            together.backward(sums.loss(result, ranks.count if together.takes_mean else 1), mixed_precision)
+            together.backward(
+                sums.loss(result, ranks.world_size if together.averages_gradients else 1), mixed_precision
+            )
         optimizer.collect()
         sums.add(result)
     together.finish()
@@ -126,14 +128,14 @@ def take_step(
     return StepReport(
         loss_sum=sums.loss_sum,
         grad_norm=grad_norm,
-        tokens=sums.label_count,
+        token_count=sums.label_count,
         input_tokens=input_tokens,
         samples=samples,
         lr=lr,
         data_seconds=data_seconds,
         forwards=tuple(forwards),
-        accumulated=accumulated_mark,
-        updated=clock.mark(),
+        accumulated_mark=accumulated_mark,
+        updated_mark=clock.mark(),
         positions=positions,
         sums={name: (value, sums.divisor(name)) for name, value in sums.values.items() if sums.has_names},
         communication=communication.end() if communication else (),
@@ -142,5 +144,7 @@ def take_step(
 
 def _sizes(window: Sequence[MicroBatch]) -> tuple[int, int, int]:
     """Return (inputs without padding, rows, inputs including padding) of the micro-batches."""
-    tokens, samples, positions = map(sum, zip(*((b.tokens, b.samples, b.positions) for b in window), strict=True))
+    tokens, samples, positions = map(
+        sum, zip(*((b.token_count, b.sample_count, b.position_count) for b in window), strict=True)
+    )
     return tokens, samples, positions

@@ -24,7 +24,7 @@ from tui_trainer.hardware.libraries import read_versions
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.towers import language_config
 
-NAME = "tui_trainer_varlen"
+ATTENTION_NAME = "tui_trainer_varlen"
 # A kernel with one of these arguments supports fewer key heads than query heads. `causal` is an argument of flash-attn,
 # which always supports them.
 _SHARES_KEYS = {"enable_gqa", "causal"}
@@ -60,7 +60,7 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
         replace(kernel, repeats_keys=repeats_keys)
         for kernel in candidates
         if kernel
-        for repeats_keys in ((False, True) if can_share and not _takes(kernel) & _SHARES_KEYS else (False,))
+        for repeats_keys in ((False, True) if can_share and not _parameter_names(kernel) & _SHARES_KEYS else (False,))
     ]
 
 
@@ -74,16 +74,16 @@ def switch_on(model: Any, kernel: Kernel) -> str:
         return "this kernel does not support dropout"
     if soft_cap_of(model):
         return "this kernel does not support soft capping"
-    if getattr(config, "sliding_window", None) and "window_size" not in _takes(kernel):
+    if getattr(config, "sliding_window", None) and "window_size" not in _parameter_names(kernel):
         return "this kernel does not support sliding windows"
-    AttentionInterface.register(NAME, attention_by(kernel))
-    model.set_attn_implementation(NAME)
-    return "" if model.config._attn_implementation == NAME else "the model only accepts its own attention"
+    AttentionInterface.register(ATTENTION_NAME, attention_by(kernel))
+    model.set_attn_implementation(ATTENTION_NAME)
+    return "" if model.config._attn_implementation == ATTENTION_NAME else "the model only accepts its own attention"
 
 
 def switch_off(model: Any) -> None:
     """Undo `switch_on`: use SDPA with masks that separate documents. Attention chosen by the user does not change."""
-    if model.config._attn_implementation == NAME:
+    if model.config._attn_implementation == ATTENTION_NAME:
         model.set_attn_implementation("sdpa")
 
 
@@ -91,13 +91,13 @@ def switch_off(model: Any) -> None:
 def with_masks(model: Any) -> Iterator[None]:
     """Return a context in which the model uses SDPA with masks. Generation needs masks, because it pads prompts at the
     left, and transformers builds none for attention by lengths."""
-    is_by_lengths = model.config._attn_implementation == NAME
+    is_by_lengths = model.config._attn_implementation == ATTENTION_NAME
     switch_off(model)
     try:
         yield
     finally:
         if is_by_lengths:
-            model.set_attn_implementation(NAME)
+            model.set_attn_implementation(ATTENTION_NAME)
 
 
 def goes_by_lengths(model: Any) -> bool:
@@ -131,13 +131,13 @@ def find_kernel() -> Callable[..., Any] | None:
     return kernel
 
 
-def _takes(kernel: Kernel) -> frozenset[str]:
+def _parameter_names(kernel: Kernel) -> frozenset[str]:
     return frozenset(inspect.signature(kernel.function).parameters)
 
 
 def attention_by(kernel: Kernel) -> Callable[..., tuple[Tensor, None]]:
     """Return an attention function for transformers that calls the kernel."""
-    names = _takes(kernel)
+    names = _parameter_names(kernel)
 
     def attend(
         module: nn.Module,

@@ -30,7 +30,7 @@ from tui_trainer.training.optimizer import MASTER, SIXTEEN_BITS, RunOptimizer, m
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.process import replaced
 from tui_trainer.training.replicas import LossModule
-from tui_trainer.tuning.full import InParts, Method
+from tui_trainer.tuning.full import Method, SplitTensor
 
 # The optimizer of DeepSpeed. Checkpoints have its state for each parameter, as in runs without DeepSpeed.
 #
@@ -63,7 +63,7 @@ class ZeroOptimizer(RunOptimizer):
         # The shapes are kept because a sharded parameter does not have the shape of the whole one.
         self._shapes = {name: parameter.shape for name, parameter in self._named.items()}
 
-    def belongs_to(self, engine: Any, device: torch.device) -> None:
+    def attach_engine(self, engine: Any, device: torch.device) -> None:
         """Let the engine clip gradients, update weights and keep the state. Whole tensors are gathered on `device`."""
         self._engine, self._device = engine, device
         zero_optimizer = engine.optimizer
@@ -90,9 +90,9 @@ class ZeroOptimizer(RunOptimizer):
     def give_up_step(self) -> None:
         """Do nothing: an interrupted step ends the process, because other processes wait for its gradients."""
 
-    def tensors(self) -> Mapping[str, Tensor | InParts]:
+    def tensors(self) -> Mapping[str, Tensor | SplitTensor]:
         """Return the state with the names of `RunOptimizer`. Sharded tensors are gathered when they are written."""
-        state: dict[str, Tensor | InParts] = {}
+        state: dict[str, Tensor | SplitTensor] = {}
         for name, parameter in self._named.items():
             if parameter.dtype in SIXTEEN_BITS:
                 state[f"{name}.{MASTER}"] = self._split(name, parameter, "")
@@ -103,11 +103,11 @@ class ZeroOptimizer(RunOptimizer):
         return state
 
     def _state_of(self, parameter: nn.Parameter) -> dict[str, Any]:
-        state: dict[str, Any] = self.torch.state.get(self._piece_of(parameter).flat, {})
+        state: dict[str, Any] = self.torch_optimizer.state.get(self._piece_of(parameter).flat, {})
         return state
 
-    def _split(self, name: str, parameter: nn.Parameter, key: str) -> InParts:
-        return InParts(self._shapes[name], torch.float32, partial(self._gathered, name, parameter, key))
+    def _split(self, name: str, parameter: nn.Parameter, key: str) -> SplitTensor:
+        return SplitTensor(self._shapes[name], torch.float32, partial(self._gathered, name, parameter, key))
 
     def _gathered(self, name: str, parameter: nn.Parameter, key: str) -> Tensor:
         """Return, in every process, the whole state tensor `key` of a parameter; its fp32 weights if `key` is empty."""
@@ -125,7 +125,7 @@ class ZeroOptimizer(RunOptimizer):
             self._take(piece, piece.flat, master_of(name, master, self._shapes[name]))
         self._require_whole(name, state, self._shapes[name])
         for key, value in state.items():
-            piece_state = self.torch.state[piece.flat]
+            piece_state = self.torch_optimizer.state[piece.flat]
             if key not in self.spec.shaped_keys:
                 # A flat tensor has one step count, but parameters without gradients were saved with lower counts.
                 steps = piece_state.setdefault(key, torch.zeros_like(value, device=piece.flat.device))
@@ -157,7 +157,7 @@ def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
 
 
 class Zero(Collectives):
-    splits_state = passes_together = takes_mean = True
+    splits_state = needs_equal_passes = averages_gradients = True
 
     def __init__(
         self,
@@ -187,13 +187,13 @@ class Zero(Collectives):
                 # This must precede the engine, which would move the whole model to the device.
                 deepspeed.zero.Init(module=module, config_dict_or_path=settings)
                 self._gathered = deepspeed.zero.GatheredParameters
-            self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer.torch, config=settings)
+            self._engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer.torch_optimizer, config=settings)
         self.forward: LossSum = self._engine
-        optimizer.belongs_to(self._engine, device)
+        optimizer.attach_engine(self._engine, device)
         if self._stage == 3:
             self._keep_head_whole()
 
-    def summing(self, is_last: bool) -> AbstractContextManager[object]:
+    def gradient_context(self, is_last: bool) -> AbstractContextManager[object]:
         self._engine.set_gradient_accumulation_boundary(is_last)
         return nullcontext()
 
@@ -202,7 +202,7 @@ class Zero(Collectives):
         self._engine.backward(loss * (1.0 + 0.0 * loss.detach()), scale_wrt_gas=False)
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def evaluation_context(self) -> Iterator[None]:
         """Return a context for passes without a backward pass. Sharded weights are gathered when they are used."""
         if not self.splits_weights:
             with torch.inference_mode():
@@ -216,7 +216,7 @@ class Zero(Collectives):
             finally:
                 self._gather_what_is_read(False)
 
-    def weights(self, method: Method, model: Any) -> dict[str, Tensor | InParts]:
+    def weights(self, method: Method, model: Any) -> dict[str, Tensor | SplitTensor]:
         if not self.splits_weights:
             return super().weights(method, model)
         # Each placeholder has the shape of the whole parameter, and an address that identifies it under any name.
@@ -231,13 +231,13 @@ class Zero(Collectives):
             for parameter, data in shards:
                 parameter.data = data
         return {
-            name: InParts(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
+            name: SplitTensor(p.ds_shape, p.dtype, partial(self.whole, p), partial(self._fill, p))
             if (p := parameter_by_address.get(tensor.data_ptr())) is not None
             else tensor
             for name, tensor in weights.items()
         }
 
-    def weights_were_loaded(self) -> None:
+    def update_copies(self) -> None:
         """Copy the model's weights into the engine's fp32 weights."""
         self._engine.optimizer.refresh_fp32_params()
         if self.splits_weights:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tui_trainer.errors import CheckpointError
-from tui_trainer.tuning.full import InParts
+from tui_trainer.tuning.full import SplitTensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ _Factor = Literal["lora_A", "lora_B"]
 _RANK_DIMENSION: dict[_Factor, int] = {"lora_A": 0, "lora_B": 1}
 
 
-class TakenOut:
+class InitialAdapters:
     """Initial adapters of a model: A0 [r, in] and B0 [out, r] of each layer, in fp32 on the host."""
 
     def __init__(self, adapted: Any) -> None:
@@ -69,17 +69,17 @@ class TakenOut:
             self._take_out(name)
         return True
 
-    def saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor | InParts]:
+    def saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor | SplitTensor]:
         """Return the adapter with twice the rank, under peft's names. Filling a tensor of it changes frozen weights."""
         import torch
 
-        saved_tensors: dict[str, Tensor | InParts] = dict(weights)
+        saved_tensors: dict[str, Tensor | SplitTensor] = dict(weights)
         for name in self._layers:
             for key, dimension in _RANK_DIMENSION.items():
                 factor = self._factor(name, key)
                 shape = torch.Size(size * (2 if i == dimension else 1) for i, size in enumerate(factor.shape))
                 gather, fill = partial(self._gather, name, key), partial(self._fill, name, key)
-                saved_tensors[f"{name}.{key}.weight"] = InParts(shape, factor.dtype, gather, fill)
+                saved_tensors[f"{name}.{key}.weight"] = SplitTensor(shape, factor.dtype, gather, fill)
         return saved_tensors
 
     def _factor(self, name: str, key: _Factor) -> Any:
@@ -115,16 +115,16 @@ class TakenOut:
         weight.data = (weight.data.float() - (product.t() if layer.fan_in_fan_out else product)).to(weight.dtype)
 
 
-def taken_out_of(model: Any) -> TakenOut | None:
+def initial_adapters_of(model: Any) -> InitialAdapters | None:
     """Return the initial adapters that were subtracted from the frozen weights (PiSSA, OLoRA), or None."""
-    taken_out: TakenOut | None = getattr(model, "taken_out", None)
+    taken_out: InitialAdapters | None = getattr(model, "taken_out", None)
     return taken_out
 
 
 def saved_config(model: Any) -> Any:
     """Return peft's settings for the saved form of an adapter, whose rank may be twice as high."""
     config = model.peft_config[_ADAPTER]
-    if taken_out_of(model) is None:
+    if initial_adapters_of(model) is None:
         return config
     config = copy.copy(config)
     config.lora_alpha = _plain(config.lora_alpha * (2**0.5 if config.use_rslora else 2))

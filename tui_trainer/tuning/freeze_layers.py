@@ -18,7 +18,7 @@ from tui_trainer.models.heads import Head
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tuning.full import Method
-from tui_trainer.tuning.lora import head_of
+from tui_trainer.tuning.lora import head_module_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,21 +53,23 @@ def trained_names(model: Any, wanted: str) -> list[str]:
         try:
             pattern = re.compile(wanted)
         except re.error as error:
-            raise _wrong(
+            raise _setting_error(
                 f"is not a valid pattern: {error}", 'write "last 2", "first 2" or a regular expression'
             ) from None
         matching_names = {name for name in body_names if pattern.search(name)}
     if not matching_names:
         examples = ", ".join([*body_names[:2], *body_names[-2:]])
-        raise _wrong(
+        raise _setting_error(
             f"matches no weight of the model: {one_line(wanted, 80)}", f"names of weights are {one_line(examples, 300)}"
         )
     if len(matching_names) == len(body_names):
-        raise _wrong(f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all weights")
+        raise _setting_error(
+            f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all weights"
+        )
     return [name for name in names if name in matching_names or name.startswith(head_prefixes or ("\n",))]
 
 
-def part_of(model: Any, wanted: str) -> TrainedPart:
+def trained_part(model: Any, wanted: str) -> TrainedPart:
     """Return the sizes of the part of a model that trains for `wanted`. Raises ConfigError like `trained_names`."""
     chosen_names = set(trained_names(model, wanted))
     weights = _of_language_model(model)
@@ -94,7 +96,7 @@ def _of_language_model(model: Any) -> dict[str, Any]:
 
 def head_paths(model: Any) -> tuple[str, ...]:
     """Return the paths of the modules of a classifier's head, as in the names of parameters."""
-    head_names = head_of(model)
+    head_names = head_module_names(model)
     pooler_path = f"{model.base_model_prefix}.pooler"
     return tuple(pooler_path if name == "pooler" else name for name in head_names)
 
@@ -111,15 +113,15 @@ def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
     list_paths = sorted({path for path, _ in layer_by_name.values()})
     if len(list_paths) != 1:
         hint = f"use a regular expression, such as {list_paths[0] if list_paths else 'layer'}"
-        raise _wrong(f"cannot count layers, because this model has {len(list_paths)} lists of layers", hint)
+        raise _setting_error(f"cannot count layers, because this model has {len(list_paths)} lists of layers", hint)
     numbers = sorted({number for _, number in layer_by_name.values()})
     if not 0 < count < len(numbers):
-        raise _wrong(f"selects {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
+        raise _setting_error(f"selects {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
     chosen_numbers = {*(numbers[-count:] if end == "last" else numbers[:count])}
     return {name for name, (_, number) in layer_by_name.items() if number in chosen_numbers}
 
 
-def _wrong(message: str, hint: str) -> ConfigError:
+def _setting_error(message: str, hint: str) -> ConfigError:
     return ConfigError(Problem(message=message, key=LAYERS_KEY, hint=hint))
 
 
@@ -156,7 +158,7 @@ def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str
     message, hint = "cannot be checked against the model", "leave it empty to train all weights"
     part = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
     if "problem" in part:
-        raise _wrong(part["problem"], part["hint"])
+        raise _setting_error(part["problem"], part["hint"])
     return TrainedPart(**part)
 
 
@@ -166,6 +168,6 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     with fake_tensors(head):
         model = empty_model(model_config(question["config"], question["labels"]), head)
         try:
-            return asdict(part_of(model, question["wanted"]))
+            return asdict(trained_part(model, question["wanted"]))
         except ConfigError as error:
             return {"problem": error.problems[0].message, "hint": error.problems[0].hint}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class InParts:
+class SplitTensor:
     """A tensor of a checkpoint that is split in memory, with functions that join its parts and fill them."""
 
     shape: torch.Size
@@ -63,7 +63,7 @@ class Method:
         parameter_names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         return tensors | {name: tensor for name, tensor in model.state_dict().items() if name not in parameter_names}
 
-    def saved(self, model: Any) -> dict[str, Tensor | InParts]:
+    def checkpoint_tensors(self, model: Any) -> dict[str, Tensor | SplitTensor]:
         """Return the tensors that a checkpoint saves for these weights, keyed by name."""
         return dict(self.weights(model))
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.towers import language_model, tower_modules
-from tui_trainer.tuning.adapter_init import TakenOut, saved_config, taken_out_of
-from tui_trainer.tuning.full import InParts, Method
+from tui_trainer.tuning.adapter_init import InitialAdapters, initial_adapters_of, saved_config
+from tui_trainer.tuning.full import Method, SplitTensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,7 +80,7 @@ class Lora(Method):
             _without_input_casts(peft_model)
         setattr(peft_model, _OTHER_CONFIG, bool(head_names) or _differs(model))
         if tuning.mutates_weights:
-            peft_model.taken_out = TakenOut(peft_model)
+            peft_model.taken_out = InitialAdapters(peft_model)
         return peft_model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
@@ -90,8 +90,8 @@ class Lora(Method):
         state: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
         return {name: tensor.detach() for name, tensor in state.items()}
 
-    def saved(self, model: Any) -> dict[str, Tensor | InParts]:
-        weights, taken_out = self.weights(model), taken_out_of(model)
+    def checkpoint_tensors(self, model: Any) -> dict[str, Tensor | SplitTensor]:
+        weights, taken_out = self.weights(model), initial_adapters_of(model)
         return taken_out.saved(weights) if taken_out is not None else dict(weights)
 
     def describe(self, model: Any, folder: Path) -> None:
@@ -99,11 +99,14 @@ class Lora(Method):
         _keep_labels(model, folder)
 
     def save_model(self, model: Any, folder: Path) -> None:
-        if taken_out_of(model) is not None:
+        if initial_adapters_of(model) is not None:
             from safetensors.torch import save_file
 
             self.describe(model, folder)
-            saved_tensors = {name: x.gather() if isinstance(x, InParts) else x for name, x in self.saved(model).items()}
+            saved_tensors = {
+                name: x.gather() if isinstance(x, SplitTensor) else x
+                for name, x in self.checkpoint_tensors(model).items()
+            }
             # Weights are copied, because head and embedding may be one tensor.
             copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved_tensors.items()}
             save_file(copies, folder / self.weights_file, metadata={"format": "pt"})
@@ -170,7 +173,7 @@ def _differs(model: Any) -> bool:
     )
 
 
-def head_of(model: Any) -> tuple[str, ...]:
+def head_module_names(model: Any) -> tuple[str, ...]:
     """Return the names of the modules of a classifier's head; () for other models."""
     return _ending(model)[1]
 

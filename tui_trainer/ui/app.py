@@ -25,19 +25,19 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
-from tui_trainer.hardware.gauges import SEEN_SECONDS
+from tui_trainer.hardware.gauges import VISIBLE_PERIOD_SECONDS
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import keymap as keymap_room
 from tui_trainer.ui import palette
 from tui_trainer.ui.background import Background
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
-from tui_trainer.ui.keymap import CHANGES_RUNS, PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
+from tui_trainer.ui.keymap import CHANGES_RUNS, PLACES, TITLES, Action, Keymap, KeysInOrder, PageName, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
-from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, has_mouse, hung_up
-from tui_trainer.ui.theme import AsciiOnly, readable
+from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, has_mouse, is_hung_up
+from tui_trainer.ui.theme import AsciiOnly, with_readable_text
 from tui_trainer.ui.workbench import ExitReason, Workbench
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.screens.config import ConfigPage
     from tui_trainer.ui.screens.train import TrainPage
 
-TICK_SECONDS = SEEN_SECONDS
+TICK_SECONDS = VISIBLE_PERIOD_SECONDS
 UNATTENDED_TICK_SECONDS = 7.0
 # After a request to the run, its journal is read at these times, so that the answer does not wait for a tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)
@@ -68,7 +68,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     CSS_PATH = "app.tcss"
     # Textual would open its palette with its own key, even above dialogs.
     ENABLE_COMMAND_PALETTE = False
-    DEFAULT_MODE: ClassVar[Place] = PLACES[1]
+    DEFAULT_MODE: ClassVar[PageName] = PLACES[1]
     BINDINGS = bindings("app")
     INLINE_PADDING = 0
     # The theme is set at once: setting it later would style all widgets twice.
@@ -78,7 +78,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         # For NO_COLOR, Textual removes only the terminal's own colours, and turns those of a theme into shades of grey.
         super().__init__(driver_class=PatientDriver, ansi_color=True if "NO_COLOR" in os.environ else None)
         self.bench, self.keymap = bench, keymap
-        keymap_room.shown = keymap
+        keymap_room.active_keymap = keymap
         bench.app = self
         self.pages = Pages(bench, self.stylesheet)
         for place in PLACES[2:]:
@@ -94,14 +94,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._held_news: deque[Callable[[], None]] = deque(maxlen=_MOST_HELD)
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
-        self._shown_by_clock: object = None
+        self._drawn_live_state: object = None
         self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({action.id: ",".join(map(textual_key, action.keys)) or _NO_KEY for action in keymap.changed})
 
     def get_css_variables(self) -> dict[str, str]:
         colours = super().get_css_variables()
-        return colours if self.current_theme.ansi else readable(colours)
+        return colours if self.current_theme.ansi else with_readable_text(colours)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return Textual's filters. On ASCII terminals, a further filter covers the text of Textual's own widgets."""
@@ -125,7 +125,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.bench.background = Background(self._event_loop, self._background_failed)
         self._clock = self.set_interval(TICK_SECONDS, self.tick)
         if problems := self.keymap.problems:
-            self.bench.tell((f"problem 1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
+            self.bench.show_notice((f"problem 1 of {len(problems)}: " if problems[1:] else "") + problems[0], "warn")
         # The config's modules take longer to load than the first screen takes to show.
         self.call_after_refresh(self._begin)
 
@@ -143,11 +143,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Look for active runs, and offer to watch one that is training already, as after a lost connection."""
 
         def read() -> "tuple[bool, list[RunFolder]]":
-            from tui_trainer.runs.lock import owner
+            from tui_trainer.runs.lock import read_lock_owner
             from tui_trainer.runs.registry import newest_runs
 
             recent_runs = newest_runs()
-            return bool(recent_runs), [folder for folder in recent_runs if owner(folder.lock) is not None]
+            return bool(recent_runs), [folder for folder in recent_runs if read_lock_owner(folder.lock) is not None]
 
         def offer(answer: "tuple[bool, list[RunFolder]]") -> None:
             has_runs, living_runs = answer
@@ -161,7 +161,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
                 self.bench.ask_when_free(partial(offer_to_watch, self.bench, living_runs))
 
-        self.bench.background.do("runs" if offers else "living runs", read, offer)
+        self.bench.background.run_work("runs" if offers else "living runs", read, offer)
 
     def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
@@ -171,7 +171,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def checked(self, findings: "list[Finding]") -> None:
         if page := cast("ChecklistPage | None", self.pages.get("checklist")):
-            page.found(findings)
+            page.set_findings(findings)
 
     def run_changed(self) -> None:
         if page := cast("TrainPage | None", self.pages.get("train")):
@@ -179,7 +179,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     @property
     def page(self) -> Page:
-        return self.pages[PLACES[1 + self.bench.current]]
+        return self.pages[PLACES[1 + self.bench.current_page]]
 
     @property
     def dialog(self) -> Dialog | None:
@@ -211,15 +211,15 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if not self.is_running:
             # The background may deliver a result while the screens are being closed.
             return
-        self._shown_by_clock = self._by_clock()
+        self._drawn_live_state = self._live_state()
         # Pages below a dialog are drawn too, because a run continues behind it.
         for screen in self.screen_stack:
             if isinstance(screen, Page | Dialog | TooSmall):
                 screen.redraw()
 
-    def _by_clock(self) -> object:
+    def _live_state(self) -> object:
         """Return the state that can change without a key. `tick` redraws only if it differs from the last drawing."""
-        return self.size, self.bench.by_clock(), [screen.by_clock() for screen in (self.page, self.dialog) if screen]
+        return self.size, self.bench.by_clock(), [screen.live_state() for screen in (self.page, self.dialog) if screen]
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -227,14 +227,14 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     @property
     def page_actions(self) -> list[Action]:
-        return [*self.keymap.of(self.page.place), *self.keymap.of("app")]
+        return [*self.keymap.actions_on(self.page.place), *self.keymap.actions_on("app")]
 
     def refusal(self, action: Action) -> str:
         """Return why an action of this page, or of `app`, is not possible now; empty if it is possible."""
         if self.bench.is_view and action.id in CHANGES_RUNS:
             return "this is a read-only view (attach --view)"
         if action.id == "app.start":
-            return self.bench.active_run_words if self.bench.run_is_ours_and_alive else ""
+            return self.bench.active_run_words if self.bench.is_training_here else ""
         return "" if action.place == "app" else self.page.refusal(action)
 
     def tick(self) -> None:
@@ -242,7 +242,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if not self.is_running:
             # Textual closes the screens before it stops this clock.
             return
-        if self.guard is not None and hung_up():
+        if self.guard is not None and is_hung_up():
             self.leave(ExitReason.LOST)
             return
         self._set_tick_interval()
@@ -258,7 +258,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             # While the page is being built, parts of it may be missing.
             self.page.tick()
         self._notify_of_the_end()
-        if has_news or self._by_clock() != self._shown_by_clock:
+        if has_news or self._live_state() != self._drawn_live_state:
             self.draw()
         if self.guard is not None and self.guard.terminal.consume_lost_flag():
             self.refresh(layout=True)
@@ -333,18 +333,20 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):
             self._has_named_layout = True
-            self.bench.tell(f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml", "warn")
+            self.bench.show_notice(
+                f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml", "warn"
+            )
             self.draw()
 
     def _is_above(self, dialog: Dialog, action: Action, event: Key) -> bool:
         """Return whether a key that works on all pages keeps its action while this dialog is open."""
         if action.name in ("jump", "command"):
-            return not dialog.takes(event.character or event.key)
+            return not dialog.needs_key(event.character or event.key)
         return action.name in _ABOVE_DIALOGS and not event.is_printable
 
     def on_resize(self) -> None:
         # Deferred until Textual's own handler has stored the new size.
-        self.call_next(self.show_page, self.bench.current)
+        self.call_next(self.show_page, self.bench.current_page)
         self.call_after_refresh(self.draw)
 
     def perform_action(self, action_id: str) -> None:
@@ -356,12 +358,12 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
         elif "escape" not in action.keys:
             # Escape needs no answer if there is nothing to leave.
-            self.bench.tell(f"{action.label}: {refusal}", "dim")
+            self.bench.show_notice(f"{action.label}: {refusal}", "dim")
         if page is self.page:
             self.draw()
         else:
             # A page that is not mounted yet is drawn when it is mounted.
-            self._shown_by_clock = self._by_clock()
+            self._drawn_live_state = self._live_state()
 
     def action_do(self, name: str) -> None:
         self.perform_action(f"app.{name}")
@@ -398,8 +400,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def leave(self, how: ExitReason = ExitReason.QUIT) -> None:
         """Close the screens for the reason `how`. `main` takes care of an active run."""
-        if self.bench.leaving is None:
-            self.bench.leaving = how
+        if self.bench.exit_reason is None:
+            self.bench.exit_reason = how
         self.exit()
 
     def leave_soon(self, how: ExitReason) -> None:
@@ -408,7 +410,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self._event_loop.call_soon_threadsafe(self.leave, how)
 
     def _step(self, screens: int) -> None:
-        self.bench.go((self.bench.current + screens) % len(PLACES[1:]))
+        self.bench.go((self.bench.current_page + screens) % len(PLACES[1:]))
 
     action_next_screen, action_previous_screen = partialmethod(_step, 1), partialmethod(_step, -1)
 
@@ -422,7 +424,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         self.open(DataDialog(self.bench))
 
-    def do_on_page(self, place: Place, do: Callable[[], object]) -> None:
+    def do_on_page(self, place: PageName, do: Callable[[], object]) -> None:
         """Open a page, and call `do` once the page is complete."""
         self.bench.go(PLACES[1:].index(place))
         if self.page.is_mounted:
@@ -466,13 +468,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_interrupt(self) -> None:
         if selected_text := self.screen.get_selected_text():
             self.copy_to_clipboard(selected_text)
-            self.bench.tell("copied, if your terminal lets programs copy (OSC 52)", "good")
+            self.bench.show_notice("copied, if your terminal lets programs copy (OSC 52)", "good")
             return
         quit_hint = f"{self.key_of('app.quit')} quits; if a run is active, you are asked first"
-        self.bench.tell(f"Ctrl+C stops nothing here: {quit_hint}", "warn")
+        self.bench.show_notice(f"Ctrl+C stops nothing here: {quit_hint}", "warn")
 
     def action_command(self) -> None:
-        self.open(palette.Palette("Copy a command", palette.command_lines(self)))
+        self.open(palette.Palette("Copy a command", palette.copy_command_entries(self)))
 
     def action_theme(self) -> None:
         restore_theme = partial(setattr, self, "theme", self.theme)
@@ -482,7 +484,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
         on_message = "bell on: it rings if a run ends while another window has the focus"
-        self.bench.tell(on_message if self.preferences.bell else "bell off")
+        self.bench.show_notice(on_message if self.preferences.bell else "bell off")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
@@ -494,7 +496,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             message, role = f"screen saved to ./{path.name}", "good"
         except OSError as error:
             message, role = f"could not save the screen: {system_reason(error)}", "bad"
-        self.bench.tell(message, role)
+        self.bench.show_notice(message, role)
         if self.dialog:
             # The dialog may hide the notice.
             self.notify(message, markup=False)
@@ -503,22 +505,22 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         def report(has_clicks: bool) -> None:
             if takes_mouse and not has_clicks:
                 words = "tmux passes no clicks while its option `mouse` is off: `tmux set -g mouse on` turns it on"
-                self.bench.tell(words, "warn")
+                self.bench.show_notice(words, "warn")
             else:
                 words = "clicks work here" if takes_mouse else "the mouse selects text of the terminal"
                 does = "lets the mouse select text of the terminal" if takes_mouse else "makes clicks work here"
-                self.bench.tell(f"{words}: {self.key_of('app.mouse')} {does}")
+                self.bench.show_notice(f"{words}: {self.key_of('app.mouse')} {does}")
             self.draw()
 
         takes_mouse = self.terminal is not None and self.terminal.switch_mouse()
-        self.bench.background.do("mouse", partial(has_mouse, os.environ), report, "mouse")
+        self.bench.background.run_work("mouse", partial(has_mouse, os.environ), report, "mouse")
 
     def action_suspend(self) -> None:
         note = "tui-trainer is suspended: `fg` resumes it"
-        if self.bench.run_is_ours_and_alive:
+        if self.bench.is_training_here:
             note = "tui-trainer and training are suspended: `bg` continues training, `fg` also shows the screens"
         if self.terminal is None or not self.terminal.suspend(note):
-            self.bench.tell("cannot suspend tui-trainer: there is no shell to resume it from", "warn")
+            self.bench.show_notice("cannot suspend tui-trainer: there is no shell to resume it from", "warn")
 
     def action_quit(self) -> None:  # type: ignore[override]
         from tui_trainer.ui.starting import offer_quit
@@ -537,6 +539,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         error = sys.exc_info()[1]
         if error is None:
             super().bell()
-        elif self.bench.leaving is None or not isinstance(error, NoMatches | ScreenStackError):
+        elif self.bench.exit_reason is None or not isinstance(error, NoMatches | ScreenStackError):
             # While the screens close, Textual creates no widgets, so errors about missing parts of a page are ignored.
             self.crash = self.crash or traceback.format_exc()

@@ -33,7 +33,7 @@ class Background:
         self._loop = loop
         # Callbacks run in this context, because Textual finds its application there.
         self._context = copy_context()
-        self._failed = failed
+        self._on_failure = failed
         self._waiting: dict[str, OrderedDict[str, tuple[Work, Answer]]] = {}
         self._busy_with: dict[str, str] = {}
         self._newest: Counter[str] = Counter()
@@ -41,7 +41,7 @@ class Background:
         self._changed = threading.Condition()
         self._is_over = False
 
-    def do(self, name: str, work: Work, answer: Answer, lane: str = "") -> None:
+    def run_work(self, name: str, work: Work, answer: Answer, lane: str = "") -> None:
         """Run `work` in the lane's thread, then `answer(result)` in the event loop unless newer work has this name."""
         with self._changed:
             if lane not in self._waiting:
@@ -89,7 +89,7 @@ class Background:
             except GivenUp:
                 pass
             except Exception as error:  # reported in the event loop
-                callback = partial(self._failed, error)
+                callback = partial(self._on_failure, error)
             with self._changed:
                 # Both under the lock: once the work counts as over, its callback is scheduled, and not before.
                 if callback and not self._is_over:
@@ -104,4 +104,4 @@ class Background:
         try:
             answer(result)
         except Exception as error:  # asyncio would only log the error
-            self._failed(error)
+            self._on_failure(error)

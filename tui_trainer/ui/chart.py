@@ -60,24 +60,24 @@ class _Picture:
     view: ChartView
     metric: Metric
     series: Series
-    shown: Bounds
+    step_window: Bounds
     glyphs: Glyphs
 
     def _evaluations(self) -> list[tuple[int, float]]:
         """Return `(step, value)` for each evaluation that measured the metric."""
-        step_values = ((event.step, self.metric.marked(event)) for event in self.state.evals)
+        step_values = ((event.step, self.metric.read_evaluation(event)) for event in self.state.evals)
         return [(step, value) for step, value in step_values if value is not None]
 
-    def _evals(self) -> list[tuple[int, float]]:
+    def _visible_evaluations(self) -> list[tuple[int, float]]:
         """Return `(step, value)` for each evaluation in the window. On a logarithmic axis, values are logarithms."""
-        low, high = self.shown.low, self.shown.high
+        low, high = self.step_window.low, self.step_window.high
         points = [(step, value) for step, value in self._evaluations() if low <= step <= high and math.isfinite(value)]
         return [(step, math.log10(value)) for step, value in points if value > 0] if self.view.log else points
 
     def wanted_bounds(self) -> Bounds | None:
         """Return the range that the y axis should show: the curve, and evaluations near it. None without values."""
-        core = self.series.core(self.shown, self.metric.is_noisy, self.view.log)
-        values = [value for _, value in self._evals()]
+        core = self.series.main_value_range(self.step_window, self.metric.is_noisy, self.view.log)
+        values = [value for _, value in self._visible_evaluations()]
         if core is None:
             return Bounds(min(values), max(values)) if values else None
         reach = core.span / 2 or math.inf
@@ -92,40 +92,48 @@ class _Picture:
         if not view.compact:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
-                raster.cross(plot.column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
+                raster.draw_vertical_line(
+                    plot.column_of(view.cross_step, self.step_window, raster.width), glyphs.vertical
+                )
         rows = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return rows
-        axis_lines = plot.x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
+        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
                                  inline=is_inline)  # fmt: skip
         return [*rows, *axis_lines]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
         """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
         series, log = self.series, self.view.log
-        columns = series.columns(self.shown, raster.dots_across)
+        columns = series.columns(self.step_window, raster.dot_columns)
         low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
 
         def cells_of(dots: NDArray[np.bool_]) -> list[int]:
             return sorted(set((np.flatnonzero(dots) // raster.cell_columns).tolist()))
 
-        raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
+        raster.draw_curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
         for column in cells_of(high > bounds.high):
-            raster.mark(column, 0, self.glyphs.above, "chart_raw")
+            raster.draw_mark(column, 0, self.glyphs.above, "chart_raw")
         for column in cells_of(low < bounds.low):
-            raster.mark(column, raster.height - 1, self.glyphs.below, "chart_raw")
+            raster.draw_mark(column, raster.height - 1, self.glyphs.below, "chart_raw")
         if series.smoothing:
-            raster.curve(smoothed, smoothed, bounds, "chart_smooth")
+            raster.draw_curve(smoothed, smoothed, bounds, "chart_smooth")
         return cells_of(columns.bad)
 
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
         """Draw the marks of evaluations, at most one in each few columns, because more would hide the curve."""
-        glyphs, marks_per_step = self.glyphs, raster.width / self.shown.span / _MARK_EVERY
-        newest_points = {int((step - self.shown.low) * marks_per_step): (step, value) for step, value in self._evals()}
+        glyphs, marks_per_step = self.glyphs, raster.width / self.step_window.span / _MARK_EVERY
+        newest_points = {
+            int((step - self.step_window.low) * marks_per_step): (step, value)
+            for step, value in self._visible_evaluations()
+        }
         for step, value in newest_points.values():
             sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
-            column, row = plot.column_of(step, self.shown, raster.width), plot.row_of(value, bounds, raster.height)
-            raster.mark(column, row, sign, "chart_eval")
+            column, row = (
+                plot.column_of(step, self.step_window, raster.width),
+                plot.row_of(value, bounds, raster.height),
+            )
+            raster.draw_mark(column, row, sign, "chart_eval")
 
     def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
         """Write the name of each baseline at the right end of its row, because a full line would look like a curve.
@@ -133,21 +141,23 @@ class _Picture:
         A name is left out if its value is out of range, if its cells are taken, or if a lower baseline has the row.
         """
         used_rows, leader = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
-        for name, loss in sorted(self.metric.to_beat(self.state).items(), key=itemgetter(1)):
+        for name, loss in sorted(self.metric.baselines_of_run(self.state).items(), key=itemgetter(1)):
             value = math.log10(loss) if self.view.log and loss > 0 else loss
             row = plot.row_of(value, bounds, raster.height)
             if bounds.low <= value <= bounds.high and row not in used_rows:
                 used_rows.add(row)
-                raster.label(row, f"{leader} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
+                raster.draw_label(
+                    row, f"{leader} {self.glyphs.replace_unsupported(one_line(name[:_LABEL_LIMIT]))}", "dim"
+                )
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
         """Return the title line: the newest value, the values at the crosshair, a warning about NaN, or the legend."""
         view, series, glyphs = self.view, self.series, self.glyphs
         if view.compact:
-            value = self.metric.show(float(series.values[-1])) if len(series.values) else "--"
+            value = self.metric.format_value(float(series.values[-1])) if len(series.values) else "--"
             return title_rule(view.metric, width, glyphs, [(value.rjust(9), "text")])
         if view.cross_step is not None:
-            return title_rule(self._reading(view.cross_step), width, glyphs)
+            return title_rule(self._crosshair_line(view.cross_step), width, glyphs)
         note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
         if (index := series.last_bad()) is not None:
             kind = "NaN" if math.isnan(series.values[index]) else "infinite"
@@ -157,17 +167,21 @@ class _Picture:
             legend.pop()
         return title_rule(legend, width, glyphs, note)
 
-    def _reading(self, step: int) -> Line:
+    def _crosshair_line(self, step: int) -> Line:
         """Return the values at the crosshair: `step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`."""
-        index = self.series.nearest(step) or 0
+        index = self.series.nearest_index(step) or 0
         value, smoothed = float(self.series.values[index]), float(self.series.smoothed[index])
-        value_text = self.metric.show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+        value_text = (
+            self.metric.format_value(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+        )
         line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {value_text}", "text")]
         if self.series.smoothing and math.isfinite(smoothed):
-            line.append((f"  smoothed {self.metric.show(smoothed)}", "chart_smooth"))
+            line.append((f"  smoothed {self.metric.format_value(smoothed)}", "chart_smooth"))
         if marks := self._marks:
             _, nearest_step, value = min((abs(eval_step - step), eval_step, value) for eval_step, value in marks)
-            line.append((f"  {self.glyphs.eval_mark} {self.metric.show(value)} at step {nearest_step}", "chart_eval"))
+            line.append(
+                (f"  {self.glyphs.eval_mark} {self.metric.format_value(value)} at step {nearest_step}", "chart_eval")
+            )
         return line
 
     @property
@@ -185,7 +199,7 @@ class _Picture:
             line.append((f"  {glyphs.eval_mark} held out", "chart_eval"))
         if bounds is not None:
             value_bounds = Bounds(10.0**bounds.low, 10.0**bounds.high) if self.view.log else bounds
-            below_count, above_count = self.series.outside(self.shown, value_bounds)
+            below_count, above_count = self.series.count_outside(self.step_window, value_bounds)
             line += [(f"  {glyphs.above} {above_count} above", "chart_raw")] if above_count else []
             line += [(f"  {glyphs.below} {below_count} below", "chart_raw")] if below_count else []
         return line
@@ -205,15 +219,15 @@ class LossChart(Pane):
     def __init__(
         self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
     ) -> None:
-        super().__init__(lambda width, height: self.drawn(width, height, self.glyphs), id=id)
+        super().__init__(lambda width, height: self.draw_lines(width, height, self.glyphs), id=id)
         self.disabled = disabled
         self._state = state
-        self.beside: LossChart | None = None
+        self.other_chart: LossChart | None = None
         """Another chart of the same run, which gets this chart's zoom, crosshair and smoothing."""
         self._drawn_view = view
         self._series: Series | None = None
         self._bounds: Bounds | None = None
-        self._shown, self._across = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1
+        self._step_window, self._plot_columns = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
@@ -222,7 +236,7 @@ class LossChart(Pane):
         metric = self.view.metric if self.view.metric in METRICS else LOSS
         self.set_reactive(LossChart.view, replace(self.view, metric=metric, halvings=0, cross_step=None, log=False))
 
-    def drawn(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    def draw_lines(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
         """Return `height` lines of `width` cells: the title, the plot, and its x axis with labels."""
         if width < _SMALLEST[0] or height < _SMALLEST[1]:
             return [fit([], width)] * height
@@ -235,9 +249,9 @@ class LossChart(Pane):
         # The x axis follows the run's steps even for rare evaluations, so that charts side by side have the same axis.
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
         domain_steps = plot.domain_steps(last_step, state.total_steps)
-        self._shown = plot.window(domain_steps, last_step, view.halvings, view.cross_step)
-        self._across = width - GUTTER
-        picture = _Picture(state, view, metric, series, self._shown, glyphs)
+        self._step_window = plot.window(domain_steps, last_step, view.halvings, view.cross_step)
+        self._plot_columns = width - GUTTER
+        picture = _Picture(state, view, metric, series, self._step_window, glyphs)
         if (curve_bounds := picture.wanted_bounds()) is not None:
             self._bounds = plot.stable_bounds(self._bounds, curve_bounds.low, curve_bounds.high)
             return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
@@ -257,7 +271,7 @@ class LossChart(Pane):
 
     def watch_view(self) -> None:
         self.redraw()
-        if (chart := self.beside) is not None:
+        if (chart := self.other_chart) is not None:
             now = self.view
             chart.view = replace(chart.view, smoothing=now.smoothing, halvings=now.halvings, cross_step=now.cross_step)
 
@@ -292,33 +306,33 @@ class LossChart(Pane):
             return
         index = len(steps) - 1
         if self.view.cross_step is not None:
-            index = self._series.nearest(self.view.cross_step) or 0
-            nearest = self._series.nearest(int(steps[index]) + columns * self._column_steps) or 0
+            index = self._series.nearest_index(self.view.cross_step) or 0
+            nearest = self._series.nearest_index(int(steps[index]) + columns * self._column_steps) or 0
             index = min(max(nearest if nearest != index else index + (1 if columns > 0 else -1), 0), len(steps) - 1)
         self.view = replace(self.view, cross_step=int(steps[index]))
 
     @property
     def _column_steps(self) -> float:
-        return self._shown.span / self._across
+        return self._step_window.span / self._plot_columns
 
     def clear_cross(self) -> None:
         self.view = replace(self.view, cross_step=None)
 
     def on_mouse_down(self, event: MouseDown) -> None:
         self.capture_mouse()
-        self._read_at(event.x)
+        self._move_cross_to_cell(event.x)
 
     def on_mouse_move(self, event: MouseMove) -> None:
         if self.app.mouse_captured is self:
-            self._read_at(event.x)
+            self._move_cross_to_cell(event.x)
 
     def on_mouse_up(self, event: MouseUp) -> None:
         self.release_mouse()
 
-    def _read_at(self, x: int) -> None:
+    def _move_cross_to_cell(self, x: int) -> None:
         """Move the crosshair to the point nearest to the cell `x`."""
         if self._series is not None and not self.view.compact:
-            step = self._series.nearest_step(self._shown.low + (x - GUTTER + 0.5) * self._column_steps)
+            step = self._series.nearest_step(self._step_window.low + (x - GUTTER + 0.5) * self._column_steps)
             self.view = replace(self.view, cross_step=step)
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:

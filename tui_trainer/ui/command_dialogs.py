@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog
 from tui_trainer.ui.own_processes import Measurement, Tool
-from tui_trainer.ui.spans import Glyphs, Line, beside, paragraph, progress_line, rows_of
-from tui_trainer.units import round_seconds
+from tui_trainer.ui.spans import Glyphs, Line, both_ends_line, paragraph, progress_line, rows_of
+from tui_trainer.units import format_whole_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.launching.command_process import JsonProcess
@@ -36,18 +36,18 @@ def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
     return [line for text in lines[-_SHOWN:] for line in paragraph(text, width)]
 
 
-def now_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
+def current_work_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
     """Return a line with the present work of the command, its progress and the elapsed time."""
     amount_done, total, unit = process.progress
     if total and not process.is_cancelled:
         return progress_line(process.part, amount_done, total, unit, width, glyphs)
     amount_text = f" {amount_done:,.0f} {one_line(unit)}" if amount_done else ""
     work: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{amount_text} ...", "accent")]
-    return beside(work, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
+    return both_ends_line(work, [(f"  {format_whole_seconds(process.seconds)} elapsed", "dim")], width)
 
 
 def clock_state(process: JsonProcess | None) -> object:
-    """Return the state of a process that its lines depend on, for `Dialog.by_clock`."""
+    """Return the state of a process that its lines depend on, for `Dialog.live_state`."""
     if process is None:
         return None
     seconds = int(process.seconds) if process.alive else 0
@@ -67,14 +67,14 @@ class CommandDialog(Dialog):
         """Create the dialog. `about` describes the command. `apply` names its suggested change, for key and undo."""
         super().__init__()
         self.bench, self.command, self.heading = bench, command, heading
-        self._result, self._so_far, self._about, self._apply = result, so_far, about, apply
+        self._draw_result, self._draw_output, self._about, self._apply = result, so_far, about, apply
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return clock_state(self.command.process)
 
     @property
     def _offer(self) -> Mapping[str, Any] | None:
-        return self.command.asks if isinstance(self.command, Tool) else None
+        return self.command.confirmation if isinstance(self.command, Tool) else None
 
     @property
     def command_words(self) -> Sequence[str]:  # type: ignore[override]
@@ -95,19 +95,21 @@ class CommandDialog(Dialog):
             about = self._about or ["not started"]
             return [line for text in about for line in paragraph(text, width)] + self._warnings(width)
         if process.alive:
-            return [*self._so_far(process, width, self.glyphs), now_line(process, width, self.glyphs)]
+            return [*self._draw_output(process, width, self.glyphs), current_work_line(process, width, self.glyphs)]
         if not process.result:
-            return [*self._so_far(process, width, self.glyphs), *paragraph(process.reason, width, "bad")]
+            return [*self._draw_output(process, width, self.glyphs), *paragraph(process.reason, width, "bad")]
         if (offer := self._offer) is not None:
             return rows_as_text(offer["offer"], width) + self._warnings(width)
-        return self._result(process, width, self.glyphs)
+        return self._draw_result(process, width, self.glyphs)
 
     def _warnings(self, width: int) -> list[Line]:
-        warnings = [_SLOWS] * (self.bench.run_is_alive and not self.command.measures)
-        other_tools = [tool for tool in self.bench.tools.values() if tool.alive and tool is not self.command]
-        warnings += [f"{one_line(tool.what)} is also running" for tool in other_tools if not tool.measures]
-        if other := self.bench.measurement_beside(self.command):
-            warnings.append(f"{one_line(other.what)} is running: this command would distort that measurement")
+        warnings = [_SLOWS] * (self.bench.run_is_alive and not self.command.is_measurement)
+        other_tools = [tool for tool in self.bench.tools.values() if tool.running_process and tool is not self.command]
+        warnings += [
+            f"{one_line(tool.command_name)} is also running" for tool in other_tools if not tool.is_measurement
+        ]
+        if other := self.bench.other_running_measurement(self.command):
+            warnings.append(f"{one_line(other.command_name)} is running: this command would distort that measurement")
         return [line for text in warnings for line in paragraph(text, width, "warn")]
 
     def press(self, key: str, character: str | None) -> bool:
@@ -119,20 +121,24 @@ class CommandDialog(Dialog):
             self.bench.apply(process.patch, self._apply[1])
             return False
         elif key == "enter" and (reason := self.start()):
-            self.bench.tell(reason, "warn")
+            self.bench.show_notice(reason, "warn")
             return False
         return True
 
     def start(self) -> str:
         """Start the command. Return why it cannot be started; empty if it was started or is running."""
-        other = self.bench.measurement_beside(self.command) if self.command.measures else None
-        return f"{other.what} is still running and would distort the measurement" if other else self.command.start()
+        other = self.bench.other_running_measurement(self.command) if self.command.is_measurement else None
+        return (
+            f"{other.command_name} is still running and would distort the measurement"
+            if other
+            else self.command.start()
+        )
 
 
-def begin(dialog: CommandDialog) -> None:
+def open_and_start(dialog: CommandDialog) -> None:
     """Start the measurement of a dialog, unless it is running already, and open the dialog."""
     if reason := dialog.start():
-        dialog.bench.tell(reason, "warn")
+        dialog.bench.show_notice(reason, "warn")
     else:
         dialog.bench.app.open(dialog)
 
@@ -147,13 +153,13 @@ def open_tool(
         lines = rows_as_text(show(process.result or {}, width), width)
         return [*lines, *(line for text in process.lines for line in paragraph(text, width, "dim"))]
 
-    earlier_tool = bench.tools.get(tool.what)
-    if earlier_tool is None or not earlier_tool.alive:
-        bench.tools[tool.what] = tool
-    tool = bench.tools[tool.what]
+    earlier_tool = bench.tools.get(tool.command_name)
+    if earlier_tool is None or not earlier_tool.running_process:
+        bench.tools[tool.command_name] = tool
+    tool = bench.tools[tool.command_name]
     # A command that asks first can start at once, because it changes nothing until the user confirms.
     if tool.process is None and not about and (reason := tool.start()):
-        bench.tell(reason, "warn")
+        bench.show_notice(reason, "warn")
         return
     bench.app.open_next(CommandDialog(bench, tool, heading, draw_result, about=about))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.errors import ConfigError, Problem, system_reason
-from tui_trainer.files.local_paths import at_home
+from tui_trainer.files.local_paths import expand_home
 from tui_trainer.launching.local_choices import Choice
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.command_dialogs import menu, open_tool
@@ -49,9 +49,9 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     open_tool(bench, tool, f"Evaluate {name}", [about, *_cpu_words(bench)], evaluation_lines)
 
 
-def _out_for(folder: RunFolder, data: str) -> Path:
+def _free_predictions_path(folder: RunFolder, data: str) -> Path:
     """Return a path for predictions that does not exist yet: beside the data file, or in the working directory."""
-    source = at_home(data).absolute()
+    source = expand_home(data).absolute()
     parent = source.parent if source.exists() else Path.cwd()
     base_name = re.sub(r"[^\w-]+", "-", source.name.partition(".")[0]) or "rows"
     stem = f"{base_name}.{folder.name[:_NAME]}"
@@ -60,7 +60,7 @@ def _out_for(folder: RunFolder, data: str) -> Path:
 
 
 def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
-    name, path = one_line(folder.name, _NAME), _out_for(folder, data)
+    name, path = one_line(folder.name, _NAME), _free_predictions_path(folder, data)
 
     def show(result: Mapping[str, Any], width: int = 0) -> list[str]:
         earlier_note = f", {result['rows_before']:,} of them in an earlier call" if result["rows_before"] else ""
@@ -106,10 +106,10 @@ def report(bench: Workbench, folder: RunFolder) -> None:
             return f"could not write the report: {error}", "bad"
 
     def show_result(result: tuple[str, Role]) -> None:
-        bench.tell(*result)
+        bench.show_notice(*result)
         bench.app.draw()
 
-    bench.background.do("report", write, show_result)
+    bench.background.run_work("report", write, show_result)
 
 
 def _ask_name(
@@ -242,7 +242,7 @@ class ImportedDialog(Dialog):
             self._imported, self._refused, self._problems = result
             self.redraw()
 
-        self._bench.background.do("import", read, show_result, "import")
+        self._bench.background.run_work("import", read, show_result, "import")
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
@@ -269,12 +269,12 @@ class ImportedDialog(Dialog):
     def _apply(self, imported: Imported) -> None:
         bench, name = self._bench, one_line(self._path.name, _NAME)
         if bench.document is None:
-            bench.tell("the config is still loading", "dim")
+            bench.show_notice("the config is still loading", "dim")
             return
         try:
-            bench.document.take(imported.toml, f"the import of {name}")
+            bench.document.replace_values(imported.toml, f"the import of {name}")
         except ConfigError as error:
-            bench.tell(one_line(str(error.problems[0])), "bad")
+            bench.show_notice(one_line(str(error.problems[0])), "bad")
             return
         note = f", {quantity(len(imported.left_out), 'key')} ignored" if imported.left_out else ""
         asks = f"; {imported.asks[0]}" if imported.asks else ""
@@ -295,19 +295,19 @@ class ConfigFileDialog(ChoiceOfPath):
         hint = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You first see the result."
         super().__init__(bench, "data.path", hint, _configs_here)
 
-    def look(self, value: str) -> object:
+    def read_facts(self, value: str) -> object:
         try:
-            with Path(at_home(value)).open(encoding="utf-8", errors="replace") as file:
+            with Path(expand_home(value)).open(encoding="utf-8", errors="replace") as file:
                 return [line.rstrip() for _, line in zip(range(_SHOWN_LINES), file, strict=False)]
         except OSError as error:
             return [system_reason(error)]
 
-    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+    def fact_lines(self, value: str, result: object, width: int, height: int) -> list[Line]:
         rows = result if isinstance(result, list) else ["reading ..."]
         return [[(one_line(str(row), width), "dim")] for row in rows[: max(height, 0)]]
 
     def use(self, value: str) -> None:
-        self._bench.app.open_next(ImportedDialog(self._bench, str(at_home(value))))
+        self._bench.app.open_next(ImportedDialog(self._bench, str(expand_home(value))))
 
 
 def offer_import(bench: Workbench) -> None:

@@ -23,8 +23,8 @@ from tui_trainer.ui.plot import Bounds
 from tui_trainer.units import GIB, Figure, Unit, format_count, format_seconds, plotted
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Points = tuple[Whole, Floats]
+IntArray = NDArray[np.int64]
+Points = tuple[IntArray, Floats]
 """Steps, and the value at each step."""
 
 _TAIL_SHARE: Final = 2.0  # percent
@@ -48,12 +48,12 @@ class Series:
 
     def __init__(self, smoothing: float) -> None:
         self.smoothing = smoothing
-        self.steps: Whole = np.empty(0, np.int64)
+        self.steps: IntArray = np.empty(0, np.int64)
         self.values: Floats = np.empty(0)
         self.smoothed: Floats = np.empty(0)
         self._mean = self._weight = 0.0
 
-    def take(self, steps: Whole, values: Floats) -> bool:
+    def take(self, steps: IntArray, values: Floats) -> bool:
         """Replace the points. Return True if earlier points have changed, False if points were only added."""
         smoothed_count = len(self.steps)
         # Values are compared by their bits, because NaN does not equal NaN.
@@ -95,12 +95,12 @@ class Series:
             low[filled_columns], high[filled_columns] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
             last_means[filled_columns] = smoothed[np.append(starts[1:], len(point_columns)) - 1]
             is_bad[point_columns[~is_finite]] = True
-            _join(filled_columns, low, high, last_means)
+            _interpolate_gaps(filled_columns, low, high, last_means)
         return Columns(low, high, last_means, is_bad)
 
-    def core(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
+    def main_value_range(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
         """Return the range of the values in the window (`log`: of their logarithms). If `robust`, ignore outliers."""
-        values = self._within(window)
+        values = self._values_in_window(window)
         values = np.log10(values[values > 0]) if log else values
         if not len(values):
             return None
@@ -112,20 +112,20 @@ class Series:
             return Bounds(low, high)
         return Bounds(max(low, low_quantile - margin), min(high, high_quantile + margin))
 
-    def nearest(self, step: float) -> int | None:
+    def nearest_index(self, step: float) -> int | None:
         """Return the index of the point nearest to the step; None without points."""
         return int(np.abs(self.steps - step).argmin()) if len(self.steps) else None
 
     def nearest_step(self, step: float) -> int | None:
-        index = self.nearest(step)
+        index = self.nearest_index(step)
         return None if index is None else int(self.steps[index])
 
-    def outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
+    def count_outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
         """Return how many values in the window are below the bounds, and how many above."""
-        values = self._within(window)
+        values = self._values_in_window(window)
         return int((values < bounds.low).sum()), int((values > bounds.high).sum())
 
-    def _within(self, window: Bounds) -> Floats:
+    def _values_in_window(self, window: Bounds) -> Floats:
         begin, end = np.searchsorted(self.steps, [window.low, window.high + 1])
         values = self.values[begin:end]
         return values[np.isfinite(values)]
@@ -135,7 +135,7 @@ class Series:
         return int(bad_indices[-1]) if len(bad_indices) else None
 
 
-def _join(filled: Whole, *rows: Floats) -> None:
+def _interpolate_gaps(filled: IntArray, *rows: Floats) -> None:
     """Interpolate the empty columns between `filled` columns in each row, except next to a NaN."""
     empty_columns = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
     if len(empty_columns):
@@ -152,17 +152,17 @@ class Metric:
     """
 
     points: Callable[[RunState], Points]
-    show: Callable[[float], str] = "{:.4f}".format
+    format_value: Callable[[float], str] = "{:.4f}".format
     is_noisy: bool = True
-    marked: Callable[[EvalDone], float | None] = lambda _: None
-    to_beat: Callable[[RunState], Mapping[str, float]] = lambda _: {}
+    read_evaluation: Callable[[EvalDone], float | None] = lambda _: None
+    baselines_of_run: Callable[[RunState], Mapping[str, float]] = lambda _: {}
 
     def values(self, state: RunState) -> Floats:
         return self.points(state)[1]
 
     def newest(self, state: RunState) -> str:
         values = self.values(state)
-        return self.show(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
+        return self.format_value(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
 
 
 def _copied(column: array[Any]) -> NDArray[Any]:
@@ -170,7 +170,7 @@ def _copied(column: array[Any]) -> NDArray[Any]:
     return np.frombuffer(column.tobytes(), column.typecode)
 
 
-def _of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
+def _points_of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
     """Return a function for `Metric.points` from a function that returns one value per step."""
 
     def points(state: RunState) -> Points:
@@ -183,7 +183,7 @@ def _of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], P
 
 
 def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
-    return _of_steps(lambda state: _copied(getattr(state, name)) / unit)
+    return _points_of_steps(lambda state: _copied(getattr(state, name)) / unit)
 
 
 def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
@@ -196,21 +196,21 @@ def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
         quotients: Floats = np.divide(values, divisors, out=np.full(length, np.nan), where=divisors > 0)
         return quotients
 
-    return _of_steps(values_of)
+    return _points_of_steps(values_of)
 
 
-def _in_training(score: str) -> Callable[[RunState], Points]:
+def _points_of_training_score(score: str) -> Callable[[RunState], Points]:
     """Return a function for `Metric.points` that returns a training score at the steps where it was measured."""
 
     def points(state: RunState) -> Points:
-        steps, values = _of_steps(lambda state: _copied(state.step_scores[score]))(state)
+        steps, values = _points_of_steps(lambda state: _copied(state.step_scores[score]))(state)
         is_scored = ~np.isnan(values)
         return steps[is_scored], values[is_scored]
 
     return points
 
 
-def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -> Callable[[RunState], Points]:
+def _points_of_pairs(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -> Callable[[RunState], Points]:
     """Return a function for `Metric.points` from pairs (step, value). The last value at a step counts."""
 
     def points(state: RunState) -> Points:
@@ -223,8 +223,8 @@ def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -
 LOSS: Final = "loss"
 HELD_OUT_LOSS: Final = "held-out loss"
 METRICS: Final[dict[str, Metric]] = {
-    LOSS: Metric(_quotients("loss_sums", "token_counts"), marked=attrgetter("loss"),
-                 to_beat=lambda state: state.baselines.losses if state.baselines else {}),
+    LOSS: Metric(_quotients("loss_sums", "token_counts"), read_evaluation=attrgetter("loss"),
+                 baselines_of_run=lambda state: state.baselines.losses if state.baselines else {}),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
     "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
@@ -237,9 +237,9 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
     """Return all metrics of a run by name: those that every run has, and those that this run has measured."""
     metrics = dict(METRICS)
     if state.evals:
-        metrics[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
+        metrics[HELD_OUT_LOSS] = _held_out_metric(METRICS[LOSS])
     for name in dict.fromkeys(name for event in state.evals for name in event.scores):
-        metrics[f"{name}, held out"] = _held_out(_score(name))
+        metrics[f"{name}, held out"] = _held_out_metric(_score(name))
     metrics |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
         metrics["peak memory, GiB"] = _PEAK_MEMORY
@@ -258,27 +258,29 @@ def _score(name: str) -> Metric:
     def to_beat(state: RunState) -> Mapping[str, float]:
         return baselines_of(name, state.baselines.scores) if state.baselines else {}
 
-    return Metric(_in_training(name), marked=lambda done: done.scores.get(name), to_beat=to_beat)
+    return Metric(
+        _points_of_training_score(name), read_evaluation=lambda done: done.scores.get(name), baselines_of_run=to_beat
+    )
 
 
-def _held_out(metric: Metric) -> Metric:
+def _held_out_metric(metric: Metric) -> Metric:
     """Return the metric with its values in evaluations as points."""
-    points = _measured(lambda state: ((event.step, metric.marked(event)) for event in state.evals))
+    points = _points_of_pairs(lambda state: ((event.step, metric.read_evaluation(event)) for event in state.evals))
     return replace(metric, points=points, is_noisy=False)
 
 
-def _of_readings(name: str, figure: Figure) -> Metric:
+def _gauge_metric(name: str, figure: Figure) -> Metric:
     """Return the metric of a gauge, such as GPU memory. Its points are the readings of the last hour."""
 
     def value_of(reading: GaugesRead) -> float | None:
         return None if (value := reading.figure(name)) is None else plotted(figure, value)
 
-    points = _measured(lambda state: ((reading.step, value_of(reading)) for reading in list(state.gauges)))
+    points = _points_of_pairs(lambda state: ((reading.step, value_of(reading)) for reading in list(state.gauges)))
     formats: dict[Unit, Callable[[float], str]] = {"bytes": "{:.2f}".format, "share": "{:.0%}".format}
     return Metric(points, formats.get(figure.unit, "{:.0f}".format), is_noisy=False)
 
 
 _READINGS: Final = {
-    figure.title + ", GiB" * (figure.unit == "bytes"): (name, _of_readings(name, figure))
+    figure.title + ", GiB" * (figure.unit == "bytes"): (name, _gauge_metric(name, figure))
     for name, figure in GAUGES.items()
 }

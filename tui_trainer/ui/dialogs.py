@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action, key_sign
-from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Span, both_ends_line, paragraph, width_of, wrap_if_long
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
@@ -53,12 +53,12 @@ class KeyHint:
 def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
     """Return a line with as many hints as fit. A hint with `at_end` has precedence and is at the right end."""
     left, right = Line(), Line()
-    for _, hint in _placed(hints, width, glyphs):
+    for _, hint in _place_hints(hints, width, glyphs):
         (right if hint.at_end else left).extend(hint.line(glyphs))
-    return beside(left, right, width)
+    return both_ends_line(left, right, width)
 
 
-def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
+def _place_hints(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
     """Return `(first cell, hint)` for each hint that fits."""
     placed_hints = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
     next_cell, limit_cell = 0, placed_hints[0][0] if placed_hints else width
@@ -86,19 +86,21 @@ class KeyLine(Pane):
     def spots(self) -> Iterator[tuple[int, int]]:
         width = self.size.width
         for y, row in enumerate(self.rows(width)):
-            yield from ((first_cell, y) for first_cell, _ in _placed(row, width, self.glyphs))
+            yield from ((first_cell, y) for first_cell, _ in _place_hints(row, width, self.glyphs))
 
     def on_click(self, event: Click) -> None:
         width = self.size.width
         for row in self.rows(width)[event.y : event.y + 1]:
-            for first_cell, hint in _placed(row, width, self.glyphs):
+            for first_cell, hint in _place_hints(row, width, self.glyphs):
                 if first_cell <= event.x < first_cell + width_of(hint.line(self.glyphs)):
                     self.app.simulate_key(hint.key_at(event.x - first_cell, self.glyphs))
 
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful actions, best rank first, and `? help` at the end of the line."""
-    footer = sorted((action for action in actions if action.footer and action.keys), key=lambda action: action.footer)
+    footer = sorted(
+        (action for action in actions if action.footer_rank and action.keys), key=lambda action: action.footer_rank
+    )
     del footer[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
     hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in footer]
     help_actions = [action for action in actions if action.id == "app.help" and action.keys]
@@ -123,10 +125,10 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = one_line(self.heading).replace("[", r"\[")
-            yield from self.inside()
+            yield from self.compose_content()
             yield DialogKeys(self)
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
             yield KeyedPane(lambda width, _: self.lines(width))
 
@@ -137,12 +139,12 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         """Handle a key that does not scroll or close every dialog. Return False to close this dialog."""
         return True
 
-    def takes(self, key: str) -> bool:
+    def needs_key(self, key: str) -> bool:
         """Return whether the dialog needs this key, so that the key must not do its action for all screens."""
         return self.focused is not None and self.focused.check_consume_key(key, key)
 
-    def by_clock(self) -> object:
-        """Return state that changes without a key or an answer: see `Page.by_clock`."""
+    def live_state(self) -> object:
+        """Return state that changes without a key or an answer: see `Page.live_state`."""
         return ()
 
     def redraw(self) -> None:
@@ -154,7 +156,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     def take_key(self, event: Key) -> bool:
         """Handle a key. Return whether the dialog used it."""
         character = event.character if event.is_printable else None
-        if self.scrolls(character or event.key) or self.scrolls(event.key):
+        if self.scroll_by_key(character or event.key) or self.scroll_by_key(event.key):
             return True
         if event.key in ("escape", "q", "ctrl+q") or not self.press(event.key, character):
             self.close()
@@ -172,7 +174,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         if self.is_active:
             self.dismiss()
 
-    def scrolls(self, key: str) -> bool:
+    def scroll_by_key(self, key: str) -> bool:
         for content in self.query(VerticalScroll):
             page_rows, total = content.size.height, content.virtual_size.height
             steps = {"up": -1, "down": 1, "pageup": -page_rows, "pagedown": page_rows, "home": -total, "end": total}
@@ -221,9 +223,9 @@ class ChoiceDialog(Dialog):
 
     def lines(self, width: int) -> list[Line]:
         lines = self._rows(width) if callable(self._rows) else lines_of(self._rows)
-        return [row for line in lines for row in folded(line, width)]
+        return [row for line in lines for row in wrap_if_long(line, width)]
 
-    def takes(self, key: str) -> bool:
+    def needs_key(self, key: str) -> bool:
         return any(key in keys.split() for keys, _, _ in self._answers)
 
     def take_key(self, event: Key) -> bool:
@@ -248,15 +250,15 @@ class FieldDialog(Dialog):
         """Text field, created on first access, because Textual can create it only in a running application."""
         return LineInput(self._text)
 
-    def take(self) -> None:
+    def accept_input(self) -> None:
         raise NotImplementedError
 
-    def takes(self, key: str) -> bool:
+    def needs_key(self, key: str) -> bool:
         return True
 
     def take_key(self, event: Key) -> bool:
         if event.key == "enter":
-            self.take()
+            self.accept_input()
         elif event.key == "escape":
             self.close()
         else:
@@ -278,7 +280,7 @@ class SearchDialog(FieldDialog, Generic[T]):
     def about(self, width: int, height: int) -> list[Line]:
         raise NotImplementedError
 
-    def narrow(self) -> None:
+    def list_matches(self) -> None:
         """List the rows that match the text."""
         raise NotImplementedError
 
@@ -288,14 +290,14 @@ class SearchDialog(FieldDialog, Generic[T]):
     def on_choice(self) -> None:
         """Handle a choice in the list. The chosen row may be the same as before."""
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield self.field
         yield self.list
         yield Pane(self.about, classes="about")
 
     def on_input_changed(self) -> None:
         self.list.place = 0
-        self.narrow()
+        self.list_matches()
         self.choose(self.list.place)
 
     def choose(self, place: int) -> None:
@@ -305,8 +307,8 @@ class SearchDialog(FieldDialog, Generic[T]):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.choose(message.place)
-        if message.opens:
-            self.take()
+        if message.is_double_click:
+            self.accept_input()
 
     def take_key(self, event: Key) -> bool:
         # Home and End are left to the text field.
@@ -331,19 +333,19 @@ class TextDialog(FieldDialog):
         self.heading, self._above, self._accept = heading, lines_of(rows), accept
         self._refusal, self._waits = "", False
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield Pane(lambda *_: self._above, classes="above")
         yield self.field
         yield Pane(lambda width, _: paragraph(self._refusal, width, "bad") if self._refusal else [], classes="refusal")
 
-    def take(self) -> None:
+    def accept_input(self) -> None:
         if self._waits:
             return
         self._waits = True
         if (refusal := self._accept(self.field.value)) is not None:
-            self.answered(refusal)
+            self.finish_or_refuse(refusal)
 
-    def answered(self, refusal: str) -> None:
+    def finish_or_refuse(self, refusal: str) -> None:
         """Show why the text was refused. An empty `refusal` accepts the text and closes the dialog."""
         self._refusal, self._waits = refusal, False
         if not refusal:

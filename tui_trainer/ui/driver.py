@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 from textual.drivers.linux_driver import LinuxDriver
 
-from tui_trainer.ui.terminal import PatientWriter, hung_up
+from tui_trainer.ui.terminal import PatientWriter, is_hung_up
 
 # A pipe with room for PIPE_BUF bytes accepts this many, even if each becomes a character of three bytes.
 _INPUT_BYTES = select.PIPE_BUF // 3
@@ -70,7 +70,7 @@ class PatientDriver(LinuxDriver):
         self._is_away = not _is_in_foreground(self._tty)
         if self._is_away:
             # A shell sends no signal when it brings a running job to the foreground, so this is polled.
-            self._back = loop.call_later(_BACK_SECONDS, self._come_back)
+            self._back = loop.call_later(_BACK_SECONDS, self._resume_screens)
         else:
             self._is_up = True
             super().start_application_mode()  # type: ignore[no-untyped-call]
@@ -134,15 +134,15 @@ class PatientDriver(LinuxDriver):
         # Unlike SIGSTOP, SIGTSTP does nothing if no shell could continue the process.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
-        self._back = loop.call_later(_BACK_SECONDS, self._come_back)
+        self._back = loop.call_later(_BACK_SECONDS, self._resume_screens)
 
     def _go_on(self) -> None:
         """Take the terminal again after SIGCONT. If SIGSTOP was the cause, the terminal was not given back before."""
-        if not hung_up(self._tty):
+        if not is_hung_up(self._tty):
             self._give_back()
-        self._come_back()
+        self._resume_screens()
 
-    def _come_back(self) -> None:
+    def _resume_screens(self) -> None:
         if self._is_away:
             self.start_application_mode()
             self._show_again()

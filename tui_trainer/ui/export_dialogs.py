@@ -9,13 +9,13 @@ from textual.widget import Widget
 
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.command_dialogs import clock_state, now_line
+from tui_trainer.ui.command_dialogs import clock_state, current_work_line
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, pad, paragraph
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, both_ends_line, pad, paragraph
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_bytes, round_seconds
+from tui_trainer.units import format_bytes, format_whole_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.launching.export_process import ExportChoice, ExportProcess
@@ -53,7 +53,7 @@ class ExportDialog(Dialog):
         self._listed_at: object = None
         """State of the export when the formats were last listed. They are listed again when it changes."""
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield self._list
         yield Pane(lambda width, _: self.lines(width), id="about")
 
@@ -65,7 +65,7 @@ class ExportDialog(Dialog):
         state = process, process is not None and process.alive
         if self._listed_at != state:
             self._listed_at = state
-            self._bench.background.do("formats", self._ask, self._found)
+            self._bench.background.run_work("formats", self._ask, self._found)
         super().redraw()
 
     def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
@@ -101,7 +101,7 @@ class ExportDialog(Dialog):
         export = self._bench.exports.process
         return export if export is not None and [export.run] == list(self._folders) else None
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return clock_state(self._process)
 
     @property
@@ -121,7 +121,7 @@ class ExportDialog(Dialog):
         role: Role = "text" if _possible(form) else "dim"
         choice = _choice(form)
         line: Line = [(f" {pad(choice.name, _NAME_CELLS)}", role), (choice.title, role)]
-        return beside(line, [self._state(form)], width)
+        return both_ends_line(line, [self._state(form)], width)
 
     def _state(self, form: Form) -> Span:
         process, choice, folders = self._process, _choice(form), _possible(form)
@@ -155,13 +155,13 @@ class ExportDialog(Dialog):
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if choice.expected_seconds:
-            texts.append(f"Takes about {round_seconds(choice.expected_seconds)}, judging by earlier exports.")
+            texts.append(f"Takes about {format_whole_seconds(choice.expected_seconds)}, judging by earlier exports.")
         if choice.is_there:
             texts.append("Replaces the existing export.")
         lines = [line for text in texts for line in paragraph(text, width)]
         if self._bench.run_is_alive:
             lines += paragraph("A run is training: the export slows it down and uses memory.", width, "warn")
-        if export := self._bench.exports.alive:
+        if export := self._bench.exports.running_process:
             text = f"{one_line(export.run.name)} is being exported to {export.name}: wait until it is done"
             lines += paragraph(text, width, "warn")
         return lines
@@ -175,7 +175,7 @@ class ExportDialog(Dialog):
         return lines
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        if message.opens and not self._start():
+        if message.is_double_click and not self._start():
             self.close()
         self.redraw()
 
@@ -202,7 +202,7 @@ class ExportDialog(Dialog):
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
     if process.alive:
-        return [now_line(process, width, glyphs)]
+        return [current_work_line(process, width, glyphs)]
     role: Role = "text" if process.result else "bad"
     lines = [line for text in process.words for line in paragraph(text, width, role)]
     if not process.result:

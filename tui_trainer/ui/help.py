@@ -12,7 +12,7 @@ from textual.widgets import Markdown
 
 from tui_trainer.lines.guides import GuideSection, guides, sections
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.keymap import TITLES, Action, Keymap, Place, key_sign
+from tui_trainer.ui.keymap import TITLES, Action, Keymap, PageName, key_sign
 from tui_trainer.ui.spans import Line, cursor_line, fit, hanging, pad, paragraph
 from tui_trainer.ui.widgets.lists import VI_KEYS
 from tui_trainer.ui.widgets.pane import Pane
@@ -23,7 +23,7 @@ _MOVES = ("up", "down", "page_up", "page_down", "first", "last")
 _SCREENS = "screens"
 
 
-def page_of(place: Place) -> GuideSection:
+def page_section(place: PageName) -> GuideSection:
     """Return the section about a page in the guide `screens`."""
     return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
 
@@ -40,12 +40,12 @@ class HelpDialog(Dialog):
 
     app: Any
 
-    def __init__(self, keymap: Keymap, place: Place, section: GuideSection | None = None) -> None:
+    def __init__(self, keymap: Keymap, place: PageName, section: GuideSection | None = None) -> None:
         super().__init__()
         self._keymap, self._place, self._chosen = keymap, place, 0
-        page_actions, app_actions = keymap.of(place), keymap.of("app")
-        ranked_actions = [action for action in page_actions + app_actions if action.footer]
-        top_actions = sorted(ranked_actions, key=lambda action: action.footer)[:_MOST_USED]
+        page_actions, app_actions = keymap.actions_on(place), keymap.actions_on("app")
+        ranked_actions = [action for action in page_actions + app_actions if action.footer_rank]
+        top_actions = sorted(ranked_actions, key=lambda action: action.footer_rank)[:_MOST_USED]
         move_actions = [action for action in page_actions if action.name in _MOVES]
         self._groups = {
             f"{TITLES[place]}: most used": top_actions,
@@ -53,13 +53,13 @@ class HelpDialog(Dialog):
             TITLES["app"]: [action for action in app_actions if action not in top_actions], "Move": move_actions,
         }  # fmt: skip
         self._entries = [action for actions in self._groups.values() for action in actions]
-        self.section = section or page_of(place)
+        self.section = section or page_section(place)
         self._actions = Pane(lambda width, _: [line for _, line in self._rows(width)])
         self._guide = GuideText(open_links=False)
 
     @property
     def _has_keys(self) -> bool:
-        return self.section == page_of(self._place)
+        return self.section == page_section(self._place)
 
     @property
     def heading(self) -> str:  # type: ignore[override]
@@ -71,7 +71,7 @@ class HelpDialog(Dialog):
         action_keys = (("enter", "perform"), ("up down", "choose")) if self._has_keys else (("up down", "scroll"),)
         return (*action_keys, ("left right", "page"), ("/", "all guides"), ("escape", "close"))
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
             yield self._actions
             yield self._guide
@@ -80,7 +80,7 @@ class HelpDialog(Dialog):
         await self.show(self.section)
 
     async def show(self, section: GuideSection) -> None:
-        self.section, self._actions.display = section, section == page_of(self._place)
+        self.section, self._actions.display = section, section == page_section(self._place)
         self.query_one("#box").border_title = self.heading.replace("[", r"\[")
         self.query_one("#inside").scroll_home(animate=False, immediate=True)
         guide_title = guides()[section.guide]
@@ -110,11 +110,11 @@ class HelpDialog(Dialog):
     def _rows_of(self, action: Action) -> list[int]:
         return [row for row, (row_action, _) in enumerate(self._rows(self._actions.size.width)) if row_action is action]
 
-    def scrolls(self, key: str) -> bool:
+    def scroll_by_key(self, key: str) -> bool:
         """Choose the next or previous action while the chosen one is visible, otherwise scroll."""
         index = self._chosen + {"up": -1, "down": 1}.get(VI_KEYS.get(key, key), len(self._entries))
         if not (0 <= index < len(self._entries) and self._chosen_rows):
-            return super().scrolls(key)
+            return super().scroll_by_key(key)
         self._chosen = index
         rows = self._rows_of(self._entries[index])
         self.query_one("#inside").scroll_to_region(Region(0, rows[0], 1, len(rows)), animate=False, immediate=True)

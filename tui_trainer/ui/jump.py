@@ -80,7 +80,7 @@ class JumpDialog(Dialog):
         self.spots = dict(zip(signs, spots, strict=False))
         self._typed = ""
 
-    def takes(self, key: str) -> bool:
+    def needs_key(self, key: str) -> bool:
         return True
 
     def compose(self) -> ComposeResult:

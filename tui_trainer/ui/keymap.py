@@ -20,13 +20,13 @@ from textual.binding import Binding
 from textual.events import Event, Key
 from textual.keys import Keys
 
-from tui_trainer.files.local_paths import at_home
+from tui_trainer.files.local_paths import expand_home
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.terminal.safe_text import one_line
 
-Place = Literal["app", "hardware", "config", "checklist", "train", "runs"]
-PLACES: Final[tuple[Place, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
-TITLES: Final[dict[Place, str]] = {place: "Everywhere" if place == "app" else place.title() for place in PLACES}
+PageName = Literal["app", "hardware", "config", "checklist", "train", "runs"]
+PLACES: Final[tuple[PageName, ...]] = ("app", "hardware", "config", "checklist", "train", "runs")
+TITLES: Final[dict[PageName, str]] = {place: "Everywhere" if place == "app" else place.title() for place in PLACES}
 SIGNS: Final[dict[str, str]] = {
     "up": "\u2191", "down": "\u2193", "left": "\u2190", "right": "\u2192", "enter": "Enter", "escape": "Esc",
     "space": "Space", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End", "tab": "Tab",
@@ -49,12 +49,12 @@ class Action:
     `keys` are Textual's names, or single characters. `footer` is the rank among the key hints, 0 for none.
     """
 
-    place: Place
+    place: PageName
     name: str
     keys: tuple[str, ...]
     label: str
     help: str
-    footer: int = 0
+    footer_rank: int = 0
 
     @property
     def id(self) -> str:
@@ -66,12 +66,12 @@ class Action:
         return "..." if self.name in _OPENING.get(self.place, "").split() else ""
 
 
-def _action(place: Place, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
-    return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer=footer)
+def _action(place: PageName, name: str, keys: str, label: str, help: str, footer: int = 0) -> Action:
+    return Action(place=place, name=name, keys=tuple(keys.split()), label=label, help=help, footer_rank=footer)
 
 
 def _moves(
-    place: Place, up: str, down: str, first: str, last: str, first_label: str = "first", last_label: str = "last"
+    place: PageName, up: str, down: str, first: str, last: str, first_label: str = "first", last_label: str = "last"
 ) -> tuple[Action, ...]:
     return (
         _action(place, "up", "up k", "up", up),
@@ -247,10 +247,10 @@ _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 
 
 @runtime_checkable
-class TakesKeys(Protocol):
+class KeyHandler(Protocol):
     """A screen or a field that handles keys before its bindings do."""
 
-    def take_key(self, event: Key) -> bool:
+    def handle_key(self, event: Key) -> bool:
         """Handle a key. Return False to leave it to the bindings."""
 
 
@@ -264,7 +264,7 @@ class KeysInOrder(App[None], inherit_bindings=False):
 
     async def _carry_out(self, event: Key) -> bool:
         screen = self.screen
-        if not isinstance(screen, TakesKeys):
+        if not isinstance(screen, KeyHandler):
             return False
         self.app_focus = True
         if screen.take_key(event):
@@ -282,7 +282,7 @@ class Keymap:
 
     def __init__(self, own_keys: dict[str, tuple[str, ...]] | None = None, problems: list[str] | None = None) -> None:
         self.problems = list(problems or [])
-        self._by_key: dict[tuple[Place, str], Action] = {}
+        self._by_key: dict[tuple[PageName, str], Action] = {}
         own_keys = own_keys or {}
         keys: dict[str, tuple[str, ...]] = {}
         # The user's keys are assigned first, so that they replace default keys.
@@ -307,7 +307,7 @@ class Keymap:
         self.problems.append(f"keys.toml: {action.id}: {one_line(reason, 80)}")
         return False
 
-    def find(self, place: Place, key: str, character: str | None) -> Action | None:
+    def find(self, place: PageName, key: str, character: str | None) -> Action | None:
         """Return the action of a key on a page; None if the key has none. The page's own actions take precedence."""
         candidates = [(scope, name) for scope in (place, "app") for name in (character, key) if name]
         return next((self._by_key[name] for name in candidates if name in self._by_key), None)
@@ -317,7 +317,7 @@ class Keymap:
         action = next(action for action in self.actions if action.id == action_id)
         return key_sign(action.keys[0], ascii_only=ascii_only) if action.keys else f":{action.label}"
 
-    def of(self, place: Place) -> list[Action]:
+    def actions_on(self, place: PageName) -> list[Action]:
         return [action for action in self.actions if action.place == place]
 
 
@@ -333,7 +333,7 @@ def _refusal(key: str) -> str:
 def keys_file() -> Path:
     """Return the path of `keys.toml`: in `TUI_TRAINER_HOME` if it exists there, else in the user's settings folder."""
     home = os.environ.get("TUI_TRAINER_HOME")
-    if home and (own_file := at_home(home) / "keys.toml").is_file():
+    if home and (own_file := expand_home(home) / "keys.toml").is_file():
         return own_file
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tui-trainer" / "keys.toml"
 
@@ -382,11 +382,11 @@ _DONE_HERE: Final = tuple(
         ("plan", "app.go_config"), ("guide", "app.help"),
     ))
 )  # fmt: skip
-shown = Keymap()
+active_keymap = Keymap()
 """Keymap of the running application."""
 
 
-def in_keys(text: str) -> str:
+def name_keys_for_commands(text: str) -> str:
     """Return a message with commands replaced by keys: `see tui-trainer preview` becomes `see v on Config`."""
     if "tui-trainer " in text:
         for command, action in _DONE_HERE:
@@ -395,7 +395,7 @@ def in_keys(text: str) -> str:
 
 
 def _key_words(action_id: str, command: re.Match[str]) -> str:
-    key, place = shown.key_of(action_id), cast("Place", action_id.partition(".")[0])
+    key, place = active_keymap.key_of(action_id), cast("PageName", action_id.partition(".")[0])
     if verb := command["what"]:
         return f"press {key} to {verb}"
     place_note = f" ({action_id.rpartition('_')[2].removeprefix('app.')})" if place == "app" else f" on {TITLES[place]}"

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
-from tui_trainer.terminal.standard_files import Interrupts, patient, tell
+from tui_trainer.terminal.standard_files import Interrupts, never_blocking_stream, print_to_stderr
 from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ def run_screens(
                 app.run(mouse=mouse and has_mouse(os.environ))
         except Exception:  # the code below must still run, because it takes care of an active run
             app.crash = app.crash or traceback.format_exc()
-        if bench.leaving is None and not app.crash:
+        if bench.exit_reason is None and not app.crash:
             app.crash = "Textual stopped without an error message"
         for signal_number in (signal.SIGTTOU, signal.SIGTTIN):
             # With `stty tostop`, the first output of a background run would stop it.
             signal.signal(signal_number, signal.SIG_IGN)
         gc.enable()
-        with patient("stdout"):
-            exit_code = _afterwards(app, bench, signals, logs)
+        with never_blocking_stream("stdout"):
+            exit_code = _finish_run(app, bench, signals, logs)
     return exit_code
 
 
@@ -106,21 +106,21 @@ class Signals:
 
     def __init__(self, app: TrainerApp) -> None:
         self._app = app
-        self._before: dict[int, object] = {}
+        self._former_handlers: dict[int, object] = {}
         self._interrupts = Interrupts()
         self.received: list[int] = []
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._on_signal)
+            self._former_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     @property
-    def ask_for_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether a received signal asks to stop the run. SIGHUP does not; it reports a lost connection."""
         return signal.SIGTERM in self.received or signal.SIGINT in self.received
 
@@ -129,14 +129,14 @@ class Signals:
         from tui_trainer.ui.workbench import ExitReason
 
         if self.received:
-            self._app.leave_soon(ExitReason.TERMINATED if self.ask_for_stop else ExitReason.LOST)
+            self._app.leave_soon(ExitReason.TERMINATED if self.is_stop_requested else ExitReason.LOST)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         """Record a signal and act on it. A handler must not wait for a lock, which the interrupted code may hold."""
         self.received.append(number)
         if self._app.is_running:
-            run = self._app.bench.own_run
-            if run is not None and self.ask_for_stop:
+            run = self._app.bench.local_run
+            if run is not None and self.is_stop_requested:
                 # Request the stop first, because closing the screens on a stalled terminal takes a second.
                 run.ask("stop")
             self.pass_on()
@@ -144,7 +144,7 @@ class Signals:
             self._interrupts.note()
 
 
-def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
+def _finish_run(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path) -> int:
     """Wait for the run and print how it ended, after the screens have closed. Return the exit code."""
     from tui_trainer.ui.workbench import ExitReason
 
@@ -153,19 +153,21 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if hasattr(bench, "background"):  # the attribute exists once the screens were shown
         if _is_detached(bench):
             return EXIT_DONE
-        if app.crash or bench.leaving in (ExitReason.LOST, ExitReason.TRAINING_ON):
+        if app.crash or bench.exit_reason in (ExitReason.LOST, ExitReason.TRAINING_ON):
             _start_opened_run(bench)
-    if (run := bench.own_run) is not None:
-        wants_stop = bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED) and not app.crash
-        has_lines = run.alive and (bool(app.crash) or bench.leaving is ExitReason.TRAINING_ON)
+    if (run := bench.local_run) is not None:
+        wants_stop = bench.exit_reason in (ExitReason.QUIT, ExitReason.TERMINATED) and not app.crash
+        has_lines = run.alive and (bool(app.crash) or bench.exit_reason is ExitReason.TRAINING_ON)
         _wait_for(run, signals, wants_stop=wants_stop, has_lines=has_lines)
         return run.exit_code
     if app.crash:
         return EXIT_FAILED
     if (watched_run := bench.run) is not None:
-        from tui_trainer.lines.plan_and_events import left_line
+        from tui_trainer.lines.plan_and_events import after_screens_line
 
-        tell(left_line(watched_run.state, watched_run.folder.name, is_active=watched_run.takes_requests))
+        print_to_stderr(
+            after_screens_line(watched_run.state, watched_run.folder.name, is_active=watched_run.takes_requests)
+        )
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.received else EXIT_DONE
 
 
@@ -175,16 +177,16 @@ def _is_detached(bench: Workbench) -> bool:
     from tui_trainer.ui.watch import CurrentRun
     from tui_trainer.ui.workbench import DETACHING
 
-    if bench.own_run is None:
+    if bench.local_run is None:
         return False
     bench.background.finish(DETACHING, _DETACHING_SECONDS)
-    if isinstance(bench.detached, int):
-        tell(f"{bench.own_run.folder.name} continues in process {bench.detached}")
+    if isinstance(bench.detached_pid, int):
+        print_to_stderr(f"{bench.local_run.folder.name} continues in process {bench.detached_pid}")
         return True
-    if bench.detached is not None:
-        tell(f"could not detach {bench.own_run.folder.name}: {bench.detached}")
-        bench.own_run = CurrentRun(reopen_run(bench.own_run.folder, gpu=bench.chosen_gpu))
-        bench.own_run.start()
+    if bench.detached_pid is not None:
+        print_to_stderr(f"could not detach {bench.local_run.folder.name}: {bench.detached_pid}")
+        bench.local_run = CurrentRun(reopen_run(bench.local_run.folder, gpu=bench.chosen_gpu))
+        bench.local_run.start()
     return False
 
 
@@ -194,11 +196,11 @@ def _start_opened_run(bench: Workbench) -> None:
     from tui_trainer.ui.workbench import OPENING
 
     bench.background.finish(OPENING, _OPENING_SECONDS)
-    if isinstance(bench.opened, InputError):
-        raise bench.opened
-    if bench.opened is not None:
-        bench.own_run = CurrentRun(bench.opened)
-        bench.own_run.start()
+    if isinstance(bench.opened_run, InputError):
+        raise bench.opened_run
+    if bench.opened_run is not None:
+        bench.local_run = CurrentRun(bench.opened_run)
+        bench.local_run.start()
 
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
@@ -207,17 +209,17 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
 
     is_asked, follower = False, None
     if has_lines:
-        tell(f"{run.folder.name} continues: you may close this terminal; Ctrl+C saves and stops the run")
+        print_to_stderr(f"{run.folder.name} continues: you may close this terminal; Ctrl+C saves and stops the run")
         follower = Follower(run.folder)
         follower.start()
     while run.alive:
-        if (wants_stop or signals.ask_for_stop) and not is_asked:
+        if (wants_stop or signals.is_stop_requested) and not is_asked:
             is_asked = True
             run.ask("stop")
-            tell(f"saving and stopping {run.folder.name}; press Ctrl+C twice to quit at once")
+            print_to_stderr(f"saving and stopping {run.folder.name}; press Ctrl+C twice to quit at once")
         run.wait(_WAIT_SECONDS)
     if follower is not None:
-        follower.end(lambda: signals.ask_for_stop)
+        follower.end(lambda: signals.is_stop_requested)
     _tell_end(run, has_lines=has_lines)
 
 
@@ -231,9 +233,9 @@ def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
             print("\n".join(ending(run.folder, run.state)), flush=True)
     if run.outcome is not None:
         for problem in run.outcome.problems:
-            tell(str(problem))
+            print_to_stderr(str(problem))
         if run.outcome.failure:
-            tell(run.outcome.failure)
+            print_to_stderr(run.outcome.failure)
 
 
 def _tell_crash(report: str, logs: Path) -> None:
@@ -244,4 +246,4 @@ def _tell_crash(report: str, logs: Path) -> None:
     except OSError:
         report_note = "the crash report could not be written"
     last_line = report.strip().rpartition("\n")[2]
-    tell(f"the screens failed: {last_line}; {report_note}")
+    print_to_stderr(f"the screens failed: {last_line}; {report_note}")

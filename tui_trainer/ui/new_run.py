@@ -64,11 +64,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
         enter_label = "open folder" if self._opens_folder else "use this folder" if is_in_folder else "select"
         return ("enter", enter_label), ("up down", "choose"), ("tab", "complete"), ("escape", "back")
 
-    def look(self, value: str) -> object:
+    def read_facts(self, value: str) -> object:
         """Return facts about a value, for `facts`. Called in another thread, because it may be slow."""
         raise NotImplementedError
 
-    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+    def fact_lines(self, value: str, result: object, width: int, height: int) -> list[Line]:
         """Return lines about a value. `result` is what `look` returned; None while `look` is running."""
         raise NotImplementedError
 
@@ -80,13 +80,13 @@ class ChoiceOfPath(SearchDialog[Choice]):
             self._all = choices
             self._look_again()
 
-        self._bench.background.do(LOOKING, self._here, show_choices, LOOKING)
+        self._bench.background.run_work(LOOKING, self._here, show_choices, LOOKING)
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield Pane(lambda width, _: paragraph(self._words, width, "dim"), classes="above")
-        yield from super().inside()
+        yield from super().compose_content()
 
-    def narrow(self) -> None:
+    def list_matches(self) -> None:
         """List the matching choices, the best first. If the text has not changed, the chosen row stays chosen."""
         text, (of_text, paths) = self.field.value.strip(), self._completed
         row = self.list.chosen if text == self._narrowed_by and self.list.place else None
@@ -95,10 +95,10 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self.list.show(rows, rows.index(row) if row in rows else 0)
 
     def _look_again(self) -> None:
-        self.narrow()
+        self.list_matches()
         self.choose(self.list.place)
         if self._takes_soon and not self._is_looking:
-            self.take()
+            self.accept_input()
 
     @property
     def _is_looking(self) -> bool:
@@ -130,8 +130,8 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     def about(self, width: int, height: int) -> list[Line]:
         value = self.value
-        lines = self.facts(value, self._known.get(value), width, height) if value else []
-        rows_below = len(self.list.rows) - self.list.seen_places.stop
+        lines = self.fact_lines(value, self._known.get(value), width, height) if value else []
+        rows_below = len(self.list.rows) - self.list.visible_indices.stop
         note = f"{rows_below} more below" if rows_below > 0 else ""
         return [title_rule(one_line(value, width), width, self.glyphs, note), *lines]
 
@@ -146,7 +146,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
                 self._known[value] = facts
                 self.redraw()
 
-            self._bench.background.do(_PREVIEW, lambda: self.look(value), show_facts, _PREVIEW)
+            self._bench.background.run_work(_PREVIEW, lambda: self.read_facts(value), show_facts, _PREVIEW)
         if text and self._completed[0] != text:
 
             def show_paths(paths: list[str]) -> None:
@@ -156,12 +156,12 @@ class ChoiceOfPath(SearchDialog[Choice]):
                     self._look_again()
 
             setting = all_settings()[self._key]
-            self._bench.background.do("paths", lambda: completions(setting, text), show_paths, "paths")
+            self._bench.background.run_work("paths", lambda: completions(setting, text), show_paths, "paths")
 
-    def take(self) -> None:
+    def accept_input(self) -> None:
         """Use the chosen row, but only after all choices for the typed text have been listed."""
         # The last letters may not have been searched for yet.
-        self.narrow()
+        self.list_matches()
         self._takes_soon = self._is_looking
         if self._takes_soon:
             self.on_choice()
@@ -175,7 +175,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._takes_soon &= event.key == "enter"
         if event.key != "tab":
             return super().take_key(event)
-        self.narrow()
+        self.list_matches()
         if self.list.rows:
             self.field.put(self.value)
         return True
@@ -197,15 +197,15 @@ class DataDialog(ChoiceOfPath):
         super().__init__(bench, DATA_KEY, f"{kinds} Type to search, or give a path.", local_choices.data_here)
         self._text = text
 
-    def look(self, value: str) -> FirstRows:
+    def read_facts(self, value: str) -> FirstRows:
         return local_choices.first_rows(value)
 
-    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+    def fact_lines(self, value: str, result: object, width: int, height: int) -> list[Line]:
         if not isinstance(result, FirstRows):
             return [[("reading the first rows ...", "dim")]]
         if result.refusal:
             return paragraph(result.refusal, width, "bad")
-        return [*paragraph(result.what, width, "dim"), *table_lines(result, width)][: max(height, 0)]
+        return [*paragraph(result.source_description, width, "dim"), *table_lines(result, width)][: max(height, 0)]
 
     def use(self, value: str) -> None:
         self._bench.app.open(ModelDialog(self._bench, value))
@@ -248,10 +248,10 @@ class ModelDialog(ChoiceOfPath):
         self._known.clear()
         self.choose(self.list.place)
 
-    def look(self, value: str) -> object:
+    def read_facts(self, value: str) -> object:
         return local_choices.plan_choice(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
-    def facts(self, value: str, result: object, width: int, height: int) -> list[Line]:
+    def fact_lines(self, value: str, result: object, width: int, height: int) -> list[Line]:
         if not isinstance(result, PlannedChoice):
             return [[("planning ...", "dim")]]
         lines = [line for problem in result.problems for line in paragraph(one_line(str(problem)), width, "bad")]
@@ -269,16 +269,16 @@ class ModelDialog(ChoiceOfPath):
     def use(self, value: str) -> None:
         bench, document = self._bench, self._bench.document
         if document is None:
-            bench.tell("the config is still loading", "dim")
+            bench.show_notice("the config is still loading", "dim")
             return
         reset_values = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
         model_patch = {MODEL_KEY: model_of(value)} if model_of(value) else {}
         values = reset_values | {DATA_KEY: self._data} | self._columns | model_patch
         if problems := document.patch(values, "a new run"):
-            bench.tell(one_line(str(problems[0])), "bad")
+            bench.show_notice(one_line(str(problems[0])), "bad")
             return
         undo_key, start_key = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
-        if bench.run_is_ours_and_alive:
+        if bench.is_training_here:
             bench.go(CONFIG_PAGE)
             message = f"Config has the settings of the next run: {start_key} starts it after the active run"
             bench.note_change(f"{message}; {undo_key} restores the old settings", "good")
@@ -304,23 +304,23 @@ class ColumnsDialog(Dialog):
 
     def __init__(self, loaded: LoadedConfig, first: FirstRows, take: Callable[[dict[str, str]], None]) -> None:
         super().__init__()
-        roles = [f"data.{name}" for name in find_task(loaded.config.task.type).reads_columns]
-        self._found = {role: loaded.columns.get(role, "") for role in roles}
-        self._columns, self._first, self._take = dict(self._found), first, take
+        roles = [f"data.{name}" for name in find_task(loaded.config.task.type).used_column_settings]
+        self._detected_columns = {role: loaded.columns.get(role, "") for role in roles}
+        self._columns, self._first, self._take = dict(self._detected_columns), first, take
         self._list: ChoiceList[str] = ChoiceList(self._row, wraps=True)
         self._list.show(roles)
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield self._list
         yield Pane(lambda width, _: table_lines(self._first, width, tuple(filter(None, self._columns.values()))))
 
     def _row(self, role: str, _: int) -> Line:
         column = self._columns[role]
         text = f" {COLUMN_ROLES[role]:<12} {one_line(column, _NAME_CELLS) or 'none'}"
-        return [(text, "text" if column == self._found[role] else "bold")]
+        return [(text, "text" if column == self._detected_columns[role] else "bold")]
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        if message.opens:
+        if message.is_double_click:
             self._turn(1)
         self.redraw()
 
@@ -333,7 +333,9 @@ class ColumnsDialog(Dialog):
         if key in ("left", "right", "h", "l", "space"):
             self._turn(-1 if key in ("left", "h") else 1)
         elif key == "enter":
-            named_columns = {role: column for role, column in self._columns.items() if column != self._found[role]}
+            named_columns = {
+                role: column for role, column in self._columns.items() if column != self._detected_columns[role]
+            }
             if SECOND_TEXT_KEY in named_columns:
                 # With only the second text named, both text columns would be detected again.
                 named_columns[TEXT] = self._columns[TEXT]

@@ -25,7 +25,7 @@ from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.keymap import keys_file
 from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.worker.child import Child, ending
+from tui_trainer.worker.child import Child, exit_phrase
 
 # Placeholders with a `$` or a blank, as in `${NAME}` and `{print $1}`, are left to the command.
 _PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(\w+)\}")
@@ -63,7 +63,7 @@ def own_answers(bench: Workbench, folder: RunFolder) -> list[Answer]:
         return []
     except (OSError, ValueError, RecursionError) as error:
         problem = f"commands.toml: {one_line(system_reason(error), 100)}"
-        return [("1", problem, lambda: bench.tell(problem, "warn"))]
+        return [("1", problem, lambda: bench.show_notice(problem, "warn"))]
     return [
         (key, f"{one_line(name, 30)}: {one_line(str(text), 60)}", partial(_offer, bench, folder, name, text))
         for key, (name, text) in zip(_KEYS, commands.items(), strict=False)
@@ -75,7 +75,7 @@ def _offer(bench: Workbench, folder: RunFolder, name: str, text: object) -> None
     try:
         arguments = command_line(text, folder)
     except ValueError as error:
-        bench.tell(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
+        bench.show_notice(f"commands.toml: {one_line(name, 30)}: {error}", "warn")
         return
     title = f"{one_line(name, 30)}: {one_line(folder.name, 40)}"
     lines = [one_line(shlex.join(arguments)), one_line(f"Enter runs this command without a shell, in {Path.cwd()}.")]
@@ -96,11 +96,11 @@ class _Program(JsonProcess):
         self.lines = []
         Child.__init__(self, words, errors=subprocess.STDOUT)
 
-    def _hear(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         self.lines = [*self.lines, one_line(line)][-_KEPT_LINES:]
         self.part = self.lines[-1]
 
     def _end(self, exit_code: int) -> None:
-        self.reason = self.cancelled if self.is_cancelled else f"the command {ending(exit_code)}"
+        self.reason = self.cancelled_words if self.is_cancelled else f"the command {exit_phrase(exit_code)}"
         if exit_code == 0:
             self.result = {"exit_code": 0}

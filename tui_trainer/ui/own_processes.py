@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
-BESIDE_A_RUN = "a run is training; the run and the measurement would slow each other down"
+RUN_TRAINING_REFUSAL = "a run is training; the run and the measurement would slow each other down"
 P = TypeVar("P", bound="JsonProcess")
 C = TypeVar("C", bound="ConfigProcess")
 
@@ -26,16 +26,16 @@ C = TypeVar("C", bound="ConfigProcess")
 class Bench(Protocol):
     document: ConfigDocument | None
     chosen_gpu: GpuChoice
-    current: int
+    current_page: int
 
     @property
     def run_is_alive(self) -> bool: ...
     def config_changed(self) -> None: ...
-    def tell(self, text: str, role: Role = "text") -> None: ...
-    def tell_end(self, page: int, text: str, role: Role) -> None: ...
+    def show_notice(self, text: str, role: Role = "text") -> None: ...
+    def report_end(self, page: int, text: str, role: Role) -> None: ...
 
 
-class OwnProcess(Generic[P]):
+class SingleProcessCommand(Generic[P]):
     """A command that runs in at most one process at a time. Its end is reported on the page where it was started.
 
     `what` is its name in messages. A command that `measures` cannot start during a run, and is cancelled by a run.
@@ -43,11 +43,11 @@ class OwnProcess(Generic[P]):
 
     def __init__(self, bench: Bench, what: str, *, measures: bool = False) -> None:
         self._bench, self._page = bench, 0
-        self.what, self.measures = what, measures
+        self.command_name, self.is_measurement = what, measures
         self.process: P | None = None
 
     @property
-    def alive(self) -> P | None:
+    def running_process(self) -> P | None:
         return self.process if self.process is not None and self.process.alive else None
 
     def cancel(self) -> None:
@@ -56,16 +56,16 @@ class OwnProcess(Generic[P]):
 
     def end(self) -> None:
         """End the process. Called after the screens have closed."""
-        if process := self.alive:
+        if process := self.running_process:
             process.end()
 
     def _begin(self, make: Callable[[], P | str]) -> str:
         """Start the process that `make` returns, unless one is running. Return why the start failed, or ""."""
-        if self.alive:
+        if self.running_process:
             return ""
-        if self.measures and self._bench.run_is_alive:
-            return BESIDE_A_RUN
-        self._page = self._bench.current
+        if self.is_measurement and self._bench.run_is_alive:
+            return RUN_TRAINING_REFUSAL
+        self._page = self._bench.current_page
         try:
             result = make()
         except OSError as error:
@@ -81,10 +81,10 @@ class OwnProcess(Generic[P]):
         """Read the output of the process, and report its end. Return whether the process has just ended."""
         if (process := self.process) is None:
             return False
-        is_in_the_way = self.measures and self._bench.run_is_alive
+        is_in_the_way = self.is_measurement and self._bench.run_is_alive
         if is_in_the_way and process.alive and not process.is_cancelled:
             process.cancel()
-            self._tell_end(f"{self.what} was stopped: {BESIDE_A_RUN}", "warn")
+            self._tell_end(f"{self.command_name} was stopped: {RUN_TRAINING_REFUSAL}", "warn")
         has_ended = process.poll()
         if has_ended and not is_in_the_way and (verdict := self._verdict(process)):
             self._tell_end(*verdict)
@@ -94,10 +94,10 @@ class OwnProcess(Generic[P]):
         raise NotImplementedError
 
     def _tell_end(self, words: str, role: Role) -> None:
-        self._bench.tell_end(self._page, words, role)
+        self._bench.report_end(self._page, words, role)
 
 
-class Exports(OwnProcess["ExportProcess"]):
+class Exports(SingleProcessCommand["ExportProcess"]):
     """Exports, one at a time. After the screens have closed, only the running export continues."""
 
     def __init__(self, bench: Bench) -> None:
@@ -110,20 +110,20 @@ class Exports(OwnProcess["ExportProcess"]):
         from tui_trainer.launching.export_process import ExportProcess
 
         if reason := self._begin(lambda: ExportProcess(folder, name)):
-            self._bench.tell(reason, "bad")
+            self._bench.show_notice(reason, "bad")
 
     def start_all(self, wanted: list[tuple[RunFolder, str]]) -> None:
         """Add exports, as pairs of run and format, to the queue."""
-        if not self.waiting and not self.alive:
+        if not self.waiting and not self.running_process:
             self._several, self._failures = 0, []
         self.waiting += wanted
         self._several += len(wanted)
-        self._page = self._bench.current
+        self._page = self._bench.current_page
         self._begin_next()
 
     def _begin_next(self) -> None:
         page = self._page
-        while self.waiting and not self.alive:
+        while self.waiting and not self.running_process:
             self.start(*self.waiting.popleft())
             self._page = page
 
@@ -131,14 +131,14 @@ class Exports(OwnProcess["ExportProcess"]):
         if self.process is not None:
             self.process.stop_reading()
 
-    def is_of(self, root: Path) -> bool:
-        active_folders = [self.alive.run] if self.alive else []
+    def is_exporting(self, root: Path) -> bool:
+        active_folders = [self.running_process.run] if self.running_process else []
         return any(folder.root == root for folder in [*active_folders, *(folder for folder, _ in self.waiting)])
 
     @property
     def words(self) -> str:
         """Progress of a batch, such as `exporting 2 of 4: chat to gguf, 40%`; empty for a single export or none."""
-        if (export := self.alive) is None or self._several < 2:
+        if (export := self.running_process) is None or self._several < 2:
             return ""
         amount, total, _ = export.progress
         share, position = f"{100 * amount / total:.0f}%" if total else export.part, self._several - len(self.waiting)
@@ -148,7 +148,7 @@ class Exports(OwnProcess["ExportProcess"]):
         has_ended = super().poll()
         if has_ended:
             self._begin_next()
-        if has_ended and self._several > 1 and not self.alive:
+        if has_ended and self._several > 1 and not self.running_process:
             failed_count = len(self._failures)
             message = "; ".join([f"{self._several - failed_count} of {self._several} runs exported", *self._failures])
             self._tell_end(message, "bad" if failed_count else "good")
@@ -163,7 +163,7 @@ class Exports(OwnProcess["ExportProcess"]):
         return None if process.is_cancelled else (self._failures[-1], "bad")
 
 
-class Measurement(OwnProcess[C]):
+class Measurement(SingleProcessCommand[C]):
     """Measurement of the config in a process of the class named `kind`. The process ends with the screens."""
 
     def __init__(self, bench: Bench, what: str, kind: str) -> None:
@@ -202,7 +202,7 @@ class Gains(Measurement["GainProcess"]):
 
     @property
     def words(self) -> str:
-        if (process := self.alive) is None:
+        if (process := self.running_process) is None:
             return ""
         return "stopping ..." if process.is_cancelled else f"measuring: {process.part}"
 
@@ -222,7 +222,7 @@ class Gains(Measurement["GainProcess"]):
         return f"could not measure: {process.reason}", "bad"
 
 
-class Tool(OwnProcess["JsonProcess"]):
+class Tool(SingleProcessCommand["JsonProcess"]):
     """A command that does not depend on the config. Its process ends with the screens.
 
     If `yes` has arguments, the command first only reports what it would do. After the user has agreed, it runs again
@@ -238,7 +238,7 @@ class Tool(OwnProcess["JsonProcess"]):
         self._agreed = not yes
 
     @property
-    def asks(self) -> dict[str, Any] | None:
+    def confirmation(self) -> dict[str, Any] | None:
         """Report of what the command would do, while the user has not agreed; None at other times."""
         result = self.process.result if self.process and not self.process.alive else None
         return result if result and not self._agreed and "offer" in result else None
@@ -248,14 +248,14 @@ class Tool(OwnProcess["JsonProcess"]):
         from tui_trainer.launching.command_process import JsonProcess
 
         def make() -> JsonProcess:
-            self._agreed = not self._yes or self.asks is not None
+            self._agreed = not self._yes or self.confirmation is not None
             return JsonProcess([*self.arguments, *(self._yes if self._agreed else ())], {})
 
         return self._begin(make)
 
     def _verdict(self, process: JsonProcess) -> tuple[str, Role] | None:
-        if self.asks is not None:
+        if self.confirmation is not None:
             return None
         message = self._done(process.result) if process.result else ""
         role: Role = "good" if process.result else "text" if process.is_cancelled else "bad"
-        return message or f"{self.what}: {process.reason}", role
+        return message or f"{self.command_name}: {process.reason}", role

@@ -20,8 +20,8 @@ from tui_trainer.hardware import describe
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints
-from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
-from tui_trainer.ui.spans import Glyphs, Line, beside, rows_of, sparkline, width_of
+from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, KeyHandler, PageName
+from tui_trainer.ui.spans import Glyphs, Line, both_ends_line, rows_of, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 _NARROW = 120
 # Below this width, the titles of the pages are abbreviated.
 _NARROWEST = 80
-_SHORT: dict[Place, str] = {"hardware": "HW", "config": "Conf", "checklist": "Check", "train": "Train", "runs": "Runs"}
+_SHORT: dict[PageName, str] = {
+    "hardware": "HW",
+    "config": "Conf",
+    "checklist": "Check",
+    "train": "Train",
+    "runs": "Runs",
+}
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
@@ -62,7 +68,7 @@ class TopLine(Pane):
         """Return program, host and machine, then `1 Hardware  2 Config  3 Checklist 2 warn  4 Train 37%`."""
         bench, hardware = self._bench, self._bench.hardware
         tabs = enumerate(_tabs(bench, width))
-        right: Line = [(_tab_text(page, *tab), "cursor" if page == bench.current else "dim") for page, tab in tabs]
+        right: Line = [(_tab_text(page, *tab), "cursor" if page == bench.current_page else "dim") for page, tab in tabs]
         left_cells = width - width_of(right) - 1
         title = "view" if bench.is_view else PROGRAM
         left: Line = [(title, "title")] if len(title) <= left_cells else []
@@ -70,7 +76,7 @@ class TopLine(Pane):
         for part in filter(None, descriptions if width >= _NARROW else reversed(descriptions)):
             if width_of(left) + 2 + cell_len(part) <= left_cells:
                 left.append((f"  {part}", "dim"))
-        return [beside(left, right, width)]
+        return [both_ends_line(left, right, width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
         """Yield the position of each tab's first cell, from the last tab to the first."""
@@ -102,7 +108,7 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
         # There is room only for the most severe state.
         checks_text = " ".join(checks_text.split()[:2])
     states = ["", unsaved_mark, checks_text, run_text, ""]
-    for page in bench.unseen:
+    for page in bench.unseen_pages:
         states[page] = f"new {states[page]}".rstrip()
     return list(zip(titles, states, strict=True))
 
@@ -142,7 +148,7 @@ def machine_summary(hardware: Hardware, width: int) -> str:
     return next((form for form in descriptions if cell_len(form) <= width), "")
 
 
-def bindings(place: Place) -> list[BindingType]:
+def bindings(place: PageName) -> list[BindingType]:
     """Return Textual's key bindings for the actions of a page, or of `app`."""
     return [Binding(",".join(action.keys), f"do('{action.name}')", action.label, id=action.id, show=False)
             for action in ACTIONS if action.place == place]  # fmt: skip
@@ -151,7 +157,7 @@ def bindings(place: Place) -> list[BindingType]:
 class Page(Screen[None], inherit_bindings=False):
     """A page. Its method `action_undo()` carries out the action `undo` of this page."""
 
-    place: ClassVar[Place]
+    place: ClassVar[PageName]
     ACTS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
     """Functions for short actions by the action's name. The name `undo` defines the method `action_undo()`."""
 
@@ -196,7 +202,7 @@ class Page(Screen[None], inherit_bindings=False):
     @property
     def is_shown(self) -> bool:
         """Whether this is the current page, with or without a dialog above it."""
-        return PLACES[1 + self.bench.current] == self.place
+        return PLACES[1 + self.bench.current_page] == self.place
 
     @property
     def is_typing(self) -> bool:
@@ -217,7 +223,7 @@ class Page(Screen[None], inherit_bindings=False):
     def tick(self) -> None:
         """Update the page. Called once a second while the page is shown."""
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         """Return the page's state that changes without a key, an answer or an event of the run.
 
         The page is redrawn when this value has changed. It is computed at each tick, so it must be cheap.
@@ -243,17 +249,17 @@ class Page(Screen[None], inherit_bindings=False):
         self._dirty_widgets.clear()
 
     def take_key(self, event: Key) -> bool:
-        return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
+        return isinstance(self.focused, KeyHandler) and self.focused.take_key(event)
 
     def copy_path(self, path: Path) -> None:
         self.app.copy_to_clipboard(str(path))
-        self.bench.tell(f"{path}  copied, if your terminal lets programs copy (OSC 52)", "good")
+        self.bench.show_notice(f"{path}  copied, if your terminal lets programs copy (OSC 52)", "good")
 
     def action_do(self, name: str) -> None:
         self.bench.app.perform_action(f"{self.place}.{name}")
 
 
-class Pages(dict[Place, Page]):
+class Pages(dict[PageName, Page]):
     """The pages by name. A page is imported and created, and its style sheet read, when it is accessed first.
 
     If pages had a `CSS_PATH`, Textual would parse all other style sheets again for each page.
@@ -263,7 +269,7 @@ class Pages(dict[Place, Page]):
         super().__init__()
         self._bench, self._styles = bench, styles
 
-    def __missing__(self, place: Place) -> Page:
+    def __missing__(self, place: PageName) -> Page:
         module = import_module(f"{_SCREENS}.{place}")
         self[place] = page = getattr(module, f"{place.title()}Page")(self._bench)
         self._styles.read(Path(str(module.__file__)).with_suffix(".tcss"))
@@ -362,6 +368,6 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
     def take_key(self, event: Key) -> bool:
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             # There is no room for a question. Nothing is lost, because an active run continues.
-            is_training = self._bench.run_is_ours_and_alive
+            is_training = self._bench.is_training_here
             self._bench.app.leave(ExitReason.TRAINING_ON if is_training else ExitReason.QUIT)
         return True

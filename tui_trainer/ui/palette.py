@@ -21,7 +21,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, key_sign
 from tui_trainer.ui.search import match
-from tui_trainer.ui.spans import Line, Role, beside, fit, paragraph
+from tui_trainer.ui.spans import Line, Role, both_ends_line, fit, paragraph
 from tui_trainer.ui.widgets.lists import LineList
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Command:
     do: Callable[[], object]
     note: str = ""
     show: Callable[[], object] | None = None
-    elsewhere: bool = False
+    is_elsewhere: bool = False
     text: str = ""
     refusal: str = ""
 
@@ -68,10 +68,10 @@ Hit = tuple[Command, Sequence[int]]
 """A command, and the positions of the letters of its name that matched."""
 
 
-def found(commands: Iterable[Command], letters: str) -> list[Hit]:
+def matching_commands(commands: Iterable[Command], letters: str) -> list[Hit]:
     """Return the commands that match, the best first. Without letters, return those that are not `elsewhere`."""
     if not letters.strip():
-        return [(command, ()) for command in commands if not command.elsewhere]
+        return [(command, ()) for command in commands if not command.is_elsewhere]
     hits = [(hit, command) for command in commands
             if (hit := match(letters, command.name, f"{command.help} {command.text}"))]  # fmt: skip
     hits.sort(key=lambda pair: pair[0].rank)
@@ -85,16 +85,16 @@ class Palette(SearchDialog[Hit]):
         """Create the palette. `back` is called if the user closes it without choosing a command."""
         super().__init__()
         self.heading, self._commands, self._back = heading, commands, back
-        self.list.show(found(commands, ""))
+        self.list.show(matching_commands(commands, ""))
 
-    def narrow(self) -> None:
-        self.list.show(found(self._commands, self.field.value), self.list.place)
+    def list_matches(self) -> None:
+        self.list.show(matching_commands(self._commands, self.field.value), self.list.place)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         # One click chooses and carries out; the base class needs two.
         message.prevent_default()
         self.choose(message.place)
-        self.take()
+        self.accept_input()
 
     @property
     def chosen(self) -> Command | None:
@@ -105,7 +105,7 @@ class Palette(SearchDialog[Hit]):
         """Add commands that became known after the palette was opened, such as runs on a slow disk."""
         self._commands = [*self._commands, *commands]
         if self.field.value and not self.is_closed:
-            self.narrow()
+            self.list_matches()
             self.choose(self.list.place)
 
     def row(self, row: Hit, width: int) -> Line:
@@ -116,7 +116,7 @@ class Palette(SearchDialog[Hit]):
         help_spans: Line = [(gap, "text"), (command.refusal or command.help, "dim")]
         line: Line = [(f"{self._mark_of(command)} ", "text"), *name, *help_spans]
         left_cells = width - cell_len(command.note) - 2
-        return beside(fit(line, left_cells, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
+        return both_ends_line(fit(line, left_cells, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
 
     def _mark_of(self, command: Command) -> str:
         return ""
@@ -129,9 +129,9 @@ class Palette(SearchDialog[Hit]):
         if self.chosen and self.chosen.show:
             self.chosen.show()
 
-    def take(self) -> None:
+    def accept_input(self) -> None:
         # Letters typed before the field was mounted have not been searched for yet.
-        self.narrow()
+        self.list_matches()
         if command := self.chosen:
             self._back = None
             self.close()
@@ -171,9 +171,9 @@ class MarkingPalette(Palette):
         # In the base class, one click also carries out the command.
         message.prevent_default()
         self.choose(message.place)
-        if message.opens and self.chosen:
+        if message.is_double_click and self.chosen:
             self._marked = [self.chosen.name]
-            self.take()
+            self.accept_input()
         elif self.chosen:
             self._toggle(self.chosen.name)
 
@@ -191,8 +191,8 @@ class MarkingPalette(Palette):
             self._marked = [*self._marked, name][-self._most :]
         self.redraw()
 
-    def take(self) -> None:
-        self.narrow()
+    def accept_input(self) -> None:
+        self.list_matches()
         names = self._marked
         if self.chosen and (names == self._before or not names):
             names = [self.chosen.name]
@@ -208,7 +208,9 @@ def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
     if action.place not in ("app", app.page.place):
         do = partial(app.do_on_page, action.place, partial(app.perform_action, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
-    return Command(name, action.help, do, key_signs or "no key", elsewhere=refusal is not None, refusal=refusal or "")
+    return Command(
+        name, action.help, do, key_signs or "no key", is_elsewhere=refusal is not None, refusal=refusal or ""
+    )
 
 
 def actions_here(app: Any) -> list[Command]:
@@ -221,8 +223,8 @@ def all_commands(app: Any) -> list[Command]:
     entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
     entries += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
     actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
-    themes = [replace(theme, name=f"Theme: {theme.name}", elsewhere=True) for theme in theme_commands(app)]
-    guide_pages = [replace(section, elsewhere=True) for section in guide_commands(app)]
+    themes = [replace(theme, name=f"Theme: {theme.name}", is_elsewhere=True) for theme in theme_commands(app)]
+    guide_pages = [replace(section, is_elsewhere=True) for section in guide_commands(app)]
     return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]
 
 
@@ -252,7 +254,7 @@ def _of_the_config(app: Any) -> list[Command]:
     rows = [(f"Setting: {setting.key}", setting.help, partial(app.show_setting, setting.key)) for setting in settings]
     rows += [(f"Recipe: {name}", one_line(recipe.summary), partial(app.show_recipe, name))
              for name, recipe in recipes.items()]  # fmt: skip
-    return [Command(*row, elsewhere=True) for row in rows]
+    return [Command(*row, is_elsewhere=True) for row in rows]
 
 
 def guide_commands(app: Any) -> list[Command]:
@@ -280,7 +282,7 @@ def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
     return commands
 
 
-def command_lines(app: Any) -> list[Command]:
+def copy_command_entries(app: Any) -> list[Command]:
     """Return entries that copy command lines: that of the open dialog, or else those of this page's actions."""
     from tui_trainer.measure.config_process import config_options
 
@@ -310,7 +312,7 @@ def add_runs(app: Any, palette: Palette) -> None:
     def add(runs: list[RunFolder]) -> None:
         palette.add([
             Command(f"Run: {one_line(folder.name)}", one_line(str(folder.root.parent)),
-                    partial(app.bench.attach_to, folder), elsewhere=True)
+                    partial(app.bench.attach_to, folder), is_elsewhere=True)
             for folder in reversed(runs)
         ])  # fmt: skip
 

@@ -48,8 +48,8 @@ class Bounds:
 class Tick:
     """A labelled position on an axis, in the units of its `Bounds`."""
 
-    at: float
-    label: str
+    axis_value: float
+    draw_label: str
 
 
 def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
@@ -114,7 +114,11 @@ def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
     if high / low > 100:
         stride = math.ceil(len(powers) / max_ticks)
         return [Tick(power, label_of(10.0**power)) for power in powers[::stride] if bounds.low <= power <= bounds.high]
-    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), max_ticks) if tick.at > 0]
+    return [
+        Tick(math.log10(tick.axis_value), tick.draw_label)
+        for tick in ticks(Bounds(low, high), max_ticks)
+        if tick.axis_value > 0
+    ]
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
@@ -144,12 +148,12 @@ def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> d
     options: list[tuple[bool, dict[int, str]]] = []
     for tick_count in range(max_ticks, 1, -1):
         axis_ticks = (log_ticks if log else ticks)(bounds, tick_count)
-        tick_rows = [row_of(tick.at, bounds, rows) for tick in axis_ticks]
+        tick_rows = [row_of(tick.axis_value, bounds, rows) for tick in axis_ticks]
         row_gaps = [low - high for low, high in pairwise(tick_rows)]
         if row_gaps and min(row_gaps) > 1:
             # On a tall chart, a difference of one row is not visible.
             is_uneven = max(row_gaps) - min(row_gaps) > min(row_gaps) // 3
-            options.append((is_uneven, {row: tick.label for row, tick in zip(tick_rows, axis_ticks, strict=True)}))
+            options.append((is_uneven, {row: tick.draw_label for row, tick in zip(tick_rows, axis_ticks, strict=True)}))
     if options:
         return min(options, key=itemgetter(0))[1]
     end_values = [10.0**end if log else end for end in (bounds.high, bounds.low)]
@@ -172,9 +176,11 @@ def x_axis(
 
     `bad_columns` get red marks. The unit is at the right end; without `keeps_unit`, a label there replaces the unit.
     """
-    axis_ticks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
-    label_of = {column_of(tick.at, window, columns): tick.label for tick in axis_ticks}
-    label_line = _placed(label_of, bad_columns if inline else (), columns, unit, keeps_unit)
+    axis_ticks = [
+        tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.axis_value == int(tick.axis_value)
+    ]
+    label_of = {column_of(tick.axis_value, window, columns): tick.draw_label for tick in axis_ticks}
+    label_line = _place_labels(label_of, bad_columns if inline else (), columns, unit, keeps_unit)
     axis: list[Span] = [(glyphs.tick_down if column in label_of else glyphs.rule, "rule") for column in range(columns)]
     if inline:
         axis = [(sign, "dim") if sign != " " else (glyphs.rule, "rule") for sign in label_line]
@@ -189,7 +195,7 @@ def _merged(cells: Iterable[Span]) -> Line:
     return [("".join(sign for sign, _ in run), role) for role, run in groupby(cells, key=itemgetter(1))]
 
 
-def _placed(label_of: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+def _place_labels(label_of: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
     """Return a line with the labels around their columns. A label that overlaps others or `kept_free` is left out."""
     cells, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
     for column, label in label_of.items():
@@ -211,21 +217,21 @@ class Raster:
         self.width, self.height, self.glyphs = width, height, glyphs
         self._bits = _ASCII_BITS if glyphs.ascii else _BRAILLE_BITS
         self.cell_rows, self.cell_columns = self._bits.shape
-        self.dots_across, self.dots_down = width * self.cell_columns, height * self.cell_rows
+        self.dot_columns, self.dot_rows = width * self.cell_columns, height * self.cell_rows
         self._signs = np.full((height, width), " ")
         self._roles = np.full((height, width), "text", object)
 
-    def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
+    def draw_curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
         """Draw a curve that goes from `low` to `high` in each dot column, connected with the column before."""
-        top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1)) for values in (high, low))
+        top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dot_rows - 1)) for values in (high, low))
         before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
         before_top[0] = before_bottom[0] = np.nan
         top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
         bottom = np.fmax(bottom, before_top - 1, where=~np.isnan(bottom), out=bottom.copy())
-        rows = np.arange(self.dots_down)[:, None]
-        self.dots((rows >= top) & (rows <= bottom), role)
+        rows = np.arange(self.dot_rows)[:, None]
+        self.draw_dots((rows >= top) & (rows <= bottom), role)
 
-    def dots(self, mask: NDArray[np.bool_], role: Role) -> None:
+    def draw_dots(self, mask: NDArray[np.bool_], role: Role) -> None:
         """Draw the dots of `mask`, which has the shape dot rows x dot columns. Cells without a dot do not change."""
         cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
@@ -234,16 +240,16 @@ class Raster:
         self._signs[has_dot] = dot_signs[bits[has_dot]]
         self._roles[has_dot] = role
 
-    def mark(self, column: int, row: int, sign: str, role: Role) -> None:
+    def draw_mark(self, column: int, row: int, sign: str, role: Role) -> None:
         self._signs[row, column], self._roles[row, column] = sign, role
 
-    def cross(self, column: int, sign: str) -> None:
+    def draw_vertical_line(self, column: int, sign: str) -> None:
         """Draw a vertical line through a column of cells. Only empty cells get the sign of the line."""
         is_empty = self._signs[:, column] == " "
         self._signs[is_empty, column] = sign
         self._roles[:, column] = "chart_cross"
 
-    def label(self, row: int, text: str, role: Role) -> None:
+    def draw_label(self, row: int, text: str, role: Role) -> None:
         """Write a text at the right end of a row, if the cells there are empty."""
         first_column = self.width - len(text)
         if first_column >= 0 and (self._signs[row, max(first_column - 1, 0) :] == " ").all():

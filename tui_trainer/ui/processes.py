@@ -33,21 +33,21 @@ _SHARE_OF_A_CORE = 0.02
 # A process that was asked to end may be killed after this time, in seconds.
 PATIENCE_SECONDS = 5.0
 _COMMAND_CHARACTERS = 300
-_NEVER = -1.0
+_UNKNOWN_SORT_VALUE = -1.0
 HEADINGS: Final = {
     "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "GPU", "since": "since",
     "command": "command",
 }  # fmt: skip
 _RIGHT: Final = ("pid", "cpu", "memory", "since")
 SORTS: Final[dict[str, Callable[[ProcessUse], float]]] = {
-    "cpu": lambda use: _NEVER if use.cores is None else use.cores,
+    "cpu": lambda use: _UNKNOWN_SORT_VALUE if use.cores is None else use.cores,
     "memory": lambda use: use.memory_bytes or 0,
-    "card": lambda use: use.bytes_on_cards if use.card_bytes else _NEVER,
+    "card": lambda use: use.bytes_on_cards if use.card_bytes else _UNKNOWN_SORT_VALUE,
     "since": lambda use: use.started_at or 0.0,
 }
 
 
-def in_order(processes: Iterable[ProcessUse], name: str) -> list[ProcessUse]:
+def sort_processes(processes: Iterable[ProcessUse], name: str) -> list[ProcessUse]:
     """Return the processes sorted by a column, the largest first. Ties are sorted by memory and process id."""
     return sorted(processes, key=lambda use: (-SORTS[name](use), -(use.memory_bytes or 0), use.pid))
 
@@ -99,7 +99,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
         self._arrange(look.processes)
 
     def _arrange(self, processes: Sequence[ProcessUse]) -> None:
-        process, rows = self.chosen, in_order(processes, self.sorted_by)
+        process, rows = self.chosen, sort_processes(processes, self.sorted_by)
         keys = [use.key for use in rows]
         self.show(rows, keys.index(process.key) if process and process.key in keys else self.place)
 
@@ -152,7 +152,7 @@ class ProcessesDialog(Dialog):
         """Time of the first request to end each process, on the monotonic clock in seconds."""
         self._message: tuple[str, Role] = ("", "text")
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield self.table
         yield Pane(lambda width, _: self._notes(width), classes="notes")
 
@@ -161,7 +161,7 @@ class ProcessesDialog(Dialog):
 
     def _read(self) -> None:
         if not self.is_closed:
-            self._bench.background.do(PROCESSES, self._reader.look, self._show_look, PROCESSES)
+            self._bench.background.run_work(PROCESSES, self._reader.look, self._show_look, PROCESSES)
 
     def _show_look(self, look: ProcessLook) -> None:
         if not self.is_attached:
@@ -199,7 +199,7 @@ class ProcessesDialog(Dialog):
             self.table.sort_by_next()
         elif character == "k" and (process := self.table.chosen):
             work = partial(run_of, process.pid)
-            self._bench.background.do("run of a process", work, partial(self._ask, process), PROCESSES)
+            self._bench.background.run_work("run of a process", work, partial(self._ask, process), PROCESSES)
         return True
 
     def _refusal(self, process: ProcessUse) -> str:
@@ -210,7 +210,7 @@ class ProcessesDialog(Dialog):
             return "this process can only be ended outside this container, where it runs"
         if process.pid in pids:
             subject = "this is tui-trainer itself" if process.pid == os.getpid() else "it is part of tui-trainer"
-            has_run = self._bench.run_is_ours_and_alive
+            has_run = self._bench.is_training_here
             return f"{subject}: {f'{stop_key} on the Train screen saves and stops the run; ' * has_run}{quit_key} quits"
         if not process.is_own:
             return f"only {one_line(process.user or 'its owner', 40)} and root can end this process"
@@ -254,7 +254,7 @@ class ProcessesDialog(Dialog):
             self._read()
 
         work = partial(end_process, process.pid, process.started_at, kill=is_kill)
-        bench.background.do(f"end {process.pid}", work, report, PROCESSES)
+        bench.background.run_work(f"end {process.pid}", work, report, PROCESSES)
 
     def _ask_again_if_alive(self, process: ProcessUse, run: RunFolder | None) -> None:
         def ask(is_alive: bool) -> None:
@@ -262,16 +262,16 @@ class ProcessesDialog(Dialog):
                 self._ask(process, run, again=True)
 
         work = partial(is_running, process.pid, process.started_at)
-        self._bench.background.do(f"whether {process.pid} lives", work, ask, PROCESSES)
+        self._bench.background.run_work(f"whether {process.pid} lives", work, ask, PROCESSES)
 
 
 def run_of(pid: int) -> RunFolder | None:
     """Return the run that a process trains; None if it trains none of the newest runs."""
-    from tui_trainer.runs.lock import owner
+    from tui_trainer.runs.lock import read_lock_owner
     from tui_trainer.runs.registry import newest_runs
 
     for folder in reversed(newest_runs()):
-        holder = owner(folder.lock)
-        if holder is not None and holder.here and holder.pid == pid:
+        holder = read_lock_owner(folder.lock)
+        if holder is not None and holder.is_on_this_host and holder.pid == pid:
             return folder
     return None

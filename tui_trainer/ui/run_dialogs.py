@@ -11,12 +11,12 @@ from textual.widget import Widget
 from tui_trainer.advice.examine import Examination, FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
-from tui_trainer.launching.model_process import ChildWriter, ModelProcess, Place, find_device
+from tui_trainer.launching.model_process import ChildWriter, ModelDevice, ModelProcess, find_device
 from tui_trainer.tasks import find_task
-from tui_trainer.terminal.safe_text import one_line, visible
+from tui_trainer.terminal.safe_text import one_line, show_control_characters
 from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Dialog, FieldDialog
-from tui_trainer.ui.spans import Line, Role, folded, labelled, paragraph, rows_of
+from tui_trainer.ui.spans import Line, Role, labelled, paragraph, rows_of, wrap_if_long
 from tui_trainer.ui.starting import take_settings_of
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.widgets.pane import Pane
@@ -46,7 +46,7 @@ class DoctorDialog(Dialog):
 
     @property
     def _verdict(self) -> Examination | None:
-        return self._run.doctor.verdict
+        return self._run.doctor.examination
 
     @property
     def _fix(self) -> Patch | None:
@@ -58,14 +58,14 @@ class DoctorDialog(Dialog):
         if verdict is None:
             return []
         rows: list[Line] = []
-        if verdict.leading is None:
-            rows += [*folded([(verdict.healthy, "good" if verdict.is_known else "dim")], width), []]
+        if verdict.leading_finding is None:
+            rows += [*wrap_if_long([(verdict.healthy_sentence, "good" if verdict.is_known else "dim")], width), []]
         for finding in verdict.findings:
             rows += [*self._finding_lines(finding, width), []]
         return rows[:-1]
 
     def _finding_lines(self, finding: FoundCause, width: int) -> list[Line]:
-        diagnosis, safe_text = finding.found, self.glyphs.only
+        diagnosis, safe_text = finding.cause, self.glyphs.replace_unsupported
         role: Role = "bad" if diagnosis.is_fault else "warn" if finding.matters else "text"
         lines: list[Line] = [[(finding.symptom.title, role), (f"  {finding.cost_words}", "bold")]]
         texts = [("", safe_text(diagnosis.cause)), ("", safe_text(diagnosis.evidence))]
@@ -99,8 +99,8 @@ class TryDialog(FieldDialog):
         assert bench.run is not None, "it is opened for a run"
         state = bench.run.state
         task = find_task(state.task)
-        self._chats = task.holds_conversations
-        if self._chats:
+        self._is_chat = task.holds_conversations
+        if self._is_chat:
             # The prompts of the run's samples contain tokens of the chat template, so none is proposed.
             self._text = ""
         checkpoint_text = f"step {state.checkpoints[-1].step:,}" if state.checkpoints else "not written yet"
@@ -118,30 +118,30 @@ class TryDialog(FieldDialog):
         self._output = ""
         self._seed = self._drawn_pieces = 0
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         yield self.field
-        yield from super().inside()
+        yield from super().compose_content()
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def on_mount(self) -> None:
         # The text is an example. It is selected, so that typing replaces it.
         self.field.select_all()
         self._status = f"{self._newest}looking for free memory ..."
-        self._bench.background.do("place", self._find_place, self._show_place, lane=TRYING)
+        self._bench.background.run_work("place", self._find_device, self._show_device, lane=TRYING)
 
-    def _find_place(self, models: int = 1) -> Place:
+    def _find_device(self, models: int = 1) -> ModelDevice:
         bench = self._bench
         gpu, peak_bytes = bench.chosen_gpu, self._peak_bytes or 0
         return find_device(self._folder, bench.hardware, _NEW_TOKENS, gpu=gpu, models=models, seen_bytes=peak_bytes)
 
-    def _show_place(self, place: Place) -> None:
+    def _show_device(self, place: ModelDevice) -> None:
         if not self._is_writing and not self._output and not self._transcript:
-            commands_note = "; /help lists commands, /system TEXT sets the system prompt" if self._chats else ""
+            commands_note = "; /help lists commands, /system TEXT sets the system prompt" if self._is_chat else ""
             self._status = f"{self._newest}{place.words}{commands_note}"
             self.redraw()
 
     def lines(self, width: int) -> list[Line]:
-        text = visible("".join(self._transcript) or self._output).replace("\t", "    ")
+        text = show_control_characters("".join(self._transcript) or self._output).replace("\t", "    ")
         return [[(row, "text")] for line in text.split("\n") for row in rows_of(line, width) or [""]]
 
     def take_key(self, event: Key) -> bool:
@@ -152,38 +152,40 @@ class TryDialog(FieldDialog):
             self._status = both_message if self._with_base else "each prompt goes to the trained model only"
             self.redraw()
             return True
-        return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
+        return (is_scroll and self.scroll_by_key(event.key)) or super().take_key(event)
 
-    def take(self) -> None:
-        if self._chats and self._is_writing:
+    def accept_input(self) -> None:
+        if self._is_chat and self._is_writing:
             return  # otherwise the earlier answer would be printed below the new prompt
         prompt, self._seed = self.field.value, self._seed + 1
         self._is_writing = True
-        if self._chats:
+        if self._is_chat:
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
         self._status = "generating ..." if self._writers else "loading the weights ..."
-        self._bench.background.do(TRYING, lambda: self._generate(prompt, self._seed), self._show_result, lane=TRYING)
+        self._bench.background.run_work(
+            TRYING, lambda: self._generate(prompt, self._seed), self._show_result, lane=TRYING
+        )
         self.redraw()
 
     def close(self) -> None:
         super().close()
         if self._process:
             self._process.cancel()
-        self._bench.background.do(TRYING, self._end_process, lambda _: None, lane=TRYING)
+        self._bench.background.run_work(TRYING, self._end_process, lambda _: None, lane=TRYING)
 
     def _end_process(self) -> None:
         if self._process:
             self._process.close()
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return len(self._transcript), self._status
 
     def redraw(self) -> None:
         super().redraw()
         if len(self._transcript) != self._drawn_pieces:
             self._drawn_pieces = len(self._transcript)
-            self.call_after_refresh(self.scrolls, "end")
+            self.call_after_refresh(self.scroll_by_key, "end")
 
     def _generate(self, prompt: str, seed: int) -> tuple[str, str]:
         """Return the generated text and the new status line. The text is empty for a chat or an error."""
@@ -192,7 +194,7 @@ class TryDialog(FieldDialog):
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
         try:
             self._load()
-            if self._chats:
+            if self._is_chat:
                 self._converse(prompt, sampling)
                 return "", f"weights of {self._source}; /help lists commands"
             texts = {name: _generated(writer, prompt, sampling) for name, writer in self._writers.items()}
@@ -207,21 +209,21 @@ class TryDialog(FieldDialog):
         """Words for the folder of the weights and the device that they are on."""
         assert self._process is not None, "they were loaded"
         device = self._process.place.words
-        if any(writer.moved for writer in self._writers.values()):
+        if any(writer.has_moved_to_cpu for writer in self._writers.values()):
             device = "on the CPU, because the GPU had too little memory"
         return f"{one_line(self._writers['tuned'].source)}, {device}"
 
     def _load(self) -> None:
         """Load the models that are needed and not loaded yet. Raise TuiTrainerError if that fails."""
-        from tui_trainer.runs.lock import in_use
+        from tui_trainer.runs.lock import keep_in_use
 
         names = [*["base"] * self._with_base, "tuned"]
         is_loaded = self._process is not None and all(name in self._writers for name in names)
         if self._process is None or (self._process.place.card_uuid and not is_loaded):
             # End the old process first, because its GPU memory would count as used.
             self._end_process()
-            self._process, self._writers = ModelProcess(self._find_place(len(names))), {}
-        with in_use(self._folder, "trying the model"):
+            self._process, self._writers = ModelProcess(self._find_device(len(names))), {}
+        with keep_in_use(self._folder, "trying the model"):
             tuned_writer = self._writers.get("tuned") or ChildWriter(self._process, self._folder)
             base_writers = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
         writers = {**base_writers, "tuned": tuned_writer}
@@ -281,4 +283,4 @@ def offer_try(bench: Workbench) -> None:
         try:
             bench.app.open(TryDialog(bench, run.folder, prompt))
         except InputError as error:  # this program does not know the run's task
-            bench.tell(str(error), "bad")
+            bench.show_notice(str(error), "bad")

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from tui_trainer.terminal.safe_text import one_line, visible
-from tui_trainer.ui.keymap import in_keys
+from tui_trainer.terminal.safe_text import one_line, show_control_characters
+from tui_trainer.ui.keymap import name_keys_for_commands
 from tui_trainer.units import format_bytes
 
 Role = Literal[
@@ -59,7 +59,7 @@ class Glyphs:
     dot: str = "·"
     arrow: str = "→"
 
-    def only(self, text: str) -> str:
+    def replace_unsupported(self, text: str) -> str:
         """Return the text. In ASCII mode, question marks replace all other characters."""
         return text.encode("ascii", "replace").decode() if self.ascii else text
 
@@ -145,7 +145,7 @@ def pad(text: str, width: int) -> str:
     return set_cell_size(text, width)
 
 
-def beside(left: Line, right: Line, width: int) -> Line:
+def both_ends_line(left: Line, right: Line, width: int) -> Line:
     """Return a line with `left` at its start and `right` at its end. If both do not fit, `left` is cut."""
     left_cells = width - width_of(right)
     has_blank = any(text.endswith(" ") for text, _ in left[-1:]) or any(text.startswith(" ") for text, _ in right[:1])
@@ -173,7 +173,7 @@ def wrapped(text: str, width: int) -> list[str]:
     A word that is too long is broken. An empty text is one empty line.
     """
     lines, line = list[str](), ""
-    for word in in_keys(text).split():
+    for word in name_keys_for_commands(text).split():
         if line and cell_len(line) + 1 + cell_len(word) > width:
             lines.append(line)
             line = ""
@@ -215,16 +215,16 @@ def change_lines(changes: Sequence[Sequence[str]], width: int, glyphs: Glyphs) -
     return [line for key, change, label_cells in rows for line in labelled(key, change, label_cells, width)]
 
 
-def folded(line: Line, width: int) -> list[Line]:
+def wrap_if_long(line: Line, width: int) -> list[Line]:
     """Return the line, wrapped if it is too long. A line of several spans is not wrapped."""
     if len(line) != 1 or width_of(line) <= width:
         return [line]
     return paragraph(line[0][0], width, line[0][1])
 
 
-def harmless(line: Line, width: int) -> Line:
+def make_safe(line: Line, width: int) -> Line:
     """Return the line with visible signs instead of control characters. A safe line is returned unchanged."""
-    if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
+    if all(show_control_characters(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
         return line
     return fit([(one_line(text), role) for text, role in line], width)
 

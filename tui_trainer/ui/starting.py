@@ -22,7 +22,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row
 from tui_trainer.ui.screens.config_dialogs import rehearse
-from tui_trainer.ui.screens.config_view import figures, memory_budget
+from tui_trainer.ui.screens.config_view import figure_texts, memory_budget
 from tui_trainer.ui.spans import Line, change_lines, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
@@ -43,7 +43,7 @@ def offer_start(bench: Workbench) -> None:
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
         # A new user may press the key at once. The question follows as soon as plan and checks are ready.
         bench.start_wanted = True
-        bench.tell(bench.start_words, "dim")
+        bench.show_notice(bench.start_words, "dim")
         return
     from tui_trainer.launching.open_run import name_prefix, start_problems
 
@@ -64,16 +64,16 @@ def offer_start(bench: Workbench) -> None:
 
 def _is_refused_now(bench: Workbench) -> bool:
     """Return whether no run can start now because one is active, starting or being detached, and report this."""
-    reason = bench.active_run_words if bench.run_is_ours_and_alive else ""
+    reason = bench.active_run_words if bench.is_training_here else ""
     for lane, message in ((OPENING, "a run is being started"), (DETACHING, "a run is being detached")):
         reason = reason or message * bench.background.is_busy(lane)
     if reason:
-        bench.tell(reason, "warn")
+        bench.show_notice(reason, "warn")
     return bool(reason)
 
 
 def offer_lines(plan: "Plan") -> list[str]:
-    plan_figures = figures(plan)
+    plan_figures = figure_texts(plan)
     return [
         f"{one_line(plan.recipe or plan.config.task.type)}: {plan_figures['steps']} steps "
         f"of {batch_words(plan)} from {one_line(plan.config.data.path)}",
@@ -99,7 +99,7 @@ def _device_words(plan: "Plan") -> str:
 
 
 def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
-    plan_figures = figures(plan)
+    plan_figures = figure_texts(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     unused_columns = bench.document.loaded.unused_columns if bench.document and bench.document.loaded else ()
     rows = [
@@ -176,18 +176,18 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
         try:
             result = open_run()
         except InputError as error:
-            bench.opened = error
+            bench.opened_run = error
             return error
-        if bench.leaving in (ExitReason.QUIT, ExitReason.TERMINATED):
+        if bench.exit_reason in (ExitReason.QUIT, ExitReason.TERMINATED):
             result.lock.release()
             if result.is_new:
                 result.folder.discard()
             raise GivenUp
-        bench.opened = result
+        bench.opened_run = result
         return result
 
     def start_or_refuse(result: OpenRun | InputError) -> None:
-        bench.notice = bench.opened = None
+        bench.notice = bench.opened_run = None
         # The page changes, but a dialog would stay on the old page.
         wants_to_leave = bench.app.close_question(LEAVE)
         if isinstance(result, InputError):
@@ -198,8 +198,8 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
                 offer_quit(bench)
         bench.app.draw()
 
-    bench.tell(words, "dim")
-    bench.background.do(OPENING, work, start_or_refuse, OPENING)
+    bench.show_notice(words, "dim")
+    bench.background.run_work(OPENING, work, start_or_refuse, OPENING)
 
 
 def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
@@ -223,18 +223,18 @@ def _resume(bench: Workbench, folder: RunFolder) -> None:
     if not _is_refused_now(bench):
         _open(
             bench, f"opening {one_line(folder.name)} ...", partial(reopen_run, folder, gpu=bench.chosen_gpu),
-            lambda error: bench.tell(one_line(str(error)), "bad"),
+            lambda error: bench.show_notice(one_line(str(error)), "bad"),
         )  # fmt: skip
 
 
 def execute_run(bench: Workbench, open_run: "OpenRun") -> None:
-    bench.own_run = run = CurrentRun(open_run)
+    bench.local_run = run = CurrentRun(open_run)
     bench.show_on_train(run)
     run.start()
     if not run.is_remembered:
-        bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
+        bench.show_notice("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
-        bench.tell("training continues if the connection is lost: `tui-trainer attach` then shows the run")
+        bench.show_notice("training continues if the connection is lost: `tui-trainer attach` then shows the run")
     bench.app.poll_soon()
 
 
@@ -245,12 +245,12 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
         if folder is None or (bench.run is not None and bench.run.folder == folder):
             bench.ask_run("stop")
         else:
-            bench.tell(f"asking {folder.name} to stop ...", "dim")
-            bench.background.do(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, _STOPPING)
+            bench.show_notice(f"asking {folder.name} to stop ...", "dim")
+            bench.background.run_work(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, _STOPPING)
 
     def report(problem: str) -> None:
         assert folder is not None, "the run on the Train screen is asked by the bench"
-        bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
+        bench.show_notice(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
         bench.app.draw()
 
     rows = ["The run saves after this step. You can resume it later with bit-identical results."]
@@ -268,9 +268,9 @@ def offer_quit(bench: Workbench) -> None:
 
     rows: list[Row]
     if bench.background.is_busy(DETACHING):
-        bench.tell("the run is being detached: this takes a few seconds", "warn")
+        bench.show_notice("the run is being detached: this takes a few seconds", "warn")
         return
-    if bench.run_is_ours_and_alive:
+    if bench.is_training_here:
         rows = ["A run is active in this process."]
         hint = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
         hint += "training continues and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
@@ -286,13 +286,13 @@ def offer_quit(bench: Workbench) -> None:
             ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
             ("q", "quit without starting it", bench.app.leave),
         ]
-    elif export := bench.exports.alive:
+    elif export := bench.exports.running_process:
         rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
         if waiting_count := len(bench.exports.waiting):
             rows.append((f"{quantity(waiting_count, 'more run')} in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
-    elif running_tools := [tool for tool in bench.tools.values() if tool.alive]:
-        rows = [f"{one_line(tool.what)} is running and will end when you quit." for tool in running_tools]
+    elif running_tools := [tool for tool in bench.tools.values() if tool.running_process]:
+        rows = [f"{one_line(tool.command_name)} is running and will end when you quit." for tool in running_tools]
         answers = [("q", "quit", bench.app.leave)]
     elif bench.has_unsaved_edits:
         rows = ["You have changed settings that are not saved."]
@@ -329,7 +329,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
     """
     from tui_trainer.launching.detached import resume_detached
 
-    run = bench.own_run
+    run = bench.local_run
     if run is None or not run.alive or bench.background.is_busy(DETACHING):
         return
     folder, gpu = run.folder, bench.chosen_gpu
@@ -338,31 +338,31 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
         run.ask("stop")
         while run.alive:
             run.wait(_WAIT_SECONDS)
-        if run.exit_code != EXIT_STOPPED or bench.leaving is ExitReason.TERMINATED:
+        if run.exit_code != EXIT_STOPPED or bench.exit_reason is ExitReason.TERMINATED:
             return None
         try:
-            bench.detached = resume_detached(folder, gpu=gpu)
+            bench.detached_pid = resume_detached(folder, gpu=gpu)
         except (RunError, InputError) as error:
-            bench.detached = error
-        return bench.detached
+            bench.detached_pid = error
+        return bench.detached_pid
 
     def watch_or_resume(result: int | RunError | InputError | None) -> None:
         if isinstance(result, int):
-            bench.own_run = bench.detached = None
+            bench.local_run = bench.detached_pid = None
             message = f"{folder.name} continues in process {result}: you can quit this program"
             bench.attach_to(folder, go=False, words=message)
             if then_leave:
                 bench.app.leave()
         elif result is None:
-            bench.tell(f"{folder.name} ended before it was detached", "warn")
+            bench.show_notice(f"{folder.name} ended before it was detached", "warn")
         else:
-            bench.detached = None
-            bench.tell(f"could not detach the run, so it continues here: {result}", "bad")
+            bench.detached_pid = None
+            bench.show_notice(f"could not detach the run, so it continues here: {result}", "bad")
             _resume(bench, folder)
         bench.app.draw()
 
-    bench.tell(f"saving {folder.name} before it continues in a background process ...", "dim")
-    bench.background.do(DETACHING, work, watch_or_resume, DETACHING)
+    bench.show_notice(f"saving {folder.name} before it continues in a background process ...", "dim")
+    bench.background.run_work(DETACHING, work, watch_or_resume, DETACHING)
 
 
 def stop_and_leave(bench: Workbench) -> None:
@@ -383,7 +383,7 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
     If the settings cannot be loaded, a message says why.
     """
     if bench.document is None:
-        bench.tell("the config is still loading", "dim")
+        bench.show_notice("the config is still loading", "dim")
         return
 
     def read() -> tuple[str, list[Change]] | Exception:
@@ -408,9 +408,9 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
         try:
             if isinstance(text, Exception):
                 raise text
-            document.take(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+            document.replace_values(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
         except (OSError, ValueError, ConfigError) as error:
-            bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
+            bench.show_notice(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()
             return
         change_note = f" with {bench.patch_words(patch)}" if patch else ""
@@ -419,4 +419,4 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
         message = f"loaded the settings of {folder.name}{change_note}; {start_key} starts a new run, {undo_key} to undo"
         bench.note_change(message, "good")
 
-    bench.background.do("settings of a run", read, ask, f"settings of {folder.root}")
+    bench.background.run_work("settings of a run", read, ask, f"settings of {folder.root}")

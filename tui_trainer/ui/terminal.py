@@ -107,7 +107,7 @@ def has_mouse(environment: Mapping[str, str]) -> bool:
         return False
 
 
-def hung_up(fd: int = 0) -> bool:
+def is_hung_up(fd: int = 0) -> bool:
     """Return whether the terminal has been closed, even if no SIGHUP was sent."""
     poll = select.poll()
     poll.register(fd, 0)

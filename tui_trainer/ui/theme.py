@@ -69,7 +69,7 @@ LEAST_CONTRAST: Final = 4.5
 _LEAST_OF_LINES: Final = 3.0
 
 
-def readable(colours: dict[str, str]) -> dict[str, str]:
+def with_readable_text(colours: dict[str, str]) -> dict[str, str]:
     """Return a theme's colours, with text lightened or darkened until its contrast suffices on all backgrounds."""
     backgrounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
     limit = max((BLACK, WHITE), key=lambda extreme: contrast(extreme, backgrounds[0]))

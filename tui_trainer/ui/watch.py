@@ -18,10 +18,10 @@ from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
-from tui_trainer.runs.lock import is_under_way, owner
+from tui_trainer.runs.lock import is_under_way, read_lock_owner
 from tui_trainer.runs.result import ending_words, kept_step
 from tui_trainer.runs.state import RunState
-from tui_trainer.runs.wording import gone_words
+from tui_trainer.runs.wording import interrupted_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Role
 
@@ -35,7 +35,7 @@ class WatchedRun:
     `take` must be called in the thread that draws. `poll` calls both.
     """
 
-    is_ours = False
+    is_trained_here = False
     """Whether this process trains the run."""
     has_report = False
 
@@ -72,7 +72,7 @@ class WatchedRun:
         """Whether the run has begun and not ended, although no process owns it."""
         return not self.alive and bool(self.state.phase) and not self.state.has_ended
 
-    def look(self) -> None:
+    def read_new_events(self) -> None:
         """Read new events and keep them until `take` applies them, possibly in another thread."""
         with self._looking:
             # Read before the journal: if the run has ended by now, the journal read below is complete.
@@ -81,10 +81,10 @@ class WatchedRun:
             self.has_report = self.folder.report.is_file()
 
     def poll(self) -> bool:
-        self.look()
-        return self.take()
+        self.read_new_events()
+        return self.apply_new_events()
 
-    def take(self) -> bool:
+    def apply_new_events(self) -> bool:
         """Apply the events that `look` has read. Return whether there is something new to show."""
         shown_state, was_alive = (self.alive, self.has_report), self._shown[0]
         has_news, self._shown = bool(self._new) or shown_state != self._shown, shown_state
@@ -94,10 +94,12 @@ class WatchedRun:
             self._note(event)
         if was_alive and self.is_interrupted:
             self.has_gone = True
-            self._add(gone_words(self.state), "bad")
-        if verdict := self.doctor.look():
-            self._add(f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading is None else "warn")
-            if verdict.leading is not None:
+            self._add(interrupted_words(self.state), "bad")
+        if verdict := self.doctor.examine_news():
+            self._add(
+                f"step {verdict.step}: doctor: {verdict.words}", "text" if verdict.leading_finding is None else "warn"
+            )
+            if verdict.leading_finding is not None:
                 self.news.append((verdict.words, "warning"))
         if (job_text := self._job.words) != self._job_words:
             self._job_words = job_text
@@ -105,10 +107,10 @@ class WatchedRun:
             return True
         return has_news
 
-    def ask(self, action: controls.Action) -> str:
+    def ask(self, action: controls.ControlAction) -> str:
         """Request pause, resume, save, evaluate or stop. Return why the request failed; empty if it did not."""
         try:
-            if owner(self.folder.lock) is not None or not self._job.is_active():
+            if read_lock_owner(self.folder.lock) is not None or not self._job.is_active():
                 controls.request(self.folder.control, action)
             elif action != "stop":
                 return f"{self._job.words}: the run can only be stopped, which removes it from the queue"
@@ -168,11 +170,11 @@ def tail_of(path: Path | None, max_lines: int) -> list[str]:
 class CurrentRun(WatchedRun):
     """A run that a thread of this process trains."""
 
-    is_ours = True
+    is_trained_here = True
 
     def __init__(self, run: OpenRun) -> None:
         super().__init__(run.folder)
-        self.is_remembered = run.remembered
+        self.is_remembered = run.is_in_index
         self._journal = run.journal
         self._reported_failure = ""
         self._thread = RunThread(run)
@@ -199,7 +201,7 @@ class CurrentRun(WatchedRun):
         """Exit code of the program for this run: 0 done, 1 failed, 2 invalid input, 3 stopped on request."""
         return self.outcome.exit_code if self.outcome else EXIT_FAILED
 
-    def ask(self, action: controls.Action) -> str:
+    def ask(self, action: controls.ControlAction) -> str:
         if action != "stop":
             return super().ask(action)
         self._thread.stop()
@@ -208,9 +210,9 @@ class CurrentRun(WatchedRun):
     def wait(self, timeout_seconds: float) -> None:
         self._thread.join(timeout_seconds)
 
-    def take(self) -> bool:
-        has_news = super().take()
-        reason = self._journal.failing
+    def apply_new_events(self) -> bool:
+        has_news = super().apply_new_events()
+        reason = self._journal.failure_reason
         if reason and reason != self._reported_failure:
             self._reported_failure = reason
             message = f"could not write the journal ({one_line(reason)})"

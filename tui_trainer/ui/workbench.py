@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.gauges import SEEN_SECONDS, UNSEEN_SECONDS, Gauges, GaugeSampler
+from tui_trainer.hardware.gauges import HIDDEN_PERIOD_SECONDS, VISIBLE_PERIOD_SECONDS, Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.keymap import in_keys
+from tui_trainer.ui.keymap import name_keys_for_commands
 from tui_trainer.ui.own_processes import Exports, Gains, Measurement, Tool
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
@@ -108,7 +108,7 @@ def fitting_words(plain: LoadedConfig) -> str:
     return f"reading {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
 
 
-def _ask_name(action: controls.Action) -> str:
+def _ask_name(action: controls.ControlAction) -> str:
     return f"ask to {action}"
 
 
@@ -117,7 +117,7 @@ def _lane_of(folder: RunFolder) -> str:
     return f"run {folder.root}"
 
 
-def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
+def fit_config(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
     """Return the config with presets that fit the model and the data, and the problems of its settings and its name."""
     from tui_trainer.launching.fitted_presets import with_columns_found
     from tui_trainer.launching.open_run import fit_presets, name_problems
@@ -157,25 +157,25 @@ class Workbench:
         """Config that `_tell_what_followed` compared last."""
         self.glyphs = glyphs
         self.guard: TerminalGuard | None = None
-        self.current = self._notice_seconds = 0
+        self.current_page = self._notice_seconds = 0
         self.notice: tuple[str, Role] | None = None
-        self.unseen, self._news_at = set[int](), 0.0
+        self.unseen_pages, self._news_at = set[int](), 0.0
         """Pages on which something happened while another one was shown."""
         self.run: WatchedRun | None = None
-        self.own_run: CurrentRun | None = None
+        self.local_run: CurrentRun | None = None
         """The newest run that this process trains or has trained."""
         self.exports = Exports(self)
         self.rehearsals: Measurement[ConfigProcess] = Measurement(self, "a rehearsal", "RehearsalProcess")
         self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
         self.sizes: Measurement[ConfigProcess] = Measurement(self, "tune --effective", "SizesProcess")
         self.switches: Measurement[ConfigProcess] = Measurement(self, "bench train", "SwitchesProcess")
-        self.measuring = Gains(self, "the measurement", "GainProcess")
+        self.gain_measurements = Gains(self, "the measurement", "GainProcess")
         self.tools: dict[str, Tool] = {}
         """Commands about runs, models and this program. The key is the command's description."""
-        self.leaving: ExitReason | None = None
-        self.opened: OpenRun | InputError | None = None
+        self.exit_reason: ExitReason | None = None
+        self.opened_run: OpenRun | InputError | None = None
         """Result of opening a run, until the screens have handled it."""
-        self.detached: int | Exception | None = None
+        self.detached_pid: int | Exception | None = None
         """Result of detaching a run until the screens have handled it: the id of the new process, or an error."""
         self.leave_when_over = self._stop_pending = False
         self._make_request = make_request
@@ -188,7 +188,7 @@ class Workbench:
 
     def begin(self) -> None:
         self._sampler.start()
-        self.background.do("document", self._open_document, self._opened)
+        self.background.run_work("document", self._open_document, self._opened)
         self.app.find_living_runs()
 
     def ask_when_free(self, question: Callable[[], None]) -> None:
@@ -210,7 +210,7 @@ class Workbench:
         self._sampler.stop()
         for command in self._commands:
             command.end()
-        if not self.run_is_ours_and_alive:
+        if not self.is_training_here:
             # A run that is being prepared may still use the workers.
             end_workers()
 
@@ -225,13 +225,13 @@ class Workbench:
 
         self.document = document
         self.config_changed()
-        self.background.do("draft of before", partial(draft_for, document.request), self._found_draft, _DRAFT)
+        self.background.run_work("draft of before", partial(draft_for, document.request), self._found_draft, _DRAFT)
 
     def _found_draft(self, draft: Draft | None) -> None:
         self.old_edits, self._draft = draft.edits if draft else {}, draft
         self._has_looked_for_a_draft = True
         self._keep_draft()
-        if draft and not (self.current == CONFIG_PAGE and self.offer_draft()):
+        if draft and not (self.current_page == CONFIG_PAGE and self.offer_draft()):
             self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored on Config", "information")
 
     def offer_draft(self) -> bool:
@@ -246,21 +246,23 @@ class Workbench:
         from tui_trainer.launching.drafts import draft_writer
 
         if self.document is not None and self._has_looked_for_a_draft:
-            self.background.do(_DRAFT, draft_writer(self.document, below=self.old_edits), self._report_problem, _DRAFT)
+            self.background.run_work(
+                _DRAFT, draft_writer(self.document, below=self.old_edits), self._report_problem, _DRAFT
+            )
 
     @property
     def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:
         """Commands that measure. Only one of them may run at a time, because each would distort the other's results."""
-        tools = [tool for tool in self.tools.values() if tool.measures]
-        return self.measuring, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
+        tools = [tool for tool in self.tools.values() if tool.is_measurement]
+        return self.gain_measurements, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
 
-    def measurement_beside(self, command: Measurement[Any] | Tool) -> Measurement[Any] | Tool | None:
+    def other_running_measurement(self, command: Measurement[Any] | Tool) -> Measurement[Any] | Tool | None:
         """Return a running measurement other than `command`; None if there is none."""
-        return next((other for other in self.measurements if other is not command and other.alive), None)
+        return next((other for other in self.measurements if other is not command and other.running_process), None)
 
     @property
     def _commands(self) -> tuple[Exports | Measurement[Any] | Tool, ...]:
-        tools = [tool for tool in self.tools.values() if not tool.measures]
+        tools = [tool for tool in self.tools.values() if not tool.is_measurement]
         return self.exports, *self.measurements, *tools
 
     def note_activity(self) -> None:
@@ -270,14 +272,14 @@ class Workbench:
     @property
     def is_unattended(self) -> bool:
         """Whether the user has pressed no key for a minute, or for five minutes while something is running."""
-        is_watched = self.run_is_alive or any(command.alive for command in self._commands)
+        is_watched = self.run_is_alive or any(command.running_process for command in self._commands)
         patience_seconds = UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS
         return monotonic() - self._attended_at > patience_seconds
 
     def set_gauge_interval(self) -> None:
         """Read gauges often while a page shows them, and seldom otherwise."""
-        is_seen = self.current in _GAUGE_PAGES and not self.is_unattended
-        self._sampler.look_every(SEEN_SECONDS if is_seen else UNSEEN_SECONDS)
+        is_seen = self.current_page in _GAUGE_PAGES and not self.is_unattended
+        self._sampler.look_every(VISIBLE_PERIOD_SECONDS if is_seen else HIDDEN_PERIOD_SECONDS)
 
     def tick(self) -> bool:
         """Poll the run and all commands. Return whether the notice has changed."""
@@ -287,7 +289,7 @@ class Workbench:
         for command in self._commands:
             command.poll()
         if gauges := self.gauges:
-            self.trail.take(gauges, monotonic())
+            self.trail.add_reading(gauges, monotonic())
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not self._is_waited_for:
             self.notice = None
@@ -299,7 +301,7 @@ class Workbench:
 
     def by_clock(self) -> object:
         """Return the state that every page shows and that can change without an event in the run's journal."""
-        return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen)
+        return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen_pages)
 
     @property
     def _is_waited_for(self) -> bool:
@@ -314,13 +316,13 @@ class Workbench:
         if not self.start_wanted:
             return ""
         if self.is_planning:
-            return f"planning: {self.fitting}" if self.fitting else "planning ..."
+            return f"planning: {self.fitting_text}" if self.fitting_text else "planning ..."
         return "checking the settings ..."
 
     @property
     def background_run_words(self) -> str:
         """Message about the newest active run that Train does not show, with the key that shows it; empty if none."""
-        shown = {run.folder for run in (self.run, self.own_run) if run}
+        shown = {run.folder for run in (self.run, self.local_run) if run}
         names = [one_line(folder.name, 40) for folder in self.living_runs if folder not in shown][-1:]
         key = self.app.key_of("app.go_runs")
         return "".join(f"{name} is training in the background ({key} shows it)" for name in names)
@@ -333,10 +335,10 @@ class Workbench:
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """Return the problems of a run that was refused before it had a folder, and remove the run from the screens."""
-        run = self.own_run
+        run = self.local_run
         if run is None or run is not self.run or run.alive or not run.refusals or run.folder.root.exists():
             return ()
-        self.own_run = None
+        self.local_run = None
         self.show_run(None)
         return run.refusals
 
@@ -350,26 +352,26 @@ class Workbench:
         """Shares of each gauge in the last minutes, the oldest first, by the name of its curve."""
         return self.trail.sparks(monotonic())
 
-    def tell(self, text: str, role: Role = "text") -> None:
+    def show_notice(self, text: str, role: Role = "text") -> None:
         """Show a message above the keys until the next key. Messages other than errors disappear after some seconds."""
-        self.notice = (one_line(in_keys(text)), role)
+        self.notice = (one_line(name_keys_for_commands(text)), role)
         self._notice_seconds = _NOTICE_SECONDS
 
-    def tell_end(self, page: int, text: str, role: Role) -> None:
+    def report_end(self, page: int, text: str, role: Role) -> None:
         """Report the end of a command of `page`: on that page by a message, elsewhere by a toast and a marked tab."""
-        if page == self.current:
-            self.tell(text, role)
+        if page == self.current_page:
+            self.show_notice(text, role)
         else:
             self._notify(page, text, "error" if role == "bad" else "information")
 
     def _notify(self, page: int, text: str, severity: SeverityLevel) -> None:
-        if page != self.current:
-            self.unseen.add(page)
-        self.app.show_toast(one_line(in_keys(text), _NEWS_CHARACTERS), severity, page)
+        if page != self.current_page:
+            self.unseen_pages.add(page)
+        self.app.show_toast(one_line(name_keys_for_commands(text), _NEWS_CHARACTERS), severity, page)
 
     def go(self, page: int) -> None:
-        self.current = page
-        self.unseen.discard(page)
+        self.current_page = page
+        self.unseen_pages.discard(page)
         self.set_gauge_interval()
         self.app.show_page(page)
         self.app.find_living_runs(offers=False)
@@ -385,9 +387,9 @@ class Workbench:
         return self.run is not None and self.run.alive
 
     @property
-    def run_is_ours_and_alive(self) -> bool:
+    def is_training_here(self) -> bool:
         """Whether this process trains an active run."""
-        return self.run_is_alive and self.run is not None and self.run.is_ours
+        return self.run_is_alive and self.run is not None and self.run.is_trained_here
 
     def poll_run(self) -> None:
         """Read the run's new events in the background, because its disk may be slow, and then draw the screens."""
@@ -395,23 +397,23 @@ class Workbench:
             return
 
         def draw_news(_: None) -> None:
-            if run is self.run and run.take():
+            if run is self.run and run.apply_new_events():
                 self._show_news(run)
                 self.app.draw()
 
-        self.background.do(lane, run.look, draw_news, lane)
+        self.background.run_work(lane, run.read_new_events, draw_news, lane)
 
     def _show_news(self, run: WatchedRun) -> None:
         """Show news of the run as toasts while another page is shown, and mark the tab until Train is opened."""
         news, run.news = run.news, []
         if run.has_gone:
-            from tui_trainer.runs.wording import gone_words
+            from tui_trainer.runs.wording import interrupted_words
 
             run.has_gone = False
-            self._notify(TRAIN_PAGE, gone_words(run.state, self.app.key_of("train.pause")), "error")
-        if self.current == TRAIN_PAGE or not news:
+            self._notify(TRAIN_PAGE, interrupted_words(run.state, self.app.key_of("train.pause")), "error")
+        if self.current_page == TRAIN_PAGE or not news:
             return
-        self.unseen.add(TRAIN_PAGE)
+        self.unseen_pages.add(TRAIN_PAGE)
         # A run may evaluate once a second, so ordinary news is limited to one toast per interval.
         is_due = run.state.finished is not None or monotonic() - self._news_at > _NEWS_SECONDS
         toasts = [item for item in news if item[1] != "information" or (is_due and item is news[-1])]
@@ -422,7 +424,7 @@ class Workbench:
     def show_run(self, run: WatchedRun | None) -> None:
         """Show a run on the Train page, or no run."""
         self.run, self._stop_pending = run, False
-        self.unseen.discard(TRAIN_PAGE)
+        self.unseen_pages.discard(TRAIN_PAGE)
         if run is not None:
             run.news, run.has_gone = [], False
             self._sampler.folder = run.folder.root
@@ -433,7 +435,7 @@ class Workbench:
         self.show_run(run)
         if self.app.takes_text:
             # An open dialog or field would stay on the old page.
-            self.tell(f"{one_line(run.folder.name)} is on the Train screen")
+            self.show_notice(f"{one_line(run.folder.name)} is on the Train screen")
         else:
             self.go(TRAIN_PAGE)
 
@@ -448,19 +450,19 @@ class Workbench:
         def show(_: bool) -> None:
             self.is_attaching, self.notice = False, None
             if words:
-                self.tell(words, "good")
-            if not self.run_is_ours_and_alive:
+                self.show_notice(words, "good")
+            if not self.is_training_here:
                 (self.show_on_train if go else self.show_run)(run)
                 then()
             elif go:
-                self.tell("a run is active in this process: the Train screen keeps showing it", "warn")
+                self.show_notice("a run is active in this process: the Train screen keeps showing it", "warn")
             self.app.draw()
 
         self.is_attaching = True
-        self.tell(f"reading {folder.name} ...", "dim")
-        self.background.do("a run", run.poll, show, _lane_of(folder))
+        self.show_notice(f"reading {folder.name} ...", "dim")
+        self.background.run_work("a run", run.poll, show, _lane_of(folder))
 
-    def ask_run(self, action: controls.Action) -> None:
+    def ask_run(self, action: controls.ControlAction) -> None:
         """Send a request to the run in the background. A stop request that fails is sent again at each tick."""
         if (run := self.run) is None or not run.alive:
             return
@@ -471,13 +473,13 @@ class Workbench:
                 self._stop_pending = bool(problem)
             is_leaving = self.leave_when_over and action == "stop"
             text = "saving and stopping the run; the screens close afterwards" if is_leaving else f"requested: {action}"
-            self.tell(problem or text, "bad" if problem else "warn" if is_leaving else "dim")
+            self.show_notice(problem or text, "bad" if problem else "warn" if is_leaving else "dim")
             self.app.poll_soon()
             self.app.draw()
 
-        self.tell(f"requesting: {action} ...", "dim")
+        self.show_notice(f"requesting: {action} ...", "dim")
         # A request may wait for a lock or for Slurm. Each action has its own lane, so a stop waits for no other one.
-        self.background.do(_ask_name(action), partial(run.ask, action), report, _ask_name(action))
+        self.background.run_work(_ask_name(action), partial(run.ask, action), report, _ask_name(action))
 
     @property
     def memory_free_bytes(self) -> int:
@@ -499,7 +501,7 @@ class Workbench:
         return choose_hardware_profile(requested, self.hardware, self.chosen_gpu)
 
     @property
-    def fitting(self) -> str:
+    def fitting_text(self) -> str:
         """Text about fitting presets, for which the plan has to wait; empty if no presets are being fitted."""
         loaded_config = self.document.plain if self.document else None
         return fitting_words(loaded_config) if loaded_config and self.background.is_busy("fit") else ""
@@ -507,10 +509,10 @@ class Workbench:
     def note_change(self, sentence: str = "", role: Role = "text") -> None:
         """Show a message about an edit. If the config has changed, plan again and save the draft."""
         if sentence:
-            self.tell(sentence, role)
+            self.show_notice(sentence, role)
         if self.document is not None and self.document.revision != self._noted_revision:
             if self.run_is_alive and not sentence:
-                self.tell("the change applies to the next run: the active run keeps its settings", "dim")
+                self.show_notice("the change applies to the next run: the active run keeps its settings", "dim")
             self.config_changed()
         self.app.draw()
 
@@ -526,11 +528,11 @@ class Workbench:
             self._planned(document.own_problems)
             self._checked([])
         else:
-            self._work_out("fit", partial(fitted, document.plain), self._fitted, FITTING)
+            self._work_out("fit", partial(fit_config, document.plain), self._fitted, FITTING)
 
     def _report_problem(self, problem: Problem | None) -> None:
         if problem:
-            self.tell(str(problem), "warn")
+            self.show_notice(str(problem), "warn")
             self.app.draw()
 
     def _fitted(self, result: tuple[LoadedConfig, list[Problem]]) -> None:
@@ -567,7 +569,7 @@ class Workbench:
         self._followed = new_config
         if old_config is not None and (message := change_words(old_config, new_config)):
             undo_key = self.app.key_of("config.undo")
-            self.tell(f"{self.notice[0]}; {message}" if self.notice else f"{message}; {undo_key} to undo")
+            self.show_notice(f"{self.notice[0]}; {message}" if self.notice else f"{message}; {undo_key} to undo")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
@@ -576,12 +578,14 @@ class Workbench:
         document = self.document
         assert document is not None
         revision = document.revision
-        self.background.do(name, work, lambda result: answer(result) if document.revision == revision else None, lane)
+        self.background.run_work(
+            name, work, lambda result: answer(result) if document.revision == revision else None, lane
+        )
 
     def machine_changed(self) -> None:
         """Plan and check again after another GPU was chosen or the machine was read again."""
         if self.document is not None:
-            self.document.machine_changed()
+            self.document.update_hardware_profile()
             self.config_changed()
 
     def _planned(self, result: Plan | tuple[Problem, ...]) -> None:
@@ -592,7 +596,7 @@ class Workbench:
             from tui_trainer.planning.summary import moved_words
 
             if (message := moved_words(self.plan, result)) and self.notice is None:
-                self.tell(message)
+                self.show_notice(message)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.set_plan_problems(self.plan_problems)
         self._check(document)
@@ -638,7 +642,7 @@ class Workbench:
         if self.document is None:
             return False
         if problems := self.document.patch(patch, label):
-            self.tell(str(problems[0]), "bad")
+            self.show_notice(str(problems[0]), "bad")
         else:
             self.note_change(f"applied {self.patch_words(patch)}; {self.app.key_of('config.undo')} to undo", "good")
         return not problems

@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
     return one_line(first_line if is_sentence else f"{type(error).__name__}: {first_line}", _REASON_CHARACTERS)
 
 
-def begin_anew(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def restart_worker(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the worker `command` with additional variables, and pass it the present question."""
     question_fd = os.memfd_create("question")
     os.write(question_fd, _worker.line.encode())

@@ -105,7 +105,7 @@ class Worker:
         """
         child = self._running()
         child.write(line)
-        for reply in child.objects(until):
+        for reply in child.read_objects(until):
             if "progress" not in reply:
                 return reply
             if progress:
@@ -135,7 +135,7 @@ class Worker:
         return self._child
 
     @contextmanager
-    def giving_way(self) -> Iterator[None]:
+    def lowest_priority(self) -> Iterator[None]:
         """Run the worker at the lowest priority within the block, so that it does not slow down training."""
         self._gives_way = True
         self._set_priority()

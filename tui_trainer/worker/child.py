@@ -15,7 +15,7 @@ from typing import IO, Any, Final, Literal, Self
 
 from tui_trainer.terminal.safe_text import one_line
 
-KILLED: Final = "killed, probably because memory ran out"
+KILLED_REASON: Final = "killed, probably because memory ran out"
 # Time between the cancelling of a process and its killing, in seconds.
 _PATIENCE_SECONDS: Final = 5.0
 _CHUNK_BYTES: Final = 1 << 16
@@ -134,7 +134,7 @@ class Child:
                 raise TimeoutError
             yield from lines
 
-    def objects(self, until: float = inf) -> Iterator[dict[str, Any]]:
+    def read_objects(self, until: float = inf) -> Iterator[dict[str, Any]]:
         """Yield the lines of output that are JSON objects. Raises TimeoutError when the clock reaches `until`."""
         return filter(None, map(json_object, self.all_lines(until)))
 
@@ -153,7 +153,7 @@ class Child:
     def failure(self) -> str:
         """Reason why the process ended: that it was killed, or its last words, or its exit code."""
         code = self.process.wait()
-        return KILLED if code == -signal.SIGKILL else self.last_words or exit_words(code)
+        return KILLED_REASON if code == -signal.SIGKILL else self.last_words or exit_words(code)
 
     def send_signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -218,6 +218,6 @@ def exit_words(code: int) -> str:
         return f"signal {-code}"
 
 
-def ending(code: int) -> str:
+def exit_phrase(code: int) -> str:
     """Return how a process ended, as the end of a sentence: `ended with exit code 3`."""
-    return f"was {KILLED}" if code == -signal.SIGKILL else f"ended with {exit_words(code)}"
+    return f"was {KILLED_REASON}" if code == -signal.SIGKILL else f"ended with {exit_words(code)}"

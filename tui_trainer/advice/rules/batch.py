@@ -4,55 +4,55 @@ from collections.abc import Iterator
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Remedy, Verdict, not_applicable, passed, rule, symptom, warned
-from tui_trainer.advice.remedies import memory_with, with_effective_batch, with_micro_batch
+from tui_trainer.advice.remedies import effective_batch_patch, micro_batch_patch, planned_memory_bytes
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, is_cut_freely
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY, is_cut_freely
 from tui_trainer.planning.duration import roofline_seconds
 from tui_trainer.planning.effective_batch import most_rows_of_step, rows_of_profile
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
-from tui_trainer.units import format_number, percent, quantity
+from tui_trainer.units import format_number, format_percent, quantity
 
 # Tokens in a pass that keep the device busy. On a CPU a matmul of a few hundred rows already runs at the full rate, and
 # larger ones exceed the caches. A large GPU has thousands of cores.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
 # A GPU that is busy for a larger share of the time gains nothing from larger batches.
-_BUSY_GPU = 0.9
+_BUSY_GPU_SHARE = 0.9
 # If the data has fewer rows than a step, the fix reduces the batch so that an epoch has this many steps.
 _STEPS_IN_AN_EPOCH = 8
 # A larger batch changes the result, so a smaller speed-up is not worth it.
-_FASTER = 1.05
+_LEAST_SPEED_UP = 1.05
 
 
 @symptom("Small batches")
 def small_batch(view: RunView) -> Cause | None:
     """The optimizer, kernel launches and Python overhead cost the same for one row as for many."""
     plan, sums = view.plan, view.sums
-    if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
+    if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU_SHARE:
         return None
     passes = max(plan.gradient_accumulation_steps, 1)
-    if passes > 1 and view.is_by_default(MICRO, ACCUMULATION):
+    if passes > 1 and view.is_by_default(MICRO_BATCH_KEY, ACCUMULATION_KEY):
         # The plan chose the most rows that fit, or rows of similar length.
         return None
     positions, seconds = sums.positions / sums.steps / passes, view.fixed_compute_seconds
     if passes > 1:  # the same rows behind a step in fewer passes
-        fix: Patch = {ACCUMULATION: "auto"}
+        fix: Patch = {ACCUMULATION_KEY: "auto"}
         saved_seconds, text = seconds or 0.0, ""
     else:
         # The number of epochs does not matter here: the product counts the rows that the run reads in all of them.
         most_rows = most_rows_of_step(1, plan.total_steps * plan.effective_batch_size)
         if most_rows <= plan.effective_batch_size:
             return None
-        fix = {EFFECTIVE: min(max(16, 4 * plan.effective_batch_size), most_rows)}
+        fix = {EFFECTIVE_BATCH_KEY: min(max(16, 4 * plan.effective_batch_size), most_rows)}
         update_seconds = view.optimizer_seconds
         saved_seconds, text = (
             update_seconds + (seconds or 0.0),
-            f"the optimizer takes {percent(view.share(update_seconds))} of the time",
+            f"the optimizer takes {format_percent(view.share_of_time(update_seconds))} of the time",
         )
     if seconds:
         cost_text = (
@@ -63,8 +63,8 @@ def small_batch(view: RunView) -> Cause | None:
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
         evidence=f"{positions:,.0f} positions per micro-batch "
         f"({quantity(plan.per_device_train_batch_size, 'row')}); {text}",
-        share=view.share(saved_seconds),
-        fix={MICRO: "auto", **fix},
+        share=view.share_of_time(saved_seconds),
+        fix={MICRO_BATCH_KEY: "auto", **fix},
     )
 
 
@@ -72,15 +72,15 @@ def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
     """Yield a smaller micro-batch as a remedy: the largest half, quarter and so on that fits; 1 if none does."""
     halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
     rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
-    yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
+    yield Remedy(patch={MICRO_BATCH_KEY: rows}, rank=1, cuts_batch=True)
 
 
 @rule(
     "Micro-batch size",
     300,
-    MICRO,
-    EFFECTIVE,
-    ACCUMULATION,
+    MICRO_BATCH_KEY,
+    EFFECTIVE_BATCH_KEY,
+    ACCUMULATION_KEY,
     LEARNING_RATE,
     is_for_speed=True,
     during=(small_batch,),
@@ -91,30 +91,30 @@ def batch_size(context: Context) -> Verdict:
 
     Source: McCandlish et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162.
     """
-    plan, tokens = context.planned, context.row_tokens
-    micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
-    busy_tokens, budget_bytes = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
+    plan, tokens = context.required_plan, context.mean_row_tokens
+    micro, rows_of_step = plan.per_device_train_batch_size.value, context.max_step_rows
+    busy_tokens, budget_bytes = BUSY_TOKENS[context.basis.target.device], context.basis.memory_budget.budget_bytes
     kind = "packed rows" if plan.packing.value else "rows"
     sentence = f"a micro-batch has {micro * tokens:,} tokens ({micro} of the {rows_of_step} {kind} of a step)"
     is_full = micro * tokens >= busy_tokens or micro >= min(rows_of_step, plan.train_rows.value)
     if is_full or is_cut_freely(context.loaded):
         if larger_batch_verdict := _larger_batch(context):
             return larger_batch_verdict
-        half_batch_patch = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
+        half_batch_patch = micro_batch_patch(context, -(-micro // 2)) if micro > 1 else None
         return passed(sentence, opposite=half_batch_patch)
     rows = min(rows_of_step, -(-busy_tokens // tokens))
-    if budget_bytes is not None and memory_with(context, micro_batch=rows) > budget_bytes:
+    if budget_bytes is not None and planned_memory_bytes(context, micro_batch=rows) > budget_bytes:
         return passed(f"{sentence}; more rows do not fit in free memory")
     parts = "cores" if context.basis.target.gpu is None else "parts of the GPU"
     return warned(
-        f"{sentence}; fewer than {busy_tokens} tokens leave {parts} idle", fix=with_micro_batch(context, rows)
+        f"{sentence}; fewer than {busy_tokens} tokens leave {parts} idle", fix=micro_batch_patch(context, rows)
     )
 
 
 def _larger_batch(context: Context) -> Verdict | None:
     """Return a warning if a larger effective batch is faster, as measured here or by the GPU's rates, and leaves enough
     steps; else None."""
-    plan = context.planned
+    plan = context.required_plan
     now_rows, processes = plan.effective_batch_size.value, plan.processes.value
     most_rows = most_rows_of_step(context.config.training.num_train_epochs, plan.train_rows.value)
     if (key := StepKey.read(plan.shape_key)) is None or most_rows <= now_rows:
@@ -124,11 +124,11 @@ def _larger_batch(context: Context) -> Verdict | None:
     new_speeds = {rows: rate for rows, rate in old_speeds.items() if now_rows < rows <= most_rows}
     if now_rows in old_speeds and new_speeds:
         # Among batches that are about equally fast, propose the smallest.
-        rows = min(rows for rows, rate in new_speeds.items() if _FASTER * rate >= max(new_speeds.values()))
+        rows = min(rows for rows, rate in new_speeds.items() if _LEAST_SPEED_UP * rate >= max(new_speeds.values()))
         speed_up, source = new_speeds[rows] / old_speeds[now_rows], "measured here"
     else:
         rows, speed_up, source = _by_roofline(context, most_rows)
-    if speed_up < _FASTER:
+    if speed_up < _LEAST_SPEED_UP:
         return None
     optim = context.config.training.optim
     old_rate = plan.learning_rate.value
@@ -136,13 +136,13 @@ def _larger_batch(context: Context) -> Verdict | None:
     rate = min(rate, max(old_rate, peak_rate(context.config, plan.parameters.value).most))
     advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {old_rate:g} -> {rate:g}"
     sentence = f"{now_rows} rows per step; {rows} rows per step are {speed_up:.2f} times as fast per row ({source})"
-    return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
+    return warned(sentence, fix={**effective_batch_patch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
 def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
     """Return the effective batch for this GPU from its hardware profile, at most `most`, the speed-up per row that it
     gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
-    plan, basis = context.planned, context.basis
+    plan, basis = context.required_plan, context.basis
     now_rows, gpu = plan.effective_batch_size.value, basis.target.gpu
     rows_per_gpu = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
     rows = min(most, (rows_per_gpu or 0) * plan.processes.value)
@@ -151,7 +151,7 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
 
     def step_seconds(effective: int) -> float | None:
         gpu_rows = -(-effective // plan.processes.value)
-        pass_rows = largest_micro_batch(basis.shape, basis.setup, basis.config, basis.room, gpu_rows)
+        pass_rows = largest_micro_batch(basis.shape, basis.setup, basis.config, basis.memory_budget, gpu_rows)
         flops = plan.step_flops * effective / min(now_rows, plan.train_rows.value)
         passes = 1 if plan.packing.value else -(-gpu_rows // pass_rows)
         return roofline_seconds(flops, passes, basis.shape, basis.setup, card)
@@ -161,10 +161,10 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
     return rows, speed_up, f"estimated for the {card.title}; `check --measure batch_size` measures the speed"
 
 
-@rule("Gradient accumulation", 310, ACCUMULATION, MICRO, EFFECTIVE, is_for_speed=True)
+@rule("Gradient accumulation", 310, ACCUMULATION_KEY, MICRO_BATCH_KEY, EFFECTIVE_BATCH_KEY, is_for_speed=True)
 def accumulation(context: Context) -> Verdict:
     """Accumulation gives a large batch in little memory, but a nearly empty micro-batch costs as much as a full one."""
-    plan = context.planned
+    plan = context.required_plan
     batch_rows, micro_rows = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
     if plan.packing.value:
         reason = plan.gradient_accumulation_steps.reason
@@ -178,25 +178,25 @@ def accumulation(context: Context) -> Verdict:
     if 2 * last_rows >= micro_rows:
         last_rows_note = "" if last_rows == micro_rows else f", the last with {last_rows}"
         sentence += f"{last_rows_note}; the loss is a sum, so the gradient is that of one large batch"
-        return passed(sentence, opposite=with_micro_batch(context, batch_rows))
+        return passed(sentence, opposite=micro_batch_patch(context, batch_rows))
     better_rows = next(rows for rows in range(micro_rows, 0, -1) if 2 * ((batch_rows - 1) % rows + 1) >= rows)
     return warned(
         f"{sentence}; the last has only {quantity(last_rows, 'row')} but takes almost as long as the others",
-        fix=with_micro_batch(context, better_rows),
+        fix=micro_batch_patch(context, better_rows),
     )
 
 
-@rule("Effective batch size", 320, EFFECTIVE, ACCUMULATION)
+@rule("Effective batch size", 320, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY)
 def effective_batch(context: Context) -> Verdict:
     """Small data needs small batches: the same rows then give many updates instead of few."""
-    plan = context.planned
+    plan = context.required_plan
     step_rows, rows = plan.effective_batch_size.value, plan.train_rows.value
     steps = plan.steps_per_epoch.value
     if rows < 2:
         return not_applicable(f"only {quantity(rows, 'row')} to train on")
-    packed_note = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
+    packed_note = f" (at most {context.max_step_rows} packed rows)" if plan.packing.value else ""
     sentence = f"{step_rows} rows per step{packed_note}, {rows:,} rows in the data, {steps:,} steps per epoch"
     if step_rows <= rows:
         return passed(sentence)
     smaller_batch = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
-    return warned(f"{sentence}, so every step uses all rows", fix=with_effective_batch(context, smaller_batch))
+    return warned(f"{sentence}, so every step uses all rows", fix=effective_batch_patch(context, smaller_batch))

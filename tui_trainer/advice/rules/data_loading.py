@@ -5,7 +5,7 @@ from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, 
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
-from tui_trainer.units import MIB, format_bytes, percent, quantity
+from tui_trainer.units import MIB, format_bytes, format_percent, quantity
 
 GROUP = "Data"
 WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
@@ -24,14 +24,14 @@ _STALLED_SHARE = 0.5
 _LEAST_READ_SHARE = 0.5
 _TOKEN_BYTES = 4
 # The size of prepared data is estimated from the first rows, so twice the estimate must fit.
-_EASY_TIMES = 2
+_FREE_SPACE_FACTOR = 2
 
 
 @rule("Data is prepared once", 240)
 def data_cache(context: Context) -> Verdict:
     """Tokens are cached by content and settings, so that later starts do not tokenise again."""
-    plan, folder = context.planned, context.cache.path
-    tokens = context.all_tokens or plan.train_tokens.value
+    plan, folder = context.required_plan, context.cache.path
+    tokens = context.all_token_count or plan.train_tokens.value
     data = context.config.data
     tokens = min(tokens, data.max_chars * len(data.paths) or tokens)
     needed_bytes = _TOKEN_BYTES * tokens
@@ -43,7 +43,7 @@ def data_cache(context: Context) -> Verdict:
         return failed(f"{folder} is not writable, so data cannot be prepared", advice=advice)
     free_bytes = context.cache.free_bytes
     waiting_bytes = tokens * find_task(context.config.task.type).waiting_bytes
-    if free_bytes is not None and free_bytes < _EASY_TIMES * (needed_bytes + waiting_bytes):
+    if free_bytes is not None and free_bytes < _FREE_SPACE_FACTOR * (needed_bytes + waiting_bytes):
         sentence = space_words(f"preparing the data in {folder} needs about", needed_bytes + waiting_bytes, free_bytes)
         advice = f"free up space (du -sh {folder} shows what is used)"
         return (failed if free_bytes < needed_bytes + waiting_bytes else warned)(sentence, advice=advice)
@@ -55,7 +55,7 @@ def data_cache(context: Context) -> Verdict:
 @symptom("Waiting for data")
 def waiting_for_data(view: RunView) -> Cause | None:
     """A processor that waits for its next batch is idle."""
-    share, workers = view.share(view.data_seconds), view.plan.loader_workers if view.plan else None
+    share, workers = view.share_of_time(view.data_seconds), view.plan.loader_workers if view.plan else None
     if _disk_bytes_per_second(view) is not None:
         return None
     fix, advice = None, ""
@@ -65,7 +65,7 @@ def waiting_for_data(view: RunView) -> Cause | None:
         advice = "loader threads prepare batches while the previous step computes" if fix else _FASTER_DISK
     return Cause(
         cause="Training waits for its data.",
-        evidence=f"{percent(share)} of the time, {view.of_whole(view.data_seconds)}",
+        evidence=f"{format_percent(share)} of the time, {view.seconds_of_step_words(view.data_seconds)}",
         share=share,
         fix=fix,
         advice=advice,
@@ -75,13 +75,13 @@ def waiting_for_data(view: RunView) -> Cause | None:
 @symptom("Slow disk")
 def slow_disk(view: RunView) -> Cause | None:
     """Prepared data is cached in free memory; data that does not fit there is read from the disk each time."""
-    share, bytes_per_second = view.share(view.data_seconds), _disk_bytes_per_second(view)
+    share, bytes_per_second = view.share_of_time(view.data_seconds), _disk_bytes_per_second(view)
     if bytes_per_second is None:
         return None
     return Cause(
         cause="Training waits for the disk that holds its data.",
         evidence=(
-            f"{percent(share)} of the time, {view.of_whole(view.data_seconds)}, "
+            f"{format_percent(share)} of the time, {view.seconds_of_step_words(view.data_seconds)}, "
             f"while {format_bytes(bytes_per_second)}/s are read from the disk"
         ),
         share=share,
@@ -97,9 +97,9 @@ def data_loading(context: Context) -> Verdict:
 
     Source: the documentation of torch.utils.data.
     """
-    earlier, workers, on_gpu = context.earlier, context.planned.loader_workers, bool(context.basis.target.gpu)
+    earlier, workers, on_gpu = context.earlier, context.required_plan.loader_workers, bool(context.basis.target.gpu)
     cores, processes = context.hardware.usable_cores, context.config.data.num_proc
-    batch_source, switch = _how(context)
+    batch_source, switch = _loading_clauses(context)
     most_workers = _most_workers(cores, on_gpu=on_gpu)
     if isinstance(processes, int) and processes > max(cores, 1):
         sentence = f"rows are tokenised once by {processes} processes, more than the {cores:g} usable cores"
@@ -128,10 +128,14 @@ def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
     return max(1, min(_MOST_WORKERS, round(cores or _MOST_WORKERS + 2) - 2)) if on_gpu else 1
 
 
-def _how(context: Context) -> tuple[str, str]:
+def _loading_clauses(context: Context) -> tuple[str, str]:
     """Return a clause on how a step gets its batch, and one on whether copies to the GPU overlap with computation. They
     do so only from pinned memory, even with `non_blocking`."""
-    workers, loader, gpu = context.planned.loader_workers.value, context.config.dataloader, context.basis.target.gpu
+    workers, loader, gpu = (
+        context.required_plan.loader_workers.value,
+        context.config.dataloader,
+        context.basis.target.gpu,
+    )
     is_pinned = bool(workers and loader.pin_memory and gpu)
     copies_state = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
     switch = f"non-blocking copies{copies_state if gpu else ': no GPU'}"

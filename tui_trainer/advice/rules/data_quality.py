@@ -2,10 +2,10 @@
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned
-from tui_trainer.config.mixture import escaped
+from tui_trainer.config.mixture import escape_commas
 from tui_trainer.config.sections import DataSection
-from tui_trainer.config.token_list import TOKENS
-from tui_trainer.data.preparing.prepare import CLASS_ROWS
+from tui_trainer.config.token_list import ADD_TOKENS_KEY
+from tui_trainer.data.preparing.prepare import CLASS_ROWS_KEY
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_text_hint, unknown_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds, quantity
@@ -21,10 +21,10 @@ _MOST_LEFT_OUT = 0.1
 _LEAST_TRAINED_SHARE = 0.05
 # Classes whose numbers of rows differ by a smaller factor are learnt without class weights.
 _MOST_UNEVEN = 10
-_GOOD_SHARE = DataSection().eval_fraction
+_GOOD_EVAL_SHARE = DataSection().eval_fraction
 # A larger held-out share would be missed in training. A smaller share is enough if it has a certain number of rows.
-_MOST_SHARE = 0.3
-_LEAST_SHARE = 0.02
+_MAX_EVAL_SHARE = 0.3
+_LEAST_EVAL_SHARE = 0.02
 _FEWEST_ROWS = 20
 # A few held-out rows equal training rows by chance, so this share is accepted.
 _MOST_LEAKED = 0.01
@@ -33,7 +33,7 @@ _MOST_LEAKED = 0.01
 @rule("All data is used", 230, _MAX_CHARS, _MAX_ROWS)
 def data_size(context: Context) -> Verdict:
     """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
-    plan, data, all_tokens = context.planned, context.config.data, context.all_tokens
+    plan, data, all_tokens = context.required_plan, context.config.data, context.all_token_count
     if all_tokens is None or context.facts is None:
         return not_applicable("the size of the full text is unknown")
     limits = {key: limit for key, limit in ((_MAX_CHARS, data.max_chars), (_MAX_ROWS, data.max_rows)) if limit}
@@ -57,12 +57,12 @@ def data_size(context: Context) -> Verdict:
 def left_out(context: Context) -> Verdict:
     """The model learns nothing from skipped rows and unread files."""
     counts, data = context.counts, context.config.data
-    reasons = counts.left_out(dedup=data.dedup)
+    reasons = counts.unused_by_reason(dedup=data.dedup)
     rows, skips = counts.rows_read or counts.documents_read, sum(reasons.values())
     text = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
     kind = "rows" if counts.rows_read else "documents"
     sentence = f"{skips:,} of {rows:,} {kind} {'is' if skips == 1 else 'are'} skipped" + (f": {text}" if text else "")
-    if file_names := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
+    if file_names := [name for use in (context.facts.splits if context.facts else ()) for name in use.unread_splits]:
         sentence += f"; files not read: {_shown(', '.join(file_names), 200)}"
     if counts.bad_rows and data.on_bad_rows != "skip":
         return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
@@ -72,11 +72,11 @@ def left_out(context: Context) -> Verdict:
     return warned(sentence, advice=f"raise data.max_length, or {hint}" if counts.untrained_long_rows else hint)
 
 
-@rule("Chat markers are single tokens", 231, TOKENS, needs_plan=False)
+@rule("Chat markers are single tokens", 231, ADD_TOKENS_KEY, needs_plan=False)
 def chat_marks(context: Context) -> Verdict:
     """A marker that the tokenizer splits costs several tokens per turn, and ordinary text can contain it. An answer
     then ends with a sequence of tokens instead of one stop token."""
-    config, marks = context.config, context.marks
+    config, marks = context.config, context.mark_token_counts
     if not marks:
         return not_applicable("no chat template markers are used, or their tokens are unknown")
     split_marks = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
@@ -88,10 +88,10 @@ def chat_marks(context: Context) -> Verdict:
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
         return warned(
             sentence,
-            advice=f'to add the markers with {TOKENS}, set model.provider = "transformers" and train the embedding',
+            advice=f'to add the markers with {ADD_TOKENS_KEY}, set model.provider = "transformers" and train the embedding',
         )
-    new_tokens = (config.model.add_tokens, *map(escaped, split_marks))
-    return warned(sentence, fix={TOKENS: ", ".join(filter(None, new_tokens))})
+    new_tokens = (config.model.add_tokens, *map(escape_commas, split_marks))
+    return warned(sentence, fix={ADD_TOKENS_KEY: ", ".join(filter(None, new_tokens))})
 
 
 @rule("Special tokens around texts", 237, needs_plan=False)
@@ -114,7 +114,7 @@ def text_frame(context: Context) -> Verdict:
 def trained_share(context: Context) -> Verdict:
     """Tokens without a label cost as much as others and teach nothing, and a wrong mask does not show in the loss."""
     facts, counts = context.facts, context.counts
-    if facts and (facts.classes or facts.target_tokens):
+    if facts and (facts.class_count or facts.target_tokens):
         return passed(f"{quantity(counts.train_rows, 'row', 'are')} trained on")
     share = counts.train_labels / max(counts.train_tokens, 1)
     sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
@@ -129,7 +129,7 @@ def trained_share(context: Context) -> Verdict:
 def known_text(context: Context) -> Verdict:
     """Text that the tokenizer does not know becomes an unknown token: the model cannot read it and never writes it."""
     counts = context.counts
-    sentence = unknown_words(counts, context.counted.details if context.counted else {})
+    sentence = unknown_words(counts, context.counted_facts.details if context.counted_facts else {})
     tokens = counts.train_tokens + counts.eval_tokens
     if not sentence:
         return passed(f"none of {tokens:,} tokens is unknown to the tokenizer")
@@ -142,8 +142,8 @@ def known_text(context: Context) -> Verdict:
 @rule("Class balance", 234, "task.class_weights", counted="the number of rows per class")
 def label_balance(context: Context) -> Verdict:
     """If one class dominates, a model that always predicts it has a good loss and is useless."""
-    details = context.counted.details if context.counted else {}
-    rows = details.get(CLASS_ROWS, {})
+    details = context.counted_facts.details if context.counted_facts else {}
+    rows = details.get(CLASS_ROWS_KEY, {})
     if details.get("problem_type") != _SINGLE or len(rows) < 2:
         return not_applicable("this check is for tasks with one class per row")
     largest_class, smallest_class = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
@@ -176,13 +176,13 @@ def held_out(context: Context) -> Verdict:
         sentence = f"{', '.join(shared_sources)}: rows used for evaluation are also trained on"
         return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
     # Held-out rows come from a separate split or file, or else are a share of the training data.
-    eval_splits = [use.evaluates for use in plan.splits if use.evaluates] if plan else []
+    eval_splits = [use.evaluation_split for use in plan.splits if use.evaluation_split] if plan else []
     split_text = f"the validation split ({', '.join(eval_splits)})" if eval_splits else ""
     eval_source = "data.eval_path" if data.eval_path else split_text
     if not eval_source and share == 0:
         # This also fixes a config without a plan because it has early stopping but no held-out text.
         sentence = "no rows are held out, so overfitting would go unnoticed"
-        return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
+        return warned(sentence, fix={_EVAL_FRACTION: _GOOD_EVAL_SHARE})
     if plan is None:
         eval_text = eval_source or f"{share:.0%} of the text"
         return not_applicable(f"{eval_text} is held out; without a plan, its number of rows is unknown")
@@ -196,10 +196,10 @@ def held_out(context: Context) -> Verdict:
     sentence = (
         f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
     )
-    if share > _MOST_SHARE:
-        return warned(f"{sentence}, so more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
-    if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
-        return warned(f"{sentence}: {noise_warning}", fix={_EVAL_FRACTION: _GOOD_SHARE})
+    if share > _MAX_EVAL_SHARE:
+        return warned(f"{sentence}, so more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_EVAL_SHARE})
+    if share < _LEAST_EVAL_SHARE and rows < _FEWEST_ROWS:
+        return warned(f"{sentence}: {noise_warning}", fix={_EVAL_FRACTION: _GOOD_EVAL_SHARE})
     return passed(sentence)
 
 
@@ -207,7 +207,7 @@ def held_out(context: Context) -> Verdict:
 def eval_leaks(context: Context) -> Verdict:
     """A memorised row tells you nothing about unseen ones, and early stopping relies on the held-out loss."""
     counts = context.counts
-    if context.counted is context.first_rows:
+    if context.counted_facts is context.first_rows:
         return not_applicable(f"{_OVERLAP} is known once all data is prepared (run tui-trainer preview)")
     if not counts.rows_read and not counts.documents_read:
         return not_applicable("a single stream of text has no rows to compare")

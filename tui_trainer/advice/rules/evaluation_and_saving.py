@@ -8,8 +8,8 @@ from typing import Any
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import (
-    BAR_SHARE,
-    IDLE_GPU,
+    IDLE_GPU_SHARE,
+    LEAST_CAUSE_SHARE,
     Cause,
     Remedy,
     Verdict,
@@ -21,7 +21,7 @@ from tui_trainer.advice.contract import (
     symptom,
     warned,
 )
-from tui_trainer.advice.remedies import memory_with
+from tui_trainer.advice.remedies import planned_memory_bytes
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import value_of
@@ -30,12 +30,12 @@ from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
-from tui_trainer.runs.result import plain
-from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
+from tui_trainer.runs.result import display_name
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, count_due, interval_steps
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.free_answers import EXACT, JSON, LOOPING, STOPPED
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import format_bytes, format_number, format_seconds, percent, quantity
+from tui_trainer.units import format_bytes, format_number, format_percent, format_seconds, quantity
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
@@ -47,7 +47,7 @@ _LEAST_STOPPED = 0.5
 _LIMITED = f'evaluation.max_eval_rows = "auto" limits evaluations to {100 * EVALUATIONS_SHARE:g} % of the time'
 _EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_rows", "training.empty_cache_steps"
 # Interruptions that the plan keeps short unless the user wrote one of these settings.
-_BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
+_AUTOMATIC_INTERVAL_KEYS = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
 # A run that takes up to half of the free space on a disk leaves room for the next run.
 _ROOMY_SHARE = 0.5
 # In fewer epochs or steps a run has no time to overfit.
@@ -55,11 +55,11 @@ _MANY_EPOCHS, _MANY_STEPS = 5, LEAST_STEPS_OF_A_RUN
 _PATIENCE = 3
 _EVAL_SHARE = EvaluationSection().eval_steps
 # Two evaluations whose losses are this many times the best loss are not noise.
-_CLEARLY = 1.02
-_LEAST_AFTER = 2
+_CLEAR_LOSS_RATIO = 1.02
+_LEAST_LATER_EVALUATIONS = 2
 # Interruptions may take the first share of the time. A fix reduces them below the second, so that no other fix follows.
-_MOST_SHARE = 0.1
-_GOOD_SHARE = 0.08
+_MAX_INTERRUPTION_SHARE = 0.1
+_PROPOSED_INTERRUPTION_SHARE = 0.08
 # Kinds of interruptions that take a smaller share of the time are not named.
 _SHOWN_SHARE = 0.001
 # With this interval, which ends after the middle of the run, one checkpoint is saved before the end.
@@ -70,8 +70,8 @@ _ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
 # tests/benchmarks/journal.py measures 10 microseconds per step in groups of ten, nearly all of it once per group.
 _JOURNAL_GROUP_SECONDS = 1e-4
 # A crash may cost half an hour of work. A fix saves three times as often.
-_MOST_SECONDS = 1800.0
-_GOOD_SECONDS = 600.0
+_MAX_SAVE_INTERVAL_SECONDS = 1800.0
+_PROPOSED_SAVE_INTERVAL_SECONDS = 600.0
 # Generating this many texts at once takes hardly longer than generating one.
 _FEW_ROWS = 4
 
@@ -79,7 +79,7 @@ _FEW_ROWS = 4
 @rule("Disk space", 340, SAVE_LIMIT, group="Machine")
 def disk(context: Context) -> Verdict:
     """If the disk fills up during a run, no further checkpoints can be saved."""
-    plan, free_bytes = context.planned, context.disk_free_bytes
+    plan, free_bytes = context.required_plan, context.disk_free_bytes
     needed_bytes = plan.disk_bytes.value
     if free_bytes is None:
         return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free disk space is not reported")
@@ -110,7 +110,7 @@ def overfitting(view: RunView) -> Cause | None:
         return None
     best = min(evals, key=lambda done: done.loss)
     after = [done for done in evals if done.step > best.step]
-    if len(after) < _LEAST_AFTER or after[-1].loss < _CLEARLY * best.loss:
+    if len(after) < _LEAST_LATER_EVALUATIONS or after[-1].loss < _CLEAR_LOSS_RATIO * best.loss:
         return None
     loss_at_best = [loss for step, loss in blocks if step >= best.step][:1]
     if not loss_at_best or blocks[-1][1] >= loss_at_best[0]:
@@ -121,7 +121,7 @@ def overfitting(view: RunView) -> Cause | None:
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
             f"the training loss fell from {loss_at_best[0]:.4g} to {blocks[-1][1]:.4g} meanwhile; "
-            f"{percent(share)} of the steps came after the best evaluation"
+            f"{format_percent(share)} of the steps came after the best evaluation"
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
@@ -135,11 +135,11 @@ def early_stopping(context: Context) -> Verdict:
 
     Source: Prechelt, Early Stopping - But When?, 1998.
     """
-    plan, patience = context.planned, context.config.evaluation.early_stopping_patience
+    plan, patience = context.required_plan, context.config.evaluation.early_stopping_patience
     if not plan.eval_rows.value:
         return not_applicable("early stopping needs held-out rows, but the data has none")
     epochs = context.epochs
-    evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
+    evaluations = count_due(plan.total_steps.value, plan.eval_every_steps.value)
     sentence = f"{format_number(epochs)} epochs, {quantity(evaluations, 'evaluation')}, patience {patience}"
     if patience and evaluations <= patience:
         message = f"{sentence}, so the run can never stop early"
@@ -154,8 +154,8 @@ def early_stopping(context: Context) -> Verdict:
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
     """Return settings with which early stopping can take effect: a patience below the number of evaluations, and, if
     there are few, more evaluations."""
-    total_steps = context.planned.total_steps.value
-    more_evals = times(total_steps, max(1, round(_EVAL_SHARE * total_steps)))
+    total_steps = context.required_plan.total_steps.value
+    more_evals = count_due(total_steps, max(1, round(_EVAL_SHARE * total_steps)))
     adds_evals = evaluations <= _PATIENCE and more_evals > evaluations
     fix: dict[str, Any] = {_EVAL: _EVAL_SHARE} if adds_evals else {}
     eval_count = more_evals if adds_evals else evaluations
@@ -177,10 +177,12 @@ def degenerate_answers(view: RunView) -> Cause | None:
         best = max((done for done in answered if name in done.scores), key=lambda done: sign * done.scores[name])
         now, before = last.scores[name], best.scores[name]
         if sign * (before - now) >= _WORSE_SHARE and last.loss <= best.loss:
-            change = f"from {percent(before)} at step {best.step:,} to {percent(now)} at step {last.step:,}"
-            faults.append(f"{plain(name)} went {change}, although the held-out loss fell")
+            change = (
+                f"from {format_percent(before)} at step {best.step:,} to {format_percent(now)} at step {last.step:,}"
+            )
+            faults.append(f"{display_name(name)} went {change}, although the held-out loss fell")
         elif name == STOPPED and now < _LEAST_STOPPED and last.step >= view.state.total_steps / 2:
-            faults.append(f"only {percent(now)} of the answers stop by themselves at step {last.step:,}")
+            faults.append(f"only {format_percent(now)} of the answers stop by themselves at step {last.step:,}")
     if not faults:
         return None
     return fault(
@@ -193,8 +195,8 @@ def degenerate_answers(view: RunView) -> Cause | None:
 @rule("Generated answers", 485, _ANSWERS, during=(degenerate_answers,))
 def generated_answers(context: Context) -> Verdict:
     """A held-out loss does not show a model that never stops, repeats itself or loses its format; free answers do."""
-    task, answers = find_task(context.config.task.type), context.planned.answer_rows
-    if not task.usual_answer_rows or not context.planned.eval_rows.value:
+    task, answers = find_task(context.config.task.type), context.required_plan.answer_rows
+    if not task.usual_answer_rows or not context.required_plan.eval_rows.value:
         return not_applicable("no text is generated at evaluations")
     if answers is None:
         return warned("the model answers no held-out rows at evaluations", fix={_ANSWERS: "auto"})
@@ -204,11 +206,11 @@ def generated_answers(context: Context) -> Verdict:
 @symptom("Cache emptied often", can_occur=lambda plan: plan.config.training.empty_cache_steps > 0)
 def cache_emptied(view: RunView) -> Cause | None:
     """Released memory is allocated again in the next step; a healthy run does not need this."""
-    share, interval = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
+    share, interval = view.share_of_time(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
     interval_text = f", every {interval} steps" if interval else ""
     return Cause(
         cause="Garbage collection and emptying the cache take much of the time.",
-        evidence=f"{percent(share)} of the time, {view.of_whole(view.empty_cache_seconds)}{interval_text}",
+        evidence=f"{format_percent(share)} of the time, {view.seconds_of_step_words(view.empty_cache_seconds)}{interval_text}",
         share=share,
         fix={_EMPTY_CACHE: 0},
     )
@@ -219,16 +221,16 @@ def _interruptions(
 ) -> Cause | None:
     """Return the Cause for interruptions such as evaluations; None without any, or if the plan chose their interval.
     `costs` has the seconds of each interruption, and `seconds` is their time per step."""
-    if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
+    if not costs or (key in _AUTOMATIC_INTERVAL_KEYS and view.is_by_default(*_AUTOMATIC_INTERVAL_KEYS[key])):
         return None
-    share, mean_seconds = view.share(seconds), fmean(costs)
+    share, mean_seconds = view.share_of_time(seconds), fmean(costs)
     interval_text = f", every {every_steps} steps" if every_steps else ""
-    steps = view.seldom(mean_seconds, seconds)
+    steps = view.affordable_interval_steps(mean_seconds, seconds)
     if key == _SAVE:
-        steps = min(steps, every(_LONGEST_SAVE_SHARE, view.state.total_steps or steps))
+        steps = min(steps, interval_steps(_LONGEST_SAVE_SHARE, view.state.total_steps or steps))
     return Cause(
         cause=cause,
-        evidence=f"{percent(share)} of the time, {format_seconds(mean_seconds)}{size} each{interval_text}",
+        evidence=f"{format_percent(share)} of the time, {format_seconds(mean_seconds)}{size} each{interval_text}",
         share=share,
         # Journals of earlier versions do not say how often checkpoints are saved.
         fix={key: steps} if every_steps or (every_steps is None and key != _EVAL) else None,
@@ -270,11 +272,16 @@ def text_samples(view: RunView) -> Cause | None:
 def journal_writes(view: RunView) -> Cause | None:
     """Each time that steps are written to the journal, training waits for the device and for the file."""
     steps, usage = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
-    share = view.share(view.journal_seconds)
-    evidence = f"{percent(share)} of the time, {view.of_whole(view.journal_seconds)}"
-    if steps == 1 and usage is not None and usage < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
+    share = view.share_of_time(view.journal_seconds)
+    evidence = f"{format_percent(share)} of the time, {view.seconds_of_step_words(view.journal_seconds)}"
+    if (
+        steps == 1
+        and usage is not None
+        and usage < IDLE_GPU_SHARE
+        and view.share_of_time(view.data_seconds) < LEAST_CAUSE_SHARE
+    ):
         # On a GPU each group waits once for the device, which then has nothing queued.
-        evidence = f"each step waits for the device, which is busy {percent(usage)} of the time"
+        evidence = f"each step waits for the device, which is busy {format_percent(usage)} of the time"
         share = max(share, (1 - usage) / 2)
     return Cause(
         cause="Writing steps to the journal slows training.",
@@ -287,10 +294,10 @@ def journal_writes(view: RunView) -> Cause | None:
 @symptom("Time between steps")
 def between_steps(view: RunView) -> Cause | None:
     """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should take almost no time."""
-    share = view.share(view.other_seconds)
+    share = view.share_of_time(view.other_seconds)
     return Cause(
         cause="Time is lost between steps, and no timed work explains it.",
-        evidence=f"{percent(share)} of the time is unaccounted for: {view.of_whole(view.other_seconds)}",
+        evidence=f"{format_percent(share)} of the time is unaccounted for: {view.seconds_of_step_words(view.other_seconds)}",
         share=share,
         advice="see the run's events; usual reasons: slow removal of checkpoints, failed saves or samples, swapping",
     )
@@ -328,7 +335,7 @@ def cadence(context: Context) -> Verdict:
     """
     if context.step_seconds is None:
         return not_applicable("the step time is unknown, so the overhead cannot be estimated")
-    training_seconds, kinds = context.planned.total_steps.value * context.step_seconds, _overheads(context, {})
+    training_seconds, kinds = context.required_plan.total_steps.value * context.step_seconds, _overheads(context, {})
     whole = training_seconds + sum(kind.seconds for kind in kinds)
     share = (whole - training_seconds) / whole
     shares = [f"{kind.name} {kind.seconds / whole:.1%}" for kind in kinds if kind.seconds / whole >= _SHOWN_SHARE]
@@ -339,7 +346,7 @@ def cadence(context: Context) -> Verdict:
     ]
     fix = _fewer(context, training_seconds)
     if not fix:
-        if share > _MOST_SHARE:
+        if share > _MAX_INTERRUPTION_SHARE:
             sentence += "; no change needed: default evaluations and samples are short, and "
             sentence += "one checkpoint is worth its time"
         return passed(sentence, *details)
@@ -355,7 +362,7 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
 
     Repeatedly doubles the interval of the costliest kind of interruption, except kinds whose settings are defaults.
     """
-    default_keys = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
+    default_keys = {key for key, settings in _AUTOMATIC_INTERVAL_KEYS.items() if context.is_by_default(*settings)}
 
     def judged_overheads(patch: dict[str, Any]) -> list[_Overhead]:
         return [part for part in _overheads(context, patch) if part.key not in default_keys]
@@ -365,47 +372,47 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
         return sum(part.judged_seconds for part in kinds) / (training + sum(part.seconds for part in kinds))
 
     patch: dict[str, Any] = {}
-    if judged_share(patch) <= _MOST_SHARE:
+    if judged_share(patch) <= _MAX_INTERRUPTION_SHARE:
         return patch
-    eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
-    while judged_share(patch) > _GOOD_SHARE:
+    eval_rows, patience = context.required_plan.eval_rows.value, context.config.evaluation.early_stopping_patience
+    while judged_share(patch) > _PROPOSED_INTERRUPTION_SHARE:
         kind = max(judged_overheads(patch), key=lambda part: part.judged_seconds)
         if kind.key == _EVAL and eval_rows > 1 and kind.count // 2 < patience:
             # Early stopping counts evaluations, so their number stays and they read fewer rows.
             eval_rows //= 2
             patch[_EVAL_ROWS] = eval_rows
         else:
-            patch[kind.key] = _doubled(context, kind, patch.get(kind.key, value_of(context.config, kind.key)))
+            patch[kind.key] = _double_interval(context, kind, patch.get(kind.key, value_of(context.config, kind.key)))
     for key in list(patch):
         fewer = {other: value for other, value in patch.items() if other != key}
-        if fewer and judged_share(fewer) <= _MOST_SHARE:
+        if fewer and judged_share(fewer) <= _MAX_INTERRUPTION_SHARE:
             patch = fewer
     return patch
 
 
-def _doubled(context: Context, part: _Overhead, setting: float) -> float:
+def _double_interval(context: Context, part: _Overhead, setting: float) -> float:
     """Return the value of a setting for twice the interval: in steps, or as a share of all steps if `setting` is one.
 
     An interval longer than the run becomes 0, which means never. Checkpoints are still saved at least once.
     """
-    total_steps = context.planned.total_steps.value
+    total_steps = context.required_plan.total_steps.value
     new_value = float(f"{2 * setting:.6g}") if setting < 1 else 2 * part.every_steps
     if part.key == _SAVE:
-        return min(new_value, _LONGEST_SAVE_SHARE if setting < 1 else every(_LONGEST_SAVE_SHARE, total_steps))
+        return min(new_value, _LONGEST_SAVE_SHARE if setting < 1 else interval_steps(_LONGEST_SAVE_SHARE, total_steps))
     exceeds_run = new_value * (total_steps if setting < 1 else 1) >= total_steps
     return 0 if exceeds_run and part.key != _LOG else new_value
 
 
 def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     """Return all kinds of interruptions that the plan has with the settings of the patch."""
-    plan, earlier = context.planned, context.earlier
+    plan, earlier = context.required_plan, context.earlier
     total_steps, eval_rows = plan.total_steps.value, plan.eval_rows.value
     token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
 
     def make(key: str, name: str, planned_steps: int, seconds: float, measured: float | None, source: str) -> _Overhead:
-        steps = every(patch[key], total_steps) if key in patch else planned_steps
+        steps = interval_steps(patch[key], total_steps) if key in patch else planned_steps
         # The evaluation and the checkpoint at the end are no interruptions.
-        count = times(total_steps, steps) - 1 if key in (_EVAL, _SAVE) else total_steps // steps if steps else 0
+        count = count_due(total_steps, steps) - 1 if key in (_EVAL, _SAVE) else total_steps // steps if steps else 0
         source = f"measured in run {earlier.name}" if earlier and measured else source
         return _Overhead(key, name, steps, count if eval_rows or key != _EVAL else 0, seconds, source)
 
@@ -435,16 +442,19 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
 @rule("Checkpoints", 500, _SAVE, name="checkpoints")
 def saved_on_the_way(context: Context) -> Verdict:
     """A run that saves only at its end loses everything in a crash."""
-    plan = context.planned
+    plan = context.required_plan
     interval, seconds = plan.save_every_steps.value, context.step_seconds
     steps = interval or plan.total_steps.value
     when = f"saved every {interval:,} steps" if interval else "saved only at the end"
     if seconds is None:
         return not_applicable(f"{when}; the time of {steps:,} steps is unknown")
     risk = f"a crash loses at most {format_seconds(steps * seconds)} of work"
-    if steps * seconds <= _MOST_SECONDS or steps == 1:
+    if steps * seconds <= _MAX_SAVE_INTERVAL_SECONDS or steps == 1:
         return passed(f"{when}: {risk}")
-    return warned(f"{when}: {risk.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / seconds))})
+    return warned(
+        f"{when}: {risk.replace('at most', 'up to')}",
+        fix={_SAVE: max(1, int(_PROPOSED_SAVE_INTERVAL_SECONDS / seconds))},
+    )
 
 
 def _remedies_of_batched_writing(basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -455,7 +465,7 @@ def _remedies_of_batched_writing(basis: Basis, budget: float) -> Iterator[Remedy
 @rule("Batched generation", 510, EVAL_BATCH, remedies=_remedies_of_batched_writing)
 def batched_writing(context: Context) -> Verdict:
     """Generating a token reads all weights once, whether for one row or for thirty."""
-    plan, config = context.planned, context.config
+    plan, config = context.required_plan, context.config
     task = find_task(config.task.type)
     if task.labels_rows:
         return not_applicable("this task generates no text; predictions run in batches in any case")
@@ -468,8 +478,8 @@ def batched_writing(context: Context) -> Verdict:
     if not answers or rows >= min(answers, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
         return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
     sentence += f"; each evaluation generates {answers} answers"
-    budget, batch = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
-    fits = budget is None or memory_with(context, eval_batch=batch) <= budget
+    budget, batch = context.basis.memory_budget.budget_bytes, plan.per_device_train_batch_size.value
+    fits = budget is None or planned_memory_bytes(context, eval_batch=batch) <= budget
     advice = "" if fits and batch > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
     return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
 

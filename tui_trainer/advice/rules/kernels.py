@@ -8,13 +8,19 @@ from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, 
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.diagnosis import lack_of_compiler
-from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
+from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, version_text
 from tui_trainer.models import unsloth
-from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, KERNELS, LIBRARY, adapters_apart, lack
+from tui_trainer.planning.fused_kernels import (
+    FUSED_ADAPTERS,
+    KERNELS,
+    LIBRARY,
+    fused_kernels_obstacle,
+    unfused_adapters_reason,
+)
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.wording import planned_time_words
-from tui_trainer.units import format_bytes, format_seconds, percent
+from tui_trainer.units import format_bytes, format_percent, format_seconds
 
 GROUP = "Speed"
 COMPILE = "training.torch_compile"
@@ -52,7 +58,7 @@ def compiles_again(view: RunView) -> Cause | None:
         cause="Layers are recompiled long after the first steps.",
         evidence=(
             f"{len(extra_seconds)} steps took over {_TIMES_AS_LONG:g} times as long as usual, "
-            f"which costs {percent(share)} of the time"
+            f"which costs {format_percent(share)} of the time"
         ),
         share=share,
         fix={COMPILE: False},
@@ -73,14 +79,14 @@ def torch_compile(context: Context) -> Verdict:
 
     Source: Ansel et al., PyTorch 2, ASPLOS 2024.
     """
-    steps, step_seconds = context.planned.total_steps.value, context.step_seconds
+    steps, step_seconds = context.required_plan.total_steps.value, context.step_seconds
     seconds = None if step_seconds is None else steps * step_seconds
     why_impossible = _why_no_compiler(context)
     why_not = why_impossible
     if not why_not and seconds is not None and seconds < _WORTH_SECONDS:
         least_text = format_seconds(_WORTH_SECONDS)
         why_not = f"compiling takes a minute, which pays off only in runs of {least_text} or more"
-    time_text = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
+    time_text = planned_time_words(seconds, is_measured=context.required_plan.has_measured_steps)
     length_text = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time_text}"
     if context.config.training.torch_compile:
         if why_not:
@@ -103,7 +109,9 @@ def _why_no_compiler(context: Context) -> str:
     if unsloth.is_asked(context.config):
         return "Unsloth compiles its own layers and cannot be combined with torch.compile"
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
-        return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
+        return (
+            f"the compiler supports compute capability 7.0 and newer, and this GPU has {version_text(gpu.capability)}"
+        )
     missing_tool = lack_of_compiler(context.hardware.libraries, "cuda") if gpu else ""
     return f"torch.compile cannot run on a GPU, because {missing_tool}" if missing_tool else ""
 
@@ -123,12 +131,12 @@ def attention(context: Context) -> Verdict:
     Source: Dao et al., FlashAttention, arXiv:2205.14135.
     """
     basis, requested = context.basis, context.config.model.attn_implementation
-    fused_size = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
+    fused_size = _activations(context, context.basis.with_patch({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
     stored_size = _activations(context, basis.setup)
     if requested == "eager":
         sentence = f"eager attention stores all attention scores: {_with_fused(stored_size, fused_size)}"
         return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
-    attention = context.planned.attention
+    attention = context.required_plan.attention
     if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
         is_set_here = dropout == context.config.model.scratch.attention_dropout
         key = f"{_ATTENTION_DROPOUT} = 0" if is_set_here else "attention_dropout 0 in the model's config.json"
@@ -146,8 +154,8 @@ def attention(context: Context) -> Verdict:
         advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
         return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
-    if context.earlier and context.earlier.attention:
-        details.append(f"run {context.earlier.name}: {context.earlier.attention}")
+    if context.earlier and context.earlier.attention_rejection:
+        details.append(f"run {context.earlier.name}: {context.earlier.attention_rejection}")
     if not is_known_attention(requested):
         details.append("this kernel is tried at the start; sdpa is the fallback")
     sentence = f"{attention.words}: {fused_size} of activations, no attention scores stored"
@@ -163,8 +171,8 @@ def _activations(context: Context, setup: TrainingSetup) -> str:
     """Return as text the bytes of activations that all layers save in one pass, or one layer with checkpointing."""
     shape, length = context.basis.shape, context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
-    tokens = context.planned.per_device_train_batch_size.value * length
-    return format_bytes(layers * tokens * ModelMemory(shape, setup, length).counted.kept)
+    tokens = context.required_plan.per_device_train_batch_size.value * length
+    return format_bytes(layers * tokens * ModelMemory(shape, setup, length).layer_bytes.kept)
 
 
 @rule("Fused kernels", 145, KERNELS, fallback="auto")
@@ -173,18 +181,18 @@ def kernels(context: Context) -> Verdict:
 
     Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
     """
-    basis, planned, training = context.basis, context.planned.kernels, context.config.training
+    basis, planned, training = context.basis, context.required_plan.kernels, context.config.training
     libraries, family = basis.hardware.libraries, basis.shape.model_type
     version = libraries.get(LIBRARY)
     if planned.value == "none":
-        why_not = lack(basis.hardware, basis.target, basis.shape)
+        why_not = fused_kernels_obstacle(basis.hardware, basis.target, basis.shape)
         is_unsuited = training.torch_compile or training.deterministic
         if context.config.model.kernels == "none" and not why_not and not is_unsuited:
             installed_text = f"{LIBRARY} {version} is installed and supports {family}"
             sentence = f'off because of model.kernels = "none", but {installed_text}'
             return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
         with_liger = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
-        helps = version is None and not lack(with_liger, basis.target, basis.shape)
+        helps = version is None and not fused_kernels_obstacle(with_liger, basis.target, basis.shape)
         advice = f"to use fused kernels: uv pip install {LIBRARY}" if helps else ""
         reason = why_not or planned.reason.removeprefix("auto: ")
         return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
@@ -203,7 +211,7 @@ def kernels(context: Context) -> Verdict:
 @symptom("Unsloth not in use", needs_steps=False, least_share=0)
 def unsloth_missing(view: RunView) -> Cause | None:
     """Unsloth skips models that it does not support: the run then uses plain transformers, in an older version."""
-    messages = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
+    messages = [problem.message for problem in view.state.problems if problem.kind == unsloth.KERNELS_MISSING]
     if not messages:
         return None
     return Cause(
@@ -219,7 +227,7 @@ def unsloth_missing(view: RunView) -> Cause | None:
 def unsloth_parts(context: Context) -> Verdict:
     """Unsloth's speed-up (2x by its README) comes from fused kernels, a chunked loss and rows without padding, which
     are settings here."""
-    plan, shape = context.planned, context.basis.shape
+    plan, shape = context.required_plan, context.basis.shape
     family, earlier = shape.model_type, context.earlier
     fix = {unsloth.PROVIDER: "transformers"}
     if why_not := _why_no_unsloth(context):
@@ -227,11 +235,11 @@ def unsloth_parts(context: Context) -> Verdict:
         return failed(why_not, fix=fix) if is_asked else not_applicable(why_not)
     if unsloth.is_asked(context.config):
         switch = "Unsloth on"
-        if earlier and earlier.unsloth:
-            sentence = f"run {earlier.name}: {earlier.unsloth}"
+        if earlier and earlier.unsloth_parts_sentence:
+            sentence = f"run {earlier.name}: {earlier.unsloth_parts_sentence}"
             return passed(sentence, switch=switch) if earlier.has_unsloth else warned(sentence, fix=fix, switch=switch)
         if family not in unsloth.FAMILIES:
-            sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
+            sentence = f"{unsloth.PROVIDER} = {unsloth.PACKAGE_NAME}, which has no kernels for {family} models"
             return warned(sentence, fix=fix, switch=switch)
         sentence = f"Unsloth supports {family} models; the modules that it replaces are counted before the first step"
         return not_applicable(sentence, switch=switch)
@@ -261,7 +269,7 @@ def _why_no_unsloth(context: Context) -> str:
     if gpu is None:
         return "Unsloth needs an NVIDIA GPU, and this run is on the CPU"
     if gpu.capability and gpu.capability < TENSOR_CORES_FROM:
-        return f"Unsloth needs compute capability 7.0, and this GPU has {dotted(gpu.capability)}"
+        return f"Unsloth needs compute capability 7.0, and this GPU has {version_text(gpu.capability)}"
     return ""
 
 
@@ -269,7 +277,7 @@ def _why_no_unsloth(context: Context) -> str:
 def fused_adapters(context: Context) -> Verdict:
     """A layer and its LoRA adapter in one function take fewer passes over memory than two separate modules."""
     tuning = context.config.tuning
-    if not (why_not := adapters_apart(context.config, context.planned.strategy.value)):
+    if not (why_not := unfused_adapters_reason(context.config, context.required_plan.strategy.value)):
         layers = sum(layer.count for layer in context.basis.setup.adapted(context.basis.shape))
         return passed(
             f"{layers:,} layers are fused with their adapters",
@@ -278,7 +286,7 @@ def fused_adapters(context: Context) -> Verdict:
             opposite={FUSED_ADAPTERS: False},
         )
     if tuning.has_adapter and tuning.lora_dropout:
-        new_basis = context.basis.changed({_LORA_DROPOUT: 0.0})
+        new_basis = context.basis.with_patch({_LORA_DROPOUT: 0.0})
         old_size, new_size = (format_bytes(basis.needed_bytes()) for basis in (context.basis, new_basis))
         stored_text = f"peak memory {old_size}, {new_size} without dropout"
         return warned(

@@ -20,7 +20,7 @@ from tui_trainer.advice.contract import (
     symptom,
     warned,
 )
-from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
+from tui_trainer.advice.remedies import fitting_patch, is_short, smaller_model_advice
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
 from tui_trainer.config.sections import TrainingSection
@@ -29,11 +29,11 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES, SCHEDULE_KEY, WARMUP_
 from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
+from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY, base_rows
 from tui_trainer.planning.effective_batch import EPOCHS, GOOD_STEPS, MOST_EPOCHS, WARNED_STEPS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
-from tui_trainer.runs.steps_and_eta import every
+from tui_trainer.runs.steps_and_eta import interval_steps
 from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_count, format_seconds, quantity
 
@@ -52,7 +52,7 @@ _LEAST_NATS = 0.1
 # A loss has risen again if it is back up by this share of its fall.
 _LOST = 0.5
 # Two means differ by more than chance if they are this many standard errors apart.
-_CLEARLY = 4.0
+_CLEAR_STANDARD_ERRORS = 4.0
 # A loss is flat if it fell by less than this share in this number of steps or more.
 _LEAST_FLAT_STEPS = 100
 _LEAST_FALL = 0.02
@@ -73,12 +73,12 @@ _LEAST_NORMS = 60
 _EXPLODED = 10.0
 # Multiples of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance.
 # It begins with LoRA's usual 2e-4, and then tries 3e-4 or 5e-4 if the run is stable, else 1e-4.
-_RUNGS = (0.5, 1.0, 1.5, 2.5)
+_RATE_FACTORS = (0.5, 1.0, 1.5, 2.5)
 # A learning rate that differs by a smaller factor gives about the same result.
-_LEAST_STEP = 1.4
+_LEAST_RATE_RATIO = 1.4
 # A spike is a loss of this many times the median of the steps around it, and this many deviations above the median.
 _SPIKE = 1.5
-_AROUND = 10
+_NEIGHBOUR_STEPS = 10
 _DEVIATIONS = 8.0
 # One or two spikes may be unusual batches.
 _LEAST_SPIKES = 3
@@ -90,9 +90,9 @@ _MOST_CHANCE = 0.1
 # After this many steps it is clear whether the run learns at all.
 _FIRST_STEPS = 20
 # Smaller differences between losses come from rounding.
-_UNMOVED = 1e-6
+_ROUNDING_SHARE = 1e-6
 # A mean loss of the first steps that is this far above random guessing is not noise of a few rows.
-_FAR_ABOVE = 1.25
+_HIGH_LOSS_RATIO = 1.25
 _LEAST_ABOVE_NATS = 0.5
 _FIRST_LOSSES = 5
 _USUAL_DECAY = 0.01
@@ -109,7 +109,9 @@ def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
     available = [name for name in available if on_gpu or not OPTIMIZERS[name].needs_gpu]
     # If no library is installed, suggest the first optimizer from a library, but only on a GPU.
     for name in available or (library_names[:1] if on_gpu else []):
-        yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in available else OPTIMIZERS[name].library)
+        yield Remedy(
+            patch={OPTIMIZER_KEY: name}, rank=5, missing_library="" if name in available else OPTIMIZERS[name].library
+        )
     for name in smaller_names:
         if not OPTIMIZERS[name].library:
             yield Remedy(patch={OPTIMIZER_KEY: name}, rank=8)
@@ -118,7 +120,7 @@ def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
 @rule("Optimizer", 120, OPTIMIZER_KEY, LEARNING_RATE, fallback=DEFAULT, remedies=_remedies_of_optimizer)
 def optimizer(context: Context) -> Verdict:
     """A fused optimizer takes one pass over the weights instead of one per operation and tensor."""
-    plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
+    plan, optimizer = context.required_plan, OPTIMIZERS[context.config.training.optim]
     name = optimizer.label
     switch = f"{name} on, gradients set to None"
     size = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
@@ -126,7 +128,7 @@ def optimizer(context: Context) -> Verdict:
     if optimizer.warning:
         fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
         return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
-    if is_short(context) and (other_name := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
+    if is_short(context) and (other_name := (fitting_patch(context) or {}).get(OPTIMIZER_KEY)):
         sentence += f"; memory is short, and {OPTIMIZERS[other_name].label} needs less"
         return warned(sentence, fix={OPTIMIZER_KEY: other_name}, switch=switch)
     details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
@@ -140,14 +142,14 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     config, rate = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
-    usual_rates = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
+    usual_rates = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.required_plan.parameters.value)
     return {} if rate == "auto" or usual_rates.least <= rate <= usual_rates.most else {LEARNING_RATE: "auto"}
 
 
 @rule("Number of steps", 400, EPOCHS, _MAX_STEPS)
 def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
-    plan = context.planned
+    plan = context.required_plan
     steps, epochs = plan.total_steps.value, round(context.epochs, 2)
     sentence = (
         f"{quantity(steps, 'step')}, {quantity(epochs, 'epoch')} of {quantity(plan.steps_per_epoch.value, 'step')}"
@@ -162,14 +164,14 @@ def steps(context: Context) -> Verdict:
     stops_early = context.config.evaluation.early_stopping_patience > 0
     limit = max(GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
     if epochs > _MOST_EPOCHS and steps > limit and not stops_early:
-        return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(limit))
+        return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.step_limit_patch(limit))
     return passed(sentence)
 
 
 @rule("Training time", 410, EPOCHS, _MAX_STEPS)
 def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
-    plan = context.planned
+    plan = context.required_plan
     seconds, step_seconds = context.duration_seconds, context.step_seconds
     if seconds is None or step_seconds is None:
         return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
@@ -184,8 +186,8 @@ def duration(context: Context) -> Verdict:
         why = "one step takes a day"
         if start_seconds > step_seconds:
             why = f"{format_seconds(start_seconds)} pass before the first step"
-        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: {why}")
-    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(day_steps))
+        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model_advice(context)}: {why}")
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.step_limit_patch(day_steps))
 
 
 @symptom("Weights without a gradient", needs_steps=False)
@@ -218,7 +220,7 @@ def begins_high(view: RunView) -> Cause | None:
         return None
     guess_loss, mean_loss = math.log(choices), fmean(losses)
     # The first loss is that of the initial model. The mean of the first losses rules out an unusual first batch.
-    if not min(losses[0], mean_loss) > _FAR_ABOVE * guess_loss + _LEAST_ABOVE_NATS:
+    if not min(losses[0], mean_loss) > _HIGH_LOSS_RATIO * guess_loss + _LEAST_ABOVE_NATS:
         return None
     return fault(
         cause="The initial loss is far above that of random guessing.",
@@ -233,7 +235,7 @@ def loss_unmoved(view: RunView) -> Cause | None:
     losses = view.step_losses[:_FIRST_STEPS]
     if len(losses) < _FIRST_STEPS or not all(map(math.isfinite, losses)) or not losses[0] > 0:
         return None
-    if max(losses) - min(losses) > _UNMOVED * losses[0]:
+    if max(losses) - min(losses) > _ROUNDING_SHARE * losses[0]:
         return None
     return fault(
         cause="The loss is constant: the model's output depends neither on its weights nor on the rows.",
@@ -246,7 +248,7 @@ learns_at_all = Rule(
     name="learns_at_all",
     title="The model learns",
     why="A run that learns nothing looks like any other and is just as fast.",
-    during=(no_gradient, begins_high, loss_unmoved),
+    symptoms=(no_gradient, begins_high, loss_unmoved),
 )
 
 
@@ -260,7 +262,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     means = [fmean(loss for _, loss in blocks[start : start + width]) for start in range(len(blocks) - width + 1)]
     first_loss, last_loss, best_loss = blocks[0][1], means[-1], min(means[:-width] or means[:1])
     best_step, last_step = blocks[means.index(best_loss) + width - 1][0], blocks[-1][0]
-    noise = _CLEARLY * view.loss_error
+    noise = _CLEAR_STANDARD_ERRORS * view.loss_error
     has_risen = last_loss - first_loss > max(_RISE * first_loss, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
     # For a rate above `most_rate`, a rise beyond noise is enough. For others, half of the fall must be lost.
     rise = max(_LEAST_NATS, noise * math.sqrt(2 / width))
@@ -313,11 +315,11 @@ def loss_flat(view: RunView) -> Cause | None:
         return None
     first_loss, last_loss = blocks[0][1], fmean(loss for _, loss in blocks[-3:])
     # A small fall counts if it is not chance, because pretrained models begin close to their final loss.
-    has_fallen = first_loss - last_loss > _CLEARLY * view.loss_error * math.sqrt(1 + 1 / 3)
+    has_fallen = first_loss - last_loss > _CLEAR_STANDARD_ERRORS * view.loss_error * math.sqrt(1 + 1 / 3)
     if first_loss <= 0 or has_fallen or abs(first_loss - last_loss) >= _LEAST_FALL * first_loss:
         return None
     rate, usual_rate = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
-    higher_rate = (_rung(plan, rate, 1) or 3 * rate) if rate else None
+    higher_rate = (_adjacent_rate(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher_rate and not (plan and plan.most_learning_rate and higher_rate > plan.most_learning_rate)
     rates_text = f"; learning rate {rate:g}" if rate else ""
     rates_text += f" ({usual_rate:g} is usual for this model and effective batch)" if rate and usual_rate else ""
@@ -336,7 +338,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
     blocks, plan = view.losses, view.plan
     if not (view.is_over and view.state.failed is None and plan and plan.learning_rate and plan.usual_learning_rate):
         return None
-    higher_rate = _rung(plan, plan.learning_rate, 1)
+    higher_rate = _adjacent_rate(plan, plan.learning_rate, 1)
     if higher_rate and not plan.lora_rank and higher_rate > plan.usual_learning_rate:
         return None
     section = len(blocks) // 3
@@ -356,14 +358,14 @@ def rate_could_rise(view: RunView) -> Cause | None:
     )
 
 
-def _rung(plan: PlanMade | None, rate: float, direction: int) -> float | None:
+def _adjacent_rate(plan: PlanMade | None, rate: float, direction: int) -> float | None:
     """Return the next higher (`direction` 1) or lower (-1) of the usual learning rates; None if there is none."""
     if plan is None or plan.usual_learning_rate is None:
         return None
-    rates = [share * plan.usual_learning_rate for share in _RUNGS]
+    rates = [share * plan.usual_learning_rate for share in _RATE_FACTORS]
     if direction > 0:
-        return next((rung_rate for rung_rate in rates if rung_rate >= _LEAST_STEP * rate), None)
-    return next((rung_rate for rung_rate in reversed(rates) if _LEAST_STEP * rung_rate <= rate), None)
+        return next((rung_rate for rung_rate in rates if rung_rate >= _LEAST_RATE_RATIO * rate), None)
+    return next((rung_rate for rung_rate in reversed(rates) if _LEAST_RATE_RATIO * rung_rate <= rate), None)
 
 
 def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
@@ -371,13 +373,15 @@ def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
     usual = plan.usual_learning_rate if plan else None
     if not rate:
         return None
-    return _learning_rate(usual if usual and rate >= _LEAST_STEP * usual else _rung(plan, rate, -1) or rate / 3)
+    return _learning_rate(
+        usual if usual and rate >= _LEAST_RATE_RATIO * usual else _adjacent_rate(plan, rate, -1) or rate / 3
+    )
 
 
 @rule("Learning rate", 420, LEARNING_RATE, MIXED, during=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
 def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
-    rate, parameters = context.planned.learning_rate, context.planned.parameters.value
+    rate, parameters = context.required_plan.learning_rate, context.required_plan.parameters.value
     rates, subject = peak_rate(context.config, parameters), what_trains(context.config, parameters)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
     if rate.value > rates.most:
@@ -408,27 +412,27 @@ def lr_scaling(context: Context) -> Verdict:
         rows = base_rows(loaded)[0]
     if recipe is None or not rate or not rows:
         return not_applicable("no recipe gives a learning rate together with a batch size")
-    effective = context.planned.effective_batch_size.value
+    effective = context.required_plan.effective_batch_size.value
     if rate == "auto":
-        peak = context.planned.learning_rate.value
+        peak = context.required_plan.learning_rate.value
         text = f"recipe {recipe.name} sets the learning rate to auto, which is {peak:g} for {effective} rows per step"
         return not_applicable(text)
     if scaling_of(loaded) != "none":
-        planned_rate = context.planned.learning_rate
+        planned_rate = context.required_plan.learning_rate
         return passed(f"learning rate {planned_rate.value:g}: {planned_rate.reason}")
     sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; here, a step has {effective}"
     if loaded.origin(LEARNING_RATE).by_user:
-        return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
+        return passed(f"{sentence}; you set the learning rate to {context.required_plan.learning_rate.value:g}")
     ratio = effective / rows
     if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
         return passed(sentence)
-    most_rate = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
+    most_rate = max(rate, peak_rate(context.config, context.required_plan.parameters.value).most)
     scaled_rate = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
     advice = f"scaled with the square root of {ratio:.3g} (ratio of rows); linear scaling gives {rate * ratio:.3g}"
     return warned(
         sentence,
         fix={LEARNING_RATE: scaled_rate},
-        advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
+        advice=f"{advice}. {EFFECTIVE_BATCH_KEY} does not change. To keep the learning rate, set it yourself",
     )
 
 
@@ -439,7 +443,7 @@ def schedule(context: Context) -> Verdict:
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
     decay over 10 % of the tokens is enough.
     """
-    training, plan = context.config.training, context.planned
+    training, plan = context.config.training, context.required_plan
     name, rate, total_steps = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
     constant_text = f"{name}: the learning rate stays at {rate:g} to the end"
     if not LR_SCHEDULES[name].goes_down:
@@ -447,7 +451,7 @@ def schedule(context: Context) -> Verdict:
     if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
         return warned(constant_text, fix={_DECAY: _GOOD_DECAY})
     if decay := plan.decay_steps:
-        if 0 < decay.value < every(training.num_decay_steps, total_steps):
+        if 0 < decay.value < interval_steps(training.num_decay_steps, total_steps):
             return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
         return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total_steps:,} steps")
     return passed(f"{name}: decays from {rate:g} over {total_steps:,} steps")
@@ -459,7 +463,7 @@ def warmup(context: Context) -> Verdict:
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
     """
-    plan = context.planned
+    plan = context.required_plan
     scheduler = context.config.training.lr_scheduler_type
     if not LR_SCHEDULES[scheduler].warms_up:
         return not_applicable(f"the {scheduler} schedule has no warm-up")
@@ -535,8 +539,12 @@ def _spikes(view: RunView) -> list[int]:
     begin = max(len(losses) - view.state.steps_since_start, 0)
     spikes = []
     for index in range(begin, len(losses)):
-        window = [loss for loss in losses[max(index - _AROUND, begin) : index + _AROUND + 1] if math.isfinite(loss)]
-        if len(window) < _AROUND or not math.isfinite(losses[index]):
+        window = [
+            loss
+            for loss in losses[max(index - _NEIGHBOUR_STEPS, begin) : index + _NEIGHBOUR_STEPS + 1]
+            if math.isfinite(loss)
+        ]
+        if len(window) < _NEIGHBOUR_STEPS or not math.isfinite(losses[index]):
             continue
         usual_loss = median(window)
         spread = median(abs(loss - usual_loss) for loss in window)

@@ -5,8 +5,8 @@ from statistics import median
 
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import (
-    BAR_SHARE,
-    IDLE_GPU,
+    IDLE_GPU_SHARE,
+    LEAST_CAUSE_SHARE,
     Cause,
     Verdict,
     failed,
@@ -16,21 +16,21 @@ from tui_trainer.advice.contract import (
     symptom,
     warned,
 )
-from tui_trainer.advice.remedies import with_micro_batch
+from tui_trainer.advice.remedies import micro_batch_patch
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.load import value_of
 from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu
-from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.hardware.gpu_models import version_text
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, EFFECTIVE_BATCH_KEY, MICRO_BATCH_KEY
 from tui_trainer.planning.planned import StepGrade
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.runs.wording import takes_words
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds, percent, quantity
+from tui_trainer.units import MIB, format_bytes, format_number, format_percent, format_rate, format_seconds, quantity
 
 GROUP = "Machine"
 # Other programs that use one of two cores halve the speed of a step. A quarter of the cores is noticeable.
@@ -54,7 +54,7 @@ _LEAST_STEPS = 200
 # A run on a CPU should use at least this share of the usable cores.
 _LEAST_BUSY_CORES = 0.5
 # Step times usually differ by a smaller factor between runs or epochs.
-_SLOWER = 1.3
+_SLOWER_STEP_RATIO = 1.3
 # If threads wait for a core during a larger share of the time, that alone explains slow steps.
 _CROWDED = 0.1
 
@@ -136,7 +136,9 @@ def libraries(context: Context) -> Verdict:
     if driver_cuda is None:
         return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {label} matches")
     note = "; both have the same major version, so this works" if cuda > driver_cuda else ""
-    return passed(f"{label} is built for CUDA {dotted(cuda)}, the driver supports {dotted(driver_cuda)}{note}")
+    return passed(
+        f"{label} is built for CUDA {version_text(cuda)}, the driver supports {version_text(driver_cuda)}{note}"
+    )
 
 
 @symptom("Other processes", least_share=0)
@@ -163,10 +165,14 @@ def other_processes(view: RunView) -> Cause | None:
     if wait_share is not None:
         share = min(share, 2 * wait_share)
     # A run that waits for data does not need the cores meanwhile.
-    share *= 1 - view.share(view.data_seconds)
-    if share < BAR_SHARE:
+    share *= 1 - view.share_of_time(view.data_seconds)
+    if share < LEAST_CAUSE_SHARE:
         return None
-    note = f"; its threads waited for a core for {percent(wait_share)} of their time" if wait_share is not None else ""
+    note = (
+        f"; its threads waited for a core for {format_percent(wait_share)} of their time"
+        if wait_share is not None
+        else ""
+    )
     free_cores = max(1, round(cores * (1 - others)))
     core_list = "0" if free_cores == 1 else f"0-{free_cores - 1}"
     return Cause(
@@ -184,11 +190,11 @@ def slow_rank(view: RunView) -> Cause | None:
     slowest = slowest_rank(view.state)
     if slowest is None:
         return None
-    share = view.share(slowest.lag_seconds)
+    share = view.share_of_time(slowest.lag_seconds)
     where = "clock and temperature of the rank's GPU (nvidia-smi)" if view.on_gpu else "the load of the rank's cores"
     return Cause(
         cause=f"Rank {slowest.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"waiting for the rank takes {view.of_whole(slowest.lag_seconds)}, {percent(share)} of the time",
+        evidence=f"waiting for the rank takes {view.seconds_of_step_words(slowest.lag_seconds)}, {format_percent(share)} of the time",
         share=share,
         advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
@@ -240,13 +246,19 @@ def threads_take_turns(view: RunView) -> Cause | None:
         view.mean("usable_cores"),
         view.state.threads,
     )
-    if view.on_gpu or None in (wait_share, cores) or wait_share is None or cores is None or wait_share < BAR_SHARE:
+    if (
+        view.on_gpu
+        or None in (wait_share, cores)
+        or wait_share is None
+        or cores is None
+        or wait_share < LEAST_CAUSE_SHARE
+    ):
         return None
     if threads is None or threads <= cores or (others_share or 0.0) >= _LEAST_OTHERS:
         return None
     return Cause(
         cause="The run has more threads than cores, so they take turns.",
-        evidence=f"{threads} threads on {cores:g} cores; they wait for a core for {percent(wait_share)} of their time",
+        evidence=f"{threads} threads on {cores:g} cores; they wait for a core for {format_percent(wait_share)} of their time",
         share=wait_share,
         fix={THREADS: "auto"},
     )
@@ -264,10 +276,10 @@ def one_thread(view: RunView) -> Cause | None:
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
-            f"1 thread on {cores:g} usable cores, {percent(idle_share)} of them idle; computing takes "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads shorten only this time"
+            f"1 thread on {cores:g} usable cores, {format_percent(idle_share)} of them idle; computing takes "
+            f"{view.seconds_of_step_words(view.compute_seconds + view.optimizer_seconds)}, and more threads shorten only this time"
         ),
-        share=idle_share * view.share(view.compute_seconds + view.optimizer_seconds),
+        share=idle_share * view.share_of_time(view.compute_seconds + view.optimizer_seconds),
         fix={THREADS: "auto"},
         advice=f"unset {', '.join(_VARIABLES)}: the plan uses one thread per core",
     )
@@ -279,7 +291,7 @@ def cpu_threads(context: Context) -> Verdict:
 
     Source: the documentation of PyTorch on CPU threading.
     """
-    threads, environment = context.planned.threads.value, context.environment
+    threads, environment = context.required_plan.threads.value, context.environment
     cores = context.hardware.usable_cores
     faults: list[tuple[str, str]] = []
     if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
@@ -313,10 +325,10 @@ def slower_later(view: RunView) -> Cause | None:
     if done < _LEAST_STEPS or start < 0 or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _CROWDED):
         return None
     early_seconds, late_seconds = median(seconds[start : start + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
-    if late_seconds < _SLOWER * early_seconds:
+    if late_seconds < _SLOWER_STEP_RATIO * early_seconds:
         return None
     share = 1 - early_seconds / late_seconds
-    newest_steps = view.state.recent
+    newest_steps = view.state.recent_sums
     if sum(done.data_seconds for done in newest_steps) > share / 2 * sum(done.step_seconds for done in newest_steps):
         # The wait for data has grown, which another diagnosis reports.
         return None
@@ -330,14 +342,14 @@ def slower_later(view: RunView) -> Cause | None:
             f"{format_number(1000 * late_seconds)} ms now{epochs_text}"
         ),
         share=share,
-        advice=f"{percent(share)} of the time is lost; usual reasons: longer rows, swapping, heat, other programs",
+        advice=f"{format_percent(share)} of the time is lost; usual reasons: longer rows, swapping, heat, other programs",
     )
 
 
 @rule("Throughput", 160, group="Speed", during=(slower_later,))
 def throughput(context: Context) -> Verdict:
     """A rate that was measured on this machine shows whether a change of settings helped."""
-    plan, seconds = context.planned, context.step_seconds
+    plan, seconds = context.required_plan, context.step_seconds
     source = plan.step_seconds.reason
     if seconds is None:
         return not_applicable(f"the speed of this model on this machine is unknown: {source}")
@@ -350,7 +362,7 @@ def throughput(context: Context) -> Verdict:
     sentence += f" ({source})"
     # The plan uses the fastest earlier runs with such steps. The last of these runs may have been slower.
     earlier = context.earlier
-    if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
+    if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER_STEP_RATIO * seconds:
         return passed(sentence)
     times_text = f"{earlier.step_seconds / seconds:.1f} times as long"
     return warned(
@@ -373,7 +385,7 @@ def throttled(view: RunView) -> Cause | None:
     note = f", up to {celsius:.0f} degrees Celsius" if celsius is not None else ""
     return Cause(
         cause="The GPU is throttled: it is too hot, or at its power limit.",
-        evidence=f"slowed by {reason} in {percent(len(gpus) / count)} of readings, clock at {percent(clock)}{note}",
+        evidence=f"slowed by {reason} in {format_percent(len(gpus) / count)} of readings, clock at {format_percent(clock)}{note}",
         share=share,
         advice="improve the cooling of the machine"
         if reason == "heat"
@@ -385,23 +397,23 @@ def throttled(view: RunView) -> Cause | None:
 def launch_bound(view: RunView) -> Cause | None:
     """Launching a kernel takes about 10 microseconds; larger batches and compiled layers launch fewer per token."""
     usage, plan = view.gpu_mean("utilization_share"), view.plan
-    if usage is None or usage >= IDLE_GPU:
+    if usage is None or usage >= IDLE_GPU_SHARE:
         return None
-    overhead = 1 - view.share(view.compute_seconds + view.optimizer_seconds)
+    overhead = 1 - view.share_of_time(view.compute_seconds + view.optimizer_seconds)
     share = 1 - usage - overhead
     rows = plan.per_device_train_batch_size if plan else None
     is_cut = plan is not None and plan.gradient_accumulation_steps > 1
     return Cause(
         cause="The GPU waits for small kernels to be launched.",
-        evidence=f"GPU {percent(usage)} busy; data and overhead take {percent(max(overhead, 0.0))} of the time",
+        evidence=f"GPU {format_percent(usage)} busy; data and overhead take {format_percent(max(overhead, 0.0))} of the time",
         share=share,
-        fix={MICRO: 2 * rows} if rows and is_cut else {COMPILE: True},
+        fix={MICRO_BATCH_KEY: 2 * rows} if rows and is_cut else {COMPILE: True},
         advice="or use a larger effective batch, or longer rows" if not is_cut else "",
     )
 
 
 @rule(
-    "Processor utilisation", 170, MICRO, EFFECTIVE, ACCUMULATION, COMPILE, group="Speed",
+    "Processor utilisation", 170, MICRO_BATCH_KEY, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY, COMPILE, group="Speed",
     during=(throttled, launch_bound),
 )  # fmt: skip
 def gpu_utilisation(context: Context) -> Verdict:
@@ -410,14 +422,14 @@ def gpu_utilisation(context: Context) -> Verdict:
     processor = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
     if earlier is None or earlier.busy_share is None:
         return not_applicable(f"utilisation of {processor} is measured in the first run of this kind")
-    goal, usage = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-    sentence = f"utilisation of {processor}: {percent(usage)} in run {earlier.name}; at least {percent(goal)} is good"
+    goal, usage = (IDLE_GPU_SHARE if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
+    sentence = f"utilisation of {processor}: {format_percent(usage)} in run {earlier.name}; at least {format_percent(goal)} is good"
     if usage >= goal:
         return passed(sentence)
     advice = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
-    if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
+    if device == "cpu" or (earlier.data_share or 0.0) >= LEAST_CAUSE_SHARE:
         return warned(sentence, advice=advice)
-    is_cut = context.planned.gradient_accumulation_steps.value > 1
-    rows = 2 * context.planned.per_device_train_batch_size.value
-    fix = with_micro_batch(context, rows) if is_cut else {COMPILE: True}
+    is_cut = context.required_plan.gradient_accumulation_steps.value > 1
+    rows = 2 * context.required_plan.per_device_train_batch_size.value
+    fix = micro_batch_patch(context, rows) if is_cut else {COMPILE: True}
     return warned(sentence, fix=None if context.config.training.torch_compile and not is_cut else fix, advice=advice)

@@ -19,17 +19,17 @@ from tui_trainer.advice.contract import (
     symptom,
     warned,
 )
-from tui_trainer.advice.remedies import is_short, memory_with, smaller_model, way_to_fit
+from tui_trainer.advice.remedies import fitting_patch, is_short, planned_memory_bytes, smaller_model_advice
 from tui_trainer.advice.rules.batch import BUSY_TOKENS
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.collate import coarse
+from tui_trainer.data.batching.collate import round_up_coarsely
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
-from tui_trainer.planning.batch_cut import ACCUMULATION, MICRO
-from tui_trainer.planning.duration import recomputed_share, unpacking_times
+from tui_trainer.planning.batch_cut import ACCUMULATION_KEY, MICRO_BATCH_KEY
+from tui_trainer.planning.duration import recomputed_share, unpacking_slowdown
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.plan import CHECKPOINTING
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
@@ -37,7 +37,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.tuning.freeze_layers import LAYERS_KEY
-from tui_trainer.units import MIB, format_bytes, format_bytes_of, percent
+from tui_trainer.units import MIB, format_bytes, format_bytes_of, format_percent
 
 GROUP = "Memory"
 _CHUNK = "training.loss_chunk_tokens"
@@ -71,14 +71,12 @@ def memory_full(view: RunView) -> Cause | None:
     own_bytes = view.mean("process_memory_bytes")
     is_gpu_full = bool(used_bytes and total_bytes and used_bytes >= _FULL_SHARE * total_bytes)
     if used_bytes and total_bytes and is_gpu_full:
-        evidence = (
-            f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({percent(used_bytes / total_bytes)})"
-        )
+        evidence = f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({format_percent(used_bytes / total_bytes)})"
     elif free_bytes is not None and own_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + own_bytes):
         evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(own_bytes)}"
     else:
         return None
-    fix, other_ways = _less_at_a_time(view)
+    fix, other_ways = _first_memory_remedy(view)
     return Cause(
         cause="Memory is nearly full: a longer row, an evaluation or another process may end the run.",
         evidence=evidence,
@@ -88,14 +86,16 @@ def memory_full(view: RunView) -> Cause | None:
     )
 
 
-def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
+def _first_memory_remedy(view: RunView) -> tuple[Patch | None, list[str]]:
     """Return the settings of the first remedy for memory that the run does not use yet, and the others as text."""
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
     remedies: list[tuple[Patch | None, str]] = []
     if (rows := plan.per_device_train_batch_size) > 1:
-        remedies.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
+        remedies.append(
+            ({MICRO_BATCH_KEY: -(-rows // 2), ACCUMULATION_KEY: "auto"}, f"a micro-batch of {-(-rows // 2)}")
+        )
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Only a new plan can tell whether 4 bits are possible, which depends on a library and the layers.
         remedies.append((None, f'{METHOD_KEY} = "qlora"'))
@@ -116,12 +116,14 @@ def batch_too_large(view: RunView) -> Cause | None:
         return None
     if reductions:
         newest, kinds = reductions[-1], {event.what for event in reductions}
-        key = MICRO if "training" in kinds else EVAL_BATCH
-        rows = min(event.rows for event in reductions if event.what == ("training" if key == MICRO else newest.what))
+        key = MICRO_BATCH_KEY if "training" in kinds else EVAL_BATCH
+        rows = min(
+            event.rows for event in reductions if event.what == ("training" if key == MICRO_BATCH_KEY else newest.what)
+        )
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
             evidence=f"{newest.rows_before} rows per batch until step {newest.step:,}, {newest.rows} from then on",
-            fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
+            fix={key: rows} | ({ACCUMULATION_KEY: "auto"} if key == MICRO_BATCH_KEY else {}),
         )
     return _slower_when_full(view, plan.per_device_train_batch_size)
 
@@ -131,7 +133,7 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     if not used_bytes or not total_bytes or used_bytes < _PRESSED_SHARE * total_bytes or rows < 2:
         return None
-    steps = sorted((step for step in view.state.recent if step.positions), key=lambda step: step.positions)
+    steps = sorted((step for step in view.state.recent_sums if step.positions), key=lambda step: step.positions)
     third = len(steps) // 3
     if third < _LEAST_STEPS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
         return None
@@ -146,17 +148,17 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
         cause="The micro-batch is too large for memory: large batches are slower than small ones.",
         evidence=(
             f"{large:,.0f} positions/s in the largest third of the batches, {small:,.0f} in the smallest third, "
-            f"{percent(used_bytes / total_bytes)} of the GPU's memory in use"
+            f"{format_percent(used_bytes / total_bytes)} of the GPU's memory in use"
         ),
-        share=(1 - large / small) * view.share(view.compute_seconds),
-        fix={MICRO: -(-rows // 2), ACCUMULATION: "auto"},
+        share=(1 - large / small) * view.share_of_time(view.compute_seconds),
+        fix={MICRO_BATCH_KEY: -(-rows // 2), ACCUMULATION_KEY: "auto"},
     )
 
 
 def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator[Remedy]:
     if not basis.setup.gradient_checkpointing:
         row_tokens = basis.setup.longest_row or basis.config.data.max_length
-        slowdown = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
+        slowdown = format_percent(recomputed_share(basis.shape, basis.setup, row_tokens))
         yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slowdown} slower")
 
 
@@ -173,13 +175,13 @@ def gradient_checkpointing(context: Context) -> Verdict:
     Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
     """
     is_on = context.config.training.gradient_checkpointing
-    other_setup = context.basis.changed({CHECKPOINTING: not is_on}).setup
-    now_bytes, other_bytes = context.planned.memory_bytes.value, memory_with(context, setup=other_setup)
+    other_setup = context.basis.with_patch({CHECKPOINTING: not is_on}).setup
+    now_bytes, other_bytes = context.required_plan.memory_bytes.value, planned_memory_bytes(context, setup=other_setup)
     sentence = f"{'on' if is_on else 'off'}: peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} "
     sentence += "without checkpointing" if is_on else "with checkpointing"
-    cost = context.planned.checkpointing_cost
-    longer_text = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
-    if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
+    cost = context.required_plan.checkpointing_cost
+    longer_text = f"{format_percent(cost.value)} longer: {cost.reason}" if cost else "longer"
+    if not is_on and is_short(context) and (fitting_patch(context) or {}).get(CHECKPOINTING):
         sentence += f"; memory is short, and checkpointing makes steps {longer_text}"
         return warned(sentence, fix={CHECKPOINTING: True}, switch="gradient checkpointing: off")
     if not is_on:
@@ -195,19 +197,19 @@ def gradient_checkpointing(context: Context) -> Verdict:
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
     """Return the micro-batch that fits without checkpointing; 0 if it is too small to keep the device busy."""
-    limit, training = context.basis.room.budget_bytes, context.config.training
+    limit, training = context.basis.memory_budget.budget_bytes, context.config.training
     if limit is None:
         return 0
-    micro_rows = context.planned.per_device_train_batch_size.value
-    if context.loaded.origin(MICRO).by_user and isinstance(training.per_device_train_batch_size, int):
-        return micro_rows if memory_with(context, setup=without) <= limit else 0
+    micro_rows = context.required_plan.per_device_train_batch_size.value
+    if context.loaded.origin(MICRO_BATCH_KEY).by_user and isinstance(training.per_device_train_batch_size, int):
+        return micro_rows if planned_memory_bytes(context, setup=without) <= limit else 0
     basis = context.basis
-    rows = largest_micro_batch(basis.shape, without, basis.config, basis.room, context.step_rows)
-    is_busy = rows * context.row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.step_rows
-    return rows if is_busy and memory_with(context, micro_batch=rows, setup=without) <= limit else 0
+    rows = largest_micro_batch(basis.shape, without, basis.config, basis.memory_budget, context.max_step_rows)
+    is_busy = rows * context.mean_row_tokens >= BUSY_TOKENS[basis.target.device] or rows >= context.max_step_rows
+    return rows if is_busy and planned_memory_bytes(context, micro_batch=rows, setup=without) <= limit else 0
 
 
-def other_method(config: Config, name: str) -> Patch:
+def method_patch(config: Config, name: str) -> Patch:
     """Return the settings for another tuning method. With adapters, `tuning.trainable_layers` must be empty."""
     return {METHOD_KEY: name, LAYERS_KEY: ""} if config.tuning.trainable_layers else {METHOD_KEY: name}
 
@@ -215,7 +217,7 @@ def other_method(config: Config, name: str) -> Patch:
 def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
     if basis.setup.device == "cuda" and not basis.setup.four_bits and not basis.config.is_from_scratch:
         needs = "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
-        yield Remedy(patch=other_method(basis.config, "qlora"), rank=7, costs="a quarter slower", needs=needs)
+        yield Remedy(patch=method_patch(basis.config, "qlora"), rank=7, costs="a quarter slower", missing_library=needs)
 
 
 @rule(
@@ -231,28 +233,28 @@ def four_bits(context: Context) -> Verdict:
 
     Source: Dettmers et al., QLoRA, arXiv:2305.14314.
     """
-    plan = context.planned
+    plan = context.required_plan
     if context.config.is_from_scratch:
         return not_applicable("every weight of a model from scratch is trained, so none can be in 4 bits")
     if plan.device != "cuda":
         return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
     weight_bytes = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
     gpu = context.basis.target.gpu
-    times_text = f"about {unpacking_times(gpu.capability if gpu else None)} times as long"
+    times_text = f"about {unpacking_slowdown(gpu.capability if gpu else None)} times as long"
     if context.config.tuning.in_four_bits:
         return passed(f"frozen 4-bit weights take {format_bytes(weight_bytes)}; steps take {times_text} as in 16 bits")
     sentence = f"weights take {format_bytes(weight_bytes)} as {plan.weights_dtype.value}"
     if not is_short(context):
         return passed(f"{sentence}, which fits; in 4 bits each step would take {times_text}")
-    size = format_bytes(context.basis.room.budget_bytes)
+    size = format_bytes(context.basis.memory_budget.budget_bytes)
     try:
-        peak = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
+        peak = planned_memory_bytes(context, setup=context.basis.with_patch({METHOD_KEY: "qlora"}).setup)
     except ConfigError as error:
         return warned(f"{sentence}, too much for the {size} available", advice=str(error))
     sentence += f", too much; with 4-bit weights the run needs {format_bytes(peak)} of the {size} available"
     if context.hardware.libraries.get(BITSANDBYTES) is None:
         return warned(sentence, advice=f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora")
-    return warned(sentence, fix=other_method(context.config, "qlora"))
+    return warned(sentence, fix=method_patch(context.config, "qlora"))
 
 
 def _remedies_of_loss_in_chunks(basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -324,7 +326,11 @@ def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
         ]
     state = view.state
     start = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
-    peaks = [(step, float(peak)) for step, peak in zip(state.steps[start:], state.peaks[start:], strict=True) if peak]
+    peaks = [
+        (step, float(peak))
+        for step, peak in zip(state.steps[start:], state.step_peak_bytes[start:], strict=True)
+        if peak
+    ]
     return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
 
 
@@ -338,7 +344,7 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     first_step_by_size: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
         mean_positions = -(-positions // passes)
-        size = coarse(mean_positions, most=2 * mean_positions)
+        size = round_up_coarsely(mean_positions, most=2 * mean_positions)
         first_step_by_size[size] = min(step, first_step_by_size.get(size, step))
     if view.on_gpu:
         return first_step_by_size.get(max(first_step_by_size, default=0), 0) > since_step
@@ -348,34 +354,36 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
 @rule(
     "Enough memory",
     330,
-    MICRO,
-    ACCUMULATION,
+    MICRO_BATCH_KEY,
+    ACCUMULATION_KEY,
     EVAL_BATCH,
     CHECKPOINTING,
     during=(memory_full, batch_too_large, memory_growing),
 )
 def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
-    room, needed_bytes = context.basis.room, context.planned.memory_bytes.value
+    room, needed_bytes = context.basis.memory_budget, context.required_plan.memory_bytes.value
     if room.free_bytes is None:
         return not_applicable(f"the run needs {format_bytes(needed_bytes)} of memory; free memory is not reported")
     sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(room.free_bytes)} free on {room.where}"
     if room.free_bytes:
         sentence += f", {needed_bytes / room.free_bytes:.0%}"
-    details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
-    details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
+    details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.memory_parts if part.bytes]
+    details += [
+        f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.host_memory_parts
+    ]
     if not is_short(context):
         # The GPU may have enough memory while the host has too little.
-        host_memory, free_bytes = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
+        host_memory, free_bytes = context.required_plan.host_memory_bytes, context.hardware.memory_available_bytes
         if host_memory is None or free_bytes is None or host_memory.value <= free_bytes:
             return passed(sentence, *details)
         shortage = f"the run needs {format_bytes(host_memory.value)} of host memory in addition to GPU memory"
         advice = "close other programs, or raise the memory limit of the container or job"
         return failed(f"{shortage}, but only {format_bytes(free_bytes)} are free", *details, advice=advice)
     advice = ""
-    if (fix := way_to_fit(context)) is None:
-        advice = f"{smaller_model(context)} or lower data.max_length, because not even one row at a time fits"
-        if library_fix := way_to_fit(context, as_if_installed=True):
+    if (fix := fitting_patch(context)) is None:
+        advice = f"{smaller_model_advice(context)} or lower data.max_length, because not even one row at a time fits"
+        if library_fix := fitting_patch(context, as_if_installed=True):
             settings = ", ".join(f"{key} = {value}" for key, value in library_fix.items())
             advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
     elif not fix:
@@ -396,7 +404,7 @@ def split_model(context: Context) -> Verdict:
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
-    plan, room = context.planned, context.basis.room
+    plan, room = context.required_plan, context.basis.memory_budget
     strategy, is_offloaded = plan.strategy.value, plan.cpu_offload.value
     if not is_offloaded and strategy == "ddp":
         return not_applicable("the model is neither sharded nor offloaded")
@@ -405,7 +413,7 @@ def split_model(context: Context) -> Verdict:
         how_text = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
     switch = "offloaded" if is_offloaded else strategy
     whole_setup = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
-    needed_bytes = memory_with(context, setup=whole_setup)
+    needed_bytes = planned_memory_bytes(context, setup=whole_setup)
     sentence = f"{how_text}; otherwise {room.where} would need {format_bytes(needed_bytes)}"
     if room.budget_bytes is None:
         return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)

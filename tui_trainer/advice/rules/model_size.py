@@ -8,9 +8,9 @@ from itertools import chain, islice
 from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import IDLE_GPU, Remedy, Verdict, not_applicable, passed, rule, warned
-from tui_trainer.advice.remedies import is_short, way_to_fit
-from tui_trainer.advice.rules.memory import other_method
+from tui_trainer.advice.contract import IDLE_GPU_SHARE, Remedy, Verdict, not_applicable, passed, rule, warned
+from tui_trainer.advice.remedies import fitting_patch, is_short
+from tui_trainer.advice.rules.memory import method_patch
 from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import InputError
 from tui_trainer.methods.tuning_methods import METHOD_KEY
@@ -21,10 +21,10 @@ from tui_trainer.models.targets import ALL_LINEAR, MODULES_KEY
 from tui_trainer.models.tokenizer import tokens_per_character
 from tui_trainer.planning.basis import Basis, with_settings
 from tui_trainer.planning.duration import training_flops
-from tui_trainer.planning.measured_steps import LASTING
+from tui_trainer.planning.measured_steps import LASTING_PARTS
 from tui_trainer.tasks import find_task
 from tui_trainer.tuning.freeze_layers import LAYERS_KEY
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, percent
+from tui_trainer.units import format_bytes, format_count, format_number, format_percent, format_seconds
 
 _WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
 _RANK, _ALPHA = "tuning.r", "tuning.lora_alpha"
@@ -55,7 +55,7 @@ _MOST_SCALE = 4.0
 def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
     """Yield LoRA as a remedy. It trains other weights, so it comes late."""
     if not basis.setup.has_adapter and not basis.config.is_from_scratch:
-        yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
+        yield Remedy(patch=method_patch(basis.config, "lora"), rank=6)
 
 
 @rule(
@@ -73,7 +73,7 @@ def model_size(context: Context) -> Verdict:
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
-    plan = context.planned
+    plan = context.required_plan
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
     # Tokens of the whole run. Data that is read several times counts each time.
     read_tokens = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
@@ -81,7 +81,7 @@ def model_size(context: Context) -> Verdict:
 
 
 def _from_scratch(context: Context, tokens: float) -> Verdict:
-    parameters, steps = context.planned.parameters.value, context.planned.total_steps.value
+    parameters, steps = context.required_plan.parameters.value, context.required_plan.total_steps.value
     counts_text = f"{format_count(parameters)} parameters are trained on {format_count(tokens)} tokens"
     # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
     counts_text += f" in {steps:,} steps of {format_count(tokens / steps)} tokens"
@@ -95,18 +95,18 @@ def _from_scratch(context: Context, tokens: float) -> Verdict:
 
 def _pretrained(context: Context, tokens: float) -> Verdict:
     """Return the verdict on a pretrained model, by its memory. Few tokens are no fault, because it was pretrained."""
-    plan, room = context.planned, context.basis.room
+    plan, room = context.required_plan, context.basis.memory_budget
     count, total = plan.trained_parameters.value, plan.parameters.value
-    lasting_bytes = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
+    lasting_bytes = sum(part.bytes for part in plan.memory_parts if part.name in LASTING_PARTS)
     sentence = (
         f"{format_count(count)} of {format_count(total)} parameters are trained on {format_count(tokens)} "
         f"tokens; weights, gradients and optimizer take {format_bytes(lasting_bytes)}"
     )
-    if room.free_bytes is None or lasting_bytes <= room.share * room.free_bytes:
+    if room.free_bytes is None or lasting_bytes <= room.usable_share * room.free_bytes:
         return passed(sentence)
-    sentence += f", more than {room.share:.0%} of the {format_bytes(room.free_bytes)} free on {room.where}"
-    settings = (way_to_fit(context) if is_short(context) else None) or {}
-    fix = other_method(context.config, settings[METHOD_KEY]) if METHOD_KEY in settings else None
+    sentence += f", more than {room.usable_share:.0%} of the {format_bytes(room.free_bytes)} free on {room.where}"
+    settings = (fitting_patch(context) if is_short(context) else None) or {}
+    fix = method_patch(context.config, settings[METHOD_KEY]) if METHOD_KEY in settings else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
 
 
@@ -115,7 +115,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     None if a config.json gives the shape, or if no such model exists."""
     if context.config.model.model_name_or_path:
         return None
-    scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
+    scratch, vocabulary = context.config.model.scratch, context.required_plan.vocabulary.value
     # Heads of an even width: half of a head is rotated by sines, half by cosines.
     step, width, layers = 2 * scratch.num_attention_heads, scratch.hidden_size, scratch.num_hidden_layers
     width_changes = ({"hidden_size": width} for width in range(width - step, max(step, 16) - 1, -step))
@@ -137,13 +137,13 @@ def model_choice(context: Context) -> Verdict:
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
-    plan, config = context.planned, context.config
+    plan, config = context.required_plan, context.config
     task, earlier = find_task(config.task.type), context.earlier
     if config.is_from_scratch:
         return not_applicable("a model from scratch has no alternatives by name, because its size is a setting")
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
-    own_parameters, budget_bytes = plan.parameters.value, context.basis.room.budget_bytes
+    own_parameters, budget_bytes = plan.parameters.value, context.basis.memory_budget.budget_bytes
     # A smaller model with a larger vocabulary may need more memory.
     smaller_bytes = min(budget_bytes or math.inf, context.basis.needed_bytes())
     smaller_models = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
@@ -160,9 +160,9 @@ def model_choice(context: Context) -> Verdict:
         return warned(f"{text} {reason}; {choice.words}", fix=fix, advice=advice)
     details = [f"smaller: {candidate.words}" for candidate in islice(smaller_models, 1)]
     busy_share = earlier.busy_share if earlier and context.device == "cuda" else None
-    is_idle = busy_share is not None and busy_share < IDLE_GPU
+    is_idle = busy_share is not None and busy_share < IDLE_GPU_SHARE
     if earlier and busy_share is not None and is_idle:
-        text += f" and kept the GPU {percent(busy_share)} busy in run {earlier.name}"
+        text += f" and kept the GPU {format_percent(busy_share)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # There is time and memory for a larger model.
         larger_models = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
@@ -198,13 +198,13 @@ def _alternatives(
 
 def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
     """Return a catalogue model as an alternative; None if it cannot be planned, does not fit or lacks the language."""
-    plan, basis = context.planned, context.basis
+    plan, basis = context.required_plan, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
         shape = find_task(context.config.task.type).model_shape(loaded.config, plan.vocabulary.value, plan.classes)
         if shape.max_position_embeddings and shape.max_position_embeddings < plan.longest_row:
             return None
-        needed_bytes = replace(basis, loaded=loaded).trained_otherwise(basis.setup, shape).needed_bytes()
+        needed_bytes = replace(basis, loaded=loaded).with_setup(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
     if needed_bytes > budget or (language_and_ratio := _language(context, entry)) is None:
@@ -226,13 +226,13 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
 
     def token_rate(name: str) -> float | None:
         folder = find_model(name, head=find_task(context.config.task.type).head).folder
-        return tokens_per_character(folder, context.sample) if folder else None
+        return tokens_per_character(folder, context.sample_texts) if folder else None
 
     # Most models are not on this machine, and then no tokens are counted.
     new_rate = token_rate(entry.name)
     rate = None if new_rate is None else token_rate(context.config.model.model_name_or_path)
     if rate is None or new_rate is None:
-        is_same_size = entry.config.get("vocab_size") == context.planned.vocabulary.value
+        is_same_size = entry.config.get("vocab_size") == context.required_plan.vocabulary.value
         unknown_text = "its tokenizer has not been downloaded, so the number of tokens is unknown"
         return ("a vocabulary of the same size" if is_same_size else unknown_text), 1.0
     if new_rate > _OTHER_LANGUAGE * rate:
@@ -246,7 +246,7 @@ def lora_rank(context: Context) -> Verdict:
 
     Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
     """
-    plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
+    plan, tuning, shape = context.required_plan, context.config.tuning, context.basis.shape
     count, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
         return not_applicable(f"all {format_count(count)} parameters are trainable, so there is no adapter")

@@ -3,7 +3,7 @@
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Verdict, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.hardware.gpu_models import dotted
+from tui_trainer.hardware.gpu_models import version_text
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.automatic_values import DTYPE, MIXED
@@ -40,8 +40,8 @@ def slow_precision(view: RunView) -> Cause | None:
     no_gain = f"the gain of {best_type} has not been measured on this machine"
     return Cause(
         cause=f"The run computes in fp32, although this machine supports {best_type} natively.",
-        evidence=f"forward and backward in fp32 take {view.of_whole(view.compute_seconds)}; {gain_text or no_gain}",
-        share=max(1 - 1 / gain, 0.0) * view.share(view.compute_seconds) if gain else 0.0,
+        evidence=f"forward and backward in fp32 take {view.seconds_of_step_words(view.compute_seconds)}; {gain_text or no_gain}",
+        share=max(1 - 1 / gain, 0.0) * view.share_of_time(view.compute_seconds) if gain else 0.0,
         fix={MIXED: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",
         is_measured=bool(gain),
@@ -62,7 +62,7 @@ def precision(context: Context) -> Verdict:
 
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
     """
-    planned = context.planned.precision
+    planned = context.required_plan.precision
     loaded = with_settings(context.loaded, {MIXED: "auto"})
     auto_choice = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
     switch = f"precision: {planned.value}"
@@ -72,7 +72,7 @@ def precision(context: Context) -> Verdict:
     sentence = f"{planned.value}: {auto_choice.reason}"
     if planned.value == "fp32":
         target = context.basis.target
-        has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
+        has_bf16 = target.has_native_bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
         return not_applicable(sentence, switch=switch, opposite={MIXED: "bf16"} if has_bf16 else None)
     return passed(sentence, switch=switch, opposite={MIXED: "no"})
 
@@ -86,12 +86,12 @@ def master_weights(context: Context) -> Verdict:
     is lost. Autocast casts fp32 weights once and the input of each linear layer anew, computes norms in fp32, and adds
     up the results of layers in fp32.
     """
-    planned, basis = context.planned.weights_dtype, context.basis
+    planned, basis = context.required_plan.weights_dtype, context.basis
     weights_text = f"weights are kept in {planned.value}: {planned.reason}"
     if basis.setup.has_adapter:
         sentence = "none: frozen weights are never updated, and adapters train in fp32"
         return not_applicable(sentence, weights_text, switch="fp32 masters: none")
-    if planned.value == "bfloat16" and basis.target.bf16 is False:
+    if planned.value == "bfloat16" and basis.target.has_native_bf16 is False:
         sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
         return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch="fp32 masters on")
     if planned.value == "bfloat16":
@@ -107,23 +107,26 @@ def master_weights(context: Context) -> Verdict:
         return not_applicable(f"off: {why_not}", weights_text, switch=off_switch, opposite={DTYPE: "bfloat16"})
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
     sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
-    limit, other_bytes = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
-    if limit is not None and context.planned.memory_bytes.value <= limit < other_bytes:
+    limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE: "bfloat16"}).needed_bytes()
+    if limit is not None and context.required_plan.memory_bytes.value <= limit < other_bytes:
         return not_applicable(f"{sentence}, more than is available", *details, switch=off_switch)
     return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch=off_switch)
 
 
 def _compared(context: Context, other: Dtype) -> str:
-    now_bytes, other_bytes = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
+    now_bytes, other_bytes = (
+        context.required_plan.memory_bytes.value,
+        context.basis.with_patch({DTYPE: other}).needed_bytes(),
+    )
     return f"peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
     """Return as a clause why bf16 weights bring no gain here, or need no measurement; empty if they may bring one."""
-    plan, target = context.planned, context.basis.target
+    plan, target = context.required_plan, context.basis.target
     strategy = plan.strategy.value
-    if target.gpu is not None and not target.bf16:
-        return _NO_BF16 if target.bf16 is False else "the GPU does not report whether it supports bf16"
+    if target.gpu is not None and not target.has_native_bf16:
+        return _NO_BF16 if target.has_native_bf16 is False else "the GPU does not report whether it supports bf16"
     if plan.precision.value != "bf16":
         return f"matmuls are in {plan.precision.value}: {plan.precision.reason}"
     if not plan.is_group:
@@ -147,7 +150,7 @@ def tf32(context: Context) -> Verdict:
 
     Source: NVIDIA A100 data sheet.
     """
-    gpu, precision = context.basis.target.gpu, context.planned.precision.value
+    gpu, precision = context.basis.target.gpu, context.required_plan.precision.value
     autotune = why_no_autotune(context.basis.shape.model_type)
 
     note = f"; cuDNN autotune: {autotune}"
@@ -158,7 +161,7 @@ def tf32(context: Context) -> Verdict:
         sentence = "the GPU does not report whether it supports TF32"
         return not_applicable(sentence, switch=f"TF32: not reported{note}")
     if not abilities.tf32:
-        sentence = f"this GPU has compute capability {dotted(gpu.capability)}, but TF32 requires 8.0"
+        sentence = f"this GPU has compute capability {version_text(gpu.capability)}, but TF32 requires 8.0"
         return not_applicable(sentence, switch=f"TF32: not on this GPU{note}")
     if context.config.training.tf32:
         operations = f"operations not computed in {precision}"

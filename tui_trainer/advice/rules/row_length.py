@@ -3,18 +3,28 @@
 from collections.abc import Iterator
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import BAR_SHARE, Cause, Remedy, Verdict, not_applicable, passed, rule, symptom, warned
+from tui_trainer.advice.contract import (
+    LEAST_CAUSE_SHARE,
+    Cause,
+    Remedy,
+    Verdict,
+    not_applicable,
+    passed,
+    rule,
+    symptom,
+    warned,
+)
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
+from tui_trainer.data.preparing.prepare import CUT_TOKENS_KEY, WHOLE_LENGTH_KEY
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import GROUP_BY_LENGTH, LEAST_SAVING, PACKING, against_packing, spares_padding
+from tui_trainer.planning.batch_cut import GROUP_BY_LENGTH, LEAST_SAVING, PACKING, packing_obstacle, spares_padding
 from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packing
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import percent, quantity
+from tui_trainer.units import format_percent, quantity
 
 GROUP = "Data"
 LENGTH = "data.max_length"
@@ -27,9 +37,9 @@ _FEWEST_ROWS = 32
 _FIX_ROWS = 2 * _FEWEST_ROWS
 _FIX_TOKENS = 128
 # One row in a hundred may lose its end.
-_MOST_CUT = 0.01
+_MAX_TRUNCATED_SHARE = 0.01
 # Kernels are fastest if the row length is a multiple of this.
-_ROUND = 8
+_LENGTH_MULTIPLE = 8
 _UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
 
@@ -44,7 +54,7 @@ def _remedies_of_sequence_length(basis: Basis, budget: float) -> Iterator[Remedy
 @rule("Sequence length", 210, LENGTH, remedies=_remedies_of_sequence_length)
 def sequence_length(context: Context) -> Verdict:
     """The cost of attention grows with the square of the length; if rows are very long, there are few to shuffle."""
-    plan, length, facts = context.planned, context.config.data.max_length, context.facts
+    plan, length, facts = context.required_plan, context.config.data.max_length, context.facts
     shape = context.basis.shape
     if warning := length_warning(shape, length):
         return warned(warning, fix={LENGTH: shape.max_position_embeddings})
@@ -58,7 +68,9 @@ def sequence_length(context: Context) -> Verdict:
         if length < _SHORTEST_TOKENS:
             return warned(f"{sentence}: {short_note}", fix={LENGTH: _FIX_TOKENS})
         task = find_task(context.config.task.type)
-        ends_text = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
+        ends_text = (
+            "longer rows are truncated" if task.row_kind == "examples" else "longer documents are split into rows"
+        )
         return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends_text}")
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
     sentence = f"{rows:,} rows of {length:,} tokens, cut from a text of {tokens:,} tokens"
@@ -74,7 +86,7 @@ def sequence_length(context: Context) -> Verdict:
 @rule("Length for this task", 211)
 def length_by_task(context: Context) -> Verdict:
     """Tokens after the decisive part of a text cost as much as those before it."""
-    plan, config = context.planned, context.config
+    plan, config = context.required_plan, context.config
     bounds = find_task(config.task.type).usual_length
     if bounds is None and not config.is_from_scratch:
         return not_applicable(f"no typical length is known for {config.task.type}")
@@ -98,7 +110,7 @@ def length_by_task(context: Context) -> Verdict:
 def truncation(context: Context) -> Verdict:
     """Truncated text is never learned, such as the end of an answer or the words that a label is about."""
     counts, length = context.counts, context.config.data.max_length
-    details = context.counted.details if context.counted else {}
+    details = context.counted_facts.details if context.counted_facts else {}
     if not counts.rows_read:
         # Documents of a language model are cut into several rows, and none of them is lost.
         if context.facts is None or context.facts.is_stream:
@@ -118,25 +130,25 @@ def truncation(context: Context) -> Verdict:
     else:
         sentence = f"{long_rows:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
         words = counts.train_labels_beyond + counts.eval_labels_beyond
-        if words or CUT_TOKENS in details:
-            sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
+        if words or CUT_TOKENS_KEY in details:
+            sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS_KEY]:,} tokens"
         sentence += f"; {lost_rows:,} of them lose all tokens to learn from" if lost_rows else ""
     if cut_answers:
         sentence += f"; {quantity(cut_answers, 'answer', 'do')} not fit completely"
-    if share <= _MOST_CUT:
-        if cut_answers <= _MOST_CUT * rows:
+    if share <= _MAX_TRUNCATED_SHARE:
+        if cut_answers <= _MAX_TRUNCATED_SHARE * rows:
             return passed(sentence)
         return warned(
             sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise this limit"
         )
-    whole_length = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
+    whole_length = -(-int(details.get(WHOLE_LENGTH_KEY, 2 * length)) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     limit = context.basis.shape.max_position_embeddings
     new_length = whole_length if limit is None else min(whole_length, limit)
     if new_length <= length:
         return warned(
             sentence, advice=f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
         )
-    if new_length < whole_length or WHOLE_LENGTH not in details:
+    if new_length < whole_length or WHOLE_LENGTH_KEY not in details:
         return warned(sentence, fix={LENGTH: new_length})
     return warned(f"{sentence}; 99 % of all rows have about {whole_length:,} tokens or fewer", fix={LENGTH: new_length})
 
@@ -148,10 +160,10 @@ def padding(view: RunView) -> Cause | None:
     if not (sums.positions and sums.input_tokens):
         return None
     padded_share = 1 - sums.input_tokens / sums.positions
-    share = padded_share * view.share(view.compute_seconds)
-    if share < BAR_SHARE:
+    share = padded_share * view.share_of_time(view.compute_seconds)
+    if share < LEAST_CAUSE_SHARE:
         return None
-    can_pack = view.state.task in task_names() and find_task(view.state.task).packs
+    can_pack = view.state.task in task_names() and find_task(view.state.task).can_pack
     is_packed, is_grouped = (plan.packing, plan.group_by_length) if plan else (None, None)
     if (is_grouped and not can_pack) or view.is_by_default(PACKING, GROUP_BY_LENGTH):
         # Nothing can be saved if rows have about the same length, or if the plan itself chose this layout.
@@ -159,7 +171,7 @@ def padding(view: RunView) -> Cause | None:
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
     return Cause(
         cause="Much of each batch is padding, which is computed and discarded.",
-        evidence=f"{percent(padded_share)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
+        evidence=f"{format_percent(padded_share)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
         share=share,
         fix={GROUP_BY_LENGTH: True} if is_grouped is False else None,
         advice='data.packing = "auto" lets documents share rows' if can_pack and not is_packed else "",
@@ -197,12 +209,12 @@ def little_padding(context: Context) -> Verdict:
 
     Source: Krell et al., Efficient Sequence Packing without Cross-contamination, arXiv:2107.02027.
     """
-    facts, packing = context.facts, context.planned.packing
+    facts, packing = context.facts, context.required_plan.packing
     if facts is None:
         return not_applicable("the length of the documents is unknown")
     if facts.is_stream:
-        rows, length = context.planned.train_rows.value, context.config.data.max_length
-        padded_share = -(context.planned.train_tokens.value - 1) % length / (rows * length)
+        rows, length = context.required_plan.train_rows.value, context.config.data.max_length
+        padded_share = -(context.required_plan.train_tokens.value - 1) % length / (rows * length)
         sentence = f"rows are cut from one stream of text, so only the last of {rows:,} is shorter"
         return passed(f"{sentence}: {padded_share:.2%} padding")
     if packing.value:
@@ -212,28 +224,28 @@ def little_padding(context: Context) -> Verdict:
             return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
         return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
     if facts.packed_rows is None:
-        return _padded(context, facts, "this task uses one row per example")
-    rows = min(context.planned.effective_batch_size.value, facts.rows)
+        return _padding_verdict(context, facts, "this task uses one row per example")
+    rows = min(context.required_plan.effective_batch_size.value, facts.rows)
     text = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
-    can_pack = not against_packing(context.basis.shape.model_type)
+    can_pack = not packing_obstacle(context.basis.shape.model_type)
     saves = 1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
     if can_pack and context.config.data.packing is False and saves:
         return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch="packing: off")
-    return _padded(context, facts, "not packed" if can_pack else packing.reason)
+    return _padding_verdict(context, facts, "not packed" if can_pack else packing.reason)
 
 
 def _times_of_packing(context: Context, facts: DataFacts) -> float:
-    plan, basis = context.planned, context.basis
+    plan, basis = context.required_plan, context.basis
     if plan.device == "cuda" and (not plan.packing.value or plan.attention.kernel == BY_LENGTHS):
         return 1.0
     return times_of_packing(basis.loaded.config, facts, basis.shape, basis.setup)
 
 
-def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
+def _padding_verdict(context: Context, facts: DataFacts, why: str) -> Verdict:
     """Return the verdict on the padding of rows that are not packed. `why` says why they are not. Each row is padded to
     the longest of its pass."""
     sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
-    plan = context.planned
+    plan = context.required_plan
     grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value
     if grouping is None or facts.padding is None:
         return passed(sentence, switch="packing: off")

@@ -39,9 +39,9 @@ class Batch:
 
     input_ids: NDArray[np.int64]
     labels: NDArray[Any]
-    rows: int
-    tokens: int
-    more: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    row_count: int
+    token_count: int
+    model_arguments: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     documents: NDArray[np.int64] | None = None
     position_ids: NDArray[np.int64] | None = None
     document_lengths: NDArray[np.int32] | None = None
@@ -70,10 +70,10 @@ def collate(rows: Sequence[Document], pad_id: int, *, width: int = 0) -> Batch:
     """
     documents = documents_of(rows)
     return Batch(
-        input_ids=padded([tokens_of(document)[:-1] for document in documents], pad_id, width),
-        labels=padded([_next_labels(document) for document in documents], IGNORE, width),
-        rows=len(rows),
-        tokens=sum(len(document) - 1 for document in documents),
+        input_ids=pad_rows([tokens_of(document)[:-1] for document in documents], pad_id, width),
+        labels=pad_rows([_next_labels(document) for document in documents], IGNORE, width),
+        row_count=len(rows),
+        token_count=sum(len(document) - 1 for document in documents),
         row_lengths=np.array([len(document) - 1 for document in documents], dtype=np.int64),
     )
 
@@ -110,8 +110,8 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
     return Batch(
         input_ids=input_ids,
         labels=labels,
-        rows=sum(map(len, packed)),
-        tokens=sum(used_widths),
+        row_count=sum(map(len, packed)),
+        token_count=sum(used_widths),
         documents=numbers_BT,
         position_ids=position_ids.reshape(shape),
         document_lengths=document_lengths,
@@ -121,14 +121,16 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
 
 def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
     """Collate rows for a model that reads whole rows. `more` gets a mask of the padding, and the other arguments."""
-    arguments = {name: padded([row.more[name] for row in rows], 0, width) for name in rows[0].more}
-    mask = padded([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
+    arguments = {
+        name: pad_rows([row.model_arguments[name] for row in rows], 0, width) for name in rows[0].model_arguments
+    }
+    mask = pad_rows([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
     return Batch(
-        input_ids=padded([row.tokens for row in rows], pad_id, width),
+        input_ids=pad_rows([row.tokens for row in rows], pad_id, width),
         labels=labels,
-        rows=len(rows),
-        tokens=int(mask.sum()),
-        more={"attention_mask": mask, **arguments},
+        row_count=len(rows),
+        token_count=int(mask.sum()),
+        model_arguments={"attention_mask": mask, **arguments},
     )
 
 
@@ -140,14 +142,17 @@ def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None,
     is the width of the inputs.
     """
     answers = [tokens_of(row) if row.labels is None else row.labels for row in rows]
-    labels = padded(answers, IGNORE)
-    decoder_inputs = padded(answers, pad_id)[:, :-1]
+    labels = pad_rows(answers, IGNORE)
+    decoder_inputs = pad_rows(answers, pad_id)[:, :-1]
     start_ids = [answer[-1] if start_id is None else start_id for answer in answers]
     batch = collate_whole(rows, pad_id, labels, width=width)
-    return replace(batch, more={**batch.more, "decoder_input_ids": np.insert(decoder_inputs, 0, start_ids, axis=1)})
+    return replace(
+        batch,
+        model_arguments={**batch.model_arguments, "decoder_input_ids": np.insert(decoder_inputs, 0, start_ids, axis=1)},
+    )
 
 
-def padded(rows: Sequence[Tokens], fill_value: int, width: int = 0) -> NDArray[np.int64]:
+def pad_rows(rows: Sequence[Tokens], fill_value: int, width: int = 0) -> NDArray[np.int64]:
     """Return int64 [B, T]: the rows, padded at the right to the longest, or to `width` if that is more."""
     array = np.full((len(rows), max(width, *map(len, rows))), fill_value, dtype=np.int64)
     for row_index, row in enumerate(rows):
@@ -162,9 +167,9 @@ def documents_of(rows: Sequence[Document]) -> Sequence[Document]:
     return [part for row in rows for part in (row.documents if isinstance(row, TokenRow) else (row,))]
 
 
-def inputs_of(row: Document) -> int:
+def count_inputs(row: Document) -> int:
     """Return the number of inputs that a causal model reads: the tokens without the last one of each document."""
-    return row.inputs if isinstance(row, TokenRow) else len(row) - 1
+    return row.input_count if isinstance(row, TokenRow) else len(row) - 1
 
 
 def tokens_of(document: Document) -> Tokens:
@@ -176,7 +181,7 @@ def _next_labels(document: Document) -> Tokens:
     return (tokens_of(document) if own_labels is None else own_labels)[1:]
 
 
-def even(count: int, most: int, step: int = _WIDTH_STEP) -> int:
+def round_up_to_multiple(count: int, most: int, step: int = _WIDTH_STEP) -> int:
     """Round `count` up to a multiple of `step`, but not beyond `most`.
 
     Without rounding, results have so many different sizes that glibc cannot reuse freed memory: a BERT of 128 x 2 with
@@ -185,13 +190,13 @@ def even(count: int, most: int, step: int = _WIDTH_STEP) -> int:
     return max(count, min(-(-count // step) * step, most))
 
 
-def coarse(count: int, most: int) -> int:
+def round_up_coarsely(count: int, most: int) -> int:
     """Round `count` up like `even`; above 128, to a multiple of an eighth of the power of two below. This limits the
     number of sizes: oneDNN compiles and caches a kernel for each size of 16-bit numbers on a CPU."""
-    return even(count, most, max(_WIDTH_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
+    return round_up_to_multiple(count, most, max(_WIDTH_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
 
 
-def coarse_sizes(most: int) -> int:
+def count_coarse_sizes(most: int) -> int:
     """Return how many different sizes `coarse` returns for counts from 1 to `most`."""
     octaves = max(0, (most - 1).bit_length() - 7)
     return 16 + 8 * octaves - (2 ** (7 + octaves) - most) // 2 ** (3 + octaves) if octaves else -(-most // _WIDTH_STEP)
@@ -201,27 +206,29 @@ Rounding = Callable[[int, int], int]
 """A function that rounds a width up, from the required width and the largest permitted one."""
 
 
-def in_even_widths(collate: Collate, pad_id: int, widest: int, longest_target: int, rounding: Rounding) -> Collate:
+def round_collate_widths(
+    collate: Collate, pad_id: int, widest: int, longest_target: int, rounding: Rounding
+) -> Collate:
     """Return a collate function that rounds up widths with `rounding`: those of inputs to `widest` at most, and those
     of an encoder-decoder's answers to `longest_target`. Only for models whose results do not depend on padding."""
 
     def collate_rounded(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
         batch = collate(rows, width=max(width, rounding(max(row.longest for row in rows), widest)))
-        if (decoder_inputs := batch.more.get("decoder_input_ids")) is None:
+        if (decoder_inputs := batch.model_arguments.get("decoder_input_ids")) is None:
             return batch
         answer_width = rounding(decoder_inputs.shape[1], longest_target)
-        arguments = {**batch.more, "decoder_input_ids": _filled(decoder_inputs, answer_width, pad_id)}
-        return replace(batch, labels=_filled(batch.labels, answer_width, IGNORE), more=arguments)
+        arguments = {**batch.model_arguments, "decoder_input_ids": _filled(decoder_inputs, answer_width, pad_id)}
+        return replace(batch, labels=_filled(batch.labels, answer_width, IGNORE), model_arguments=arguments)
 
     return collate_rounded
 
 
-def packed_in_coarse_widths(collate: CollatePacked, widest: int) -> CollatePacked:
+def round_packed_widths(collate: CollatePacked, widest: int) -> CollatePacked:
     """Return a collate function that rounds up the width of packed rows with `coarse`, to `widest` at most."""
 
     def collate_rounded(packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
-        used_width = max(sum(row.inputs for row in rows) for rows in packed)
-        return collate(packed, width=max(width, coarse(used_width, widest)))
+        used_width = max(sum(row.input_count for row in rows) for rows in packed)
+        return collate(packed, width=max(width, round_up_coarsely(used_width, widest)))
 
     return collate_rounded
 

@@ -27,7 +27,7 @@ class RowLayout:
     """
 
     collate: Collate
-    rows: int
+    rows_per_pass: int
     collate_packed: CollatePacked | None = None
     """Function that collates packed rows; None if rows are never packed."""
     packed_width: int = 0
@@ -37,17 +37,17 @@ class RowLayout:
         """Yield the forward passes over these prepared rows. Packed passes have about equal numbers of rows."""
         if self.packed_width:
             # `halved` narrows rows, but they are at least as wide as the longest document.
-            width = max(self.packed_width, *(document.inputs for document in documents))
+            width = max(self.packed_width, *(document.input_count for document in documents))
             packed_rows = pack_batch(documents, width)
             # With 4 rows per pass, 9 rows become 3, 3 and 3 instead of 4, 4 and 1.
-            pass_rows = -(-len(packed_rows) // -(-len(packed_rows) // self.rows))
+            pass_rows = -(-len(packed_rows) // -(-len(packed_rows) // self.rows_per_pass))
             yield from (packed_rows[start : start + pass_rows] for start in range(0, len(packed_rows), pass_rows))
             return
-        if len(documents) > self.rows:
+        if len(documents) > self.rows_per_pass:
             # Rows of similar length in one pass need the least padding.
             documents = sorted(documents, key=attrgetter("longest"), reverse=True)
-        for start in range(0, len(documents), self.rows):
-            yield [[document] for document in documents[start : start + self.rows]]
+        for start in range(0, len(documents), self.rows_per_pass):
+            yield [[document] for document in documents[start : start + self.rows_per_pass]]
 
     def batch(self, rows: Pass) -> Batch:
         if self.packed_width:
@@ -64,10 +64,10 @@ class RowLayout:
         passes = list(self.passes(documents))
         most_rows = max(map(len, passes))
         if most_rows > 1:
-            return replace(self, rows=-(-most_rows // 2))
+            return replace(self, rows_per_pass=-(-most_rows // 2))
         if not self.packed_width or self.fixed_width:
             return None
-        used_width = max(sum(document.inputs for row in rows for document in row) for rows in passes)
-        longest_inputs = max(document.inputs for document in documents)
+        used_width = max(sum(document.input_count for row in rows for document in row) for rows in passes)
+        longest_inputs = max(document.input_count for document in documents)
         width = max(-(-used_width // 2), longest_inputs)
-        return replace(self, rows=1, packed_width=width) if width < used_width else None
+        return replace(self, rows_per_pass=1, packed_width=width) if width < used_width else None

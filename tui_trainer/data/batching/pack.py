@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.batching.collate import Document, Rounding, inputs_of
+from tui_trainer.data.batching.collate import Document, Rounding, count_inputs
 
 Lengths = Sequence[int] | NDArray[np.integer]
 
@@ -141,7 +141,7 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
     A document has one input fewer than tokens. The width is the smallest that needs no more rows than `capacity` does:
     the rows are then about equally full, and the batch has little padding.
     """
-    lengths = [inputs_of(document) for document in documents]
+    lengths = [count_inputs(document) for document in documents]
     width = narrowest_width(lengths, capacity)
     rows = pack_rows(lengths, width)
     return [[documents[position] for position in row] for row in rows]

@@ -372,7 +372,7 @@ HISTORY = "history"
 _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts", "rationale", "knowledge")
 _NO_PAIR = Pair("", "")
 NO_CONVERSATIONS = "no column holds conversations"
-EXPECTED = (
+EXPECTED_COLUMNS_HINT = (
     "expected columns: messages, conversations, instruction and output, prompt and completion, or question and answer; "
     'for other names set data.text_column and data.target_column; for plain text set task.type = "causal_lm"'
 )
@@ -448,7 +448,7 @@ class ConversationColumns:
     """The columns of question and answer, and the columns whose texts join the question in its turn."""
     is_usual: bool = False
     """Whether the pair has usual names. The usual further texts of the question are then read as well."""
-    opens: bool = False
+    is_translation: bool = False
     """Whether question and answer are two languages of a column `translation`."""
     alternates: bool = False
     """Whether conversations are lists of plain texts, in which two speakers alternate."""
@@ -461,7 +461,7 @@ class ConversationColumns:
     picks_first: bool = False
     """Whether rows have several answers, as in SQuAD. The first one is then used."""
     names: frozenset[str] = frozenset()
-    beside: tuple[str, ...] = ()
+    other_columns: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     """The columns that are not read, apart from those of the turns."""
 
@@ -469,7 +469,7 @@ class ConversationColumns:
         if self.conversation:
             sentence = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
-            questions = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
+            questions = " and ".join(f"'{one_line(name, 40)}'" for name in self.question_columns)
             first = " (the first answer of each row)" if self.picks_first else ""
             sentence = f"the questions are in {questions}, the answers in '{one_line(self.pair.target, 40)}'{first}"
         if self.alternates:
@@ -481,29 +481,33 @@ class ConversationColumns:
         return f"{sentence} (not read: {listed(unread_columns)})" if unread_columns else sentence
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def question_columns(self) -> tuple[str, ...]:
         """Columns whose texts form the turn of the question, in this order."""
         return (*self.pair.before, self.pair.source, *self.pair.after) if self.pair.source else ()
 
     def with_columns_of(self, row: Row) -> "ConversationColumns":
         """Return the columns for a table that also has the columns of this row."""
         values = _unwrapped(row, self.wrapper).values if self.wrapper else row.values
-        return self if self.names.issuperset(values) else self.with_names([*self.asks, *self.beside, *values])
+        return (
+            self
+            if self.names.issuperset(values)
+            else self.with_names([*self.question_columns, *self.other_columns, *values])
+        )
 
     def with_names(self, names: Iterable[str]) -> "ConversationColumns":
         """Return the columns for a table with these column names: also those of system prompt, tools and history."""
         names = list(dict.fromkeys(names))
         columns = replace(self, pair=with_further_texts(self.pair, names)) if self.is_usual else self
-        turns = (columns.conversation, columns.pair.target, *columns.asks)
+        turns = (columns.conversation, columns.pair.target, *columns.question_columns)
         others = [name for name in names if name not in turns]
         columns_among = partial(usual_columns, names=others)
         system, tools = (next(iter(columns_among(usual_names)), "") for usual_names in (SYSTEM_NAMES, TOOLS_NAMES))
         history = "" if self.conversation else next(iter(columns_among((HISTORY,))), "")
         read_names = {system, tools, history, *_ROW_FLAGS}
-        if columns.opens:
+        if columns.is_translation:
             read_names.add(TRANSLATION)
         return replace(
-            columns, names=self.names.union(turns, others), beside=tuple(others), system=system, tools=tools,
+            columns, names=self.names.union(turns, others), other_columns=tuple(others), system=system, tools=tools,
             history=history, unread=tuple(name for name in others if name not in read_names)
         )  # fmt: skip
 
@@ -514,7 +518,7 @@ class ConversationColumns:
             return columns.read(row)
         if self.wrapper:
             row = _unwrapped(row, self.wrapper)
-        row = with_languages(row) if self.opens else row
+        row = with_languages(row) if self.is_translation else row
         column = self.conversation
         messages = messages_of(value_of(row, column), row.where) if column else self._turns(row)
         system_value = row.values.get(self.system) if self.system else None
@@ -536,7 +540,11 @@ class ConversationColumns:
         if (messages := _embedded_messages(question_value, row.where)) is not None:
             turns += messages_of(messages, row.where)
         else:
-            parts = [_text_in(row, name) for name in self.asks if name == self.pair.source or row.values.get(name)]
+            parts = [
+                _text_in(row, name)
+                for name in self.question_columns
+                if name == self.pair.source or row.values.get(name)
+            ]
             turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not answer_column:
             return turns
@@ -584,11 +592,13 @@ def find_conversations(
         columns = ConversationColumns(pair=Pair(text_name, ""))
     if columns is None:
         likely_columns = likely_pair(head, sentences=False)
-        hint = f"columns found: {listed(names)}; {f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED}"
+        hint = f"columns found: {listed(names)}; {f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED_COLUMNS_HINT}"
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
     picks_first = any(answers_in(row.values.get(columns.pair.target))[0] for row in head)
     alternates = any(_are_texts(row.values.get(columns.conversation)) for row in head)
-    columns = replace(columns, wrapper=wrapper, picks_first=picks_first, opens=has_languages, alternates=alternates)
+    columns = replace(
+        columns, wrapper=wrapper, picks_first=picks_first, is_translation=has_languages, alternates=alternates
+    )
     columns = columns.with_names(names)
     return columns if needs_answer else replace(columns, pair=replace(columns.pair, target=""))
 

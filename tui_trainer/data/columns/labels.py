@@ -38,11 +38,11 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
 Kind = Literal["single_label_classification", "multi_label_classification", "regression"]
-SINGLE, MULTI, REGRESSION = get_args(Kind)
+SINGLE_LABEL, MULTI_LABEL, REGRESSION = get_args(Kind)
 MOST_WHOLE_NUMBERS = 30
 LONGEST_NAME = 200  # characters
 _WORDS_OF_TEXT = 5
-LARGEST = 3.4e38  # the largest float32: targets of a regression are float32
+LARGEST_TARGET = 3.4e38  # the largest float32: targets of a regression are float32
 _LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
 _WRITTEN_FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 # SNLI's sign for disagreement between annotators, and pandas' signs for a missing value.
@@ -122,7 +122,7 @@ def parsed_labels(value: object, where: str) -> object:
     return value
 
 
-def values_in(head: Sequence[Row], *columns: str) -> list[object]:
+def first_label_values(head: Sequence[Row], *columns: str) -> list[object]:
     """Return the labels of the first rows, without unreadable ones. Raises DataError if labels are spans of a text."""
     values = []
     for row in head:
@@ -143,7 +143,7 @@ def holds_labels(head: Sequence[Row]) -> bool:
     """Return whether the rows have labels: a column with a usual name for them, whose values are not spans."""
     names = usual_columns(USUAL_LABELS, columns_of(head))
     try:
-        return any(value is not None for name in names for value in values_in(head, name))
+        return any(value is not None for name in names for value in first_label_values(head, name))
     except DataError:
         return False
 
@@ -160,7 +160,7 @@ def refuse_text_labels(values: Sequence[object], where: str, column: str) -> Non
         raise DataError(f"the column '{shown}' holds a different text in each row, not classes", where=where, hint=hint)
 
 
-def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
+def infer_label_kind(values: Iterable[object], where: str, column: str) -> Kind:
     """Return the kind of the labels, judging by the first rows. Raises DataError if the user has to decide."""
     labels = [value for value in values if value is not None]
     if any(isinstance(value, list | tuple) for value in labels):
@@ -175,7 +175,7 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
         return "regression"
     if len(distinct) > MOST_WHOLE_NUMBERS:
         message = f"the column '{one_line(column, 40)}' holds {len(distinct)} different whole numbers in the first rows"
-        hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
+        hint = f'set {_KIND_KEY} to "{SINGLE_LABEL}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(message, where=where, hint=hint)
     return "single_label_classification"
 
@@ -210,12 +210,12 @@ class LabelReader:
         if self.width:
             last_number = self.width - 1
             return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last_number:,}"
-        if self.kind == MULTI and self._lists is False:
+        if self.kind == MULTI_LABEL and self._lists is False:
             separator = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
                 return f"the labels within a row are separated by {separator}"
             return f"none of the first rows has several labels; labels in a row would be separated by {separator}"
-        is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
+        is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE_LABEL
         return "-1 is used as a class, but usually means a missing label in datasets on the Hub" if is_class else ""
 
     def names(self, row: Row) -> tuple[str, ...]:
@@ -224,14 +224,14 @@ class LabelReader:
         if other_form := self._other_form(value):
             raise DataError(f"the labels are {kind_of_value(value)}, but earlier labels are {other_form}", where=where)
         if not isinstance(value, list | tuple):
-            if self.kind == SINGLE:
+            if self.kind == SINGLE_LABEL:
                 return (self._name(value, where),)
             if not isinstance(value, str):
                 raise DataError(f"the labels are {kind_of_value(value)}, not a list", where=where)
             value = [part for part in value.split(self._separator) if part.strip()]
         names = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
-        if self.kind == SINGLE and len(names) != 1:
-            hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI}"'
+        if self.kind == SINGLE_LABEL and len(names) != 1:
+            hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI_LABEL}"'
             raise DataError(f"the label is a list of {len(names)} labels", where=where, hint=hint)
         if repeated_name := next((name for position, name in enumerate(names) if name in names[:position]), ""):
             hint = "list the names of the row's labels, not a 0 or 1 for each class"
@@ -247,7 +247,7 @@ class LabelReader:
         if number is None:
             shown_value = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
             raise DataError(f"the label is {shown_value}, not a number", where=row.where)
-        if not abs(number) <= LARGEST:
+        if not abs(number) <= LARGEST_TARGET:
             raise DataError("the label is not a finite number", where=row.where)
         return number
 
@@ -327,7 +327,7 @@ def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
     return _SEPARATORS[-1], False
 
 
-def ordered(names: Iterable[str], labels: Mapping[object, object] | None = None) -> tuple[str, ...]:
+def sort_class_names(names: Iterable[str], labels: Mapping[object, object] | None = None) -> tuple[str, ...]:
     """Sort class names: as a model's id2label, `labels`, does if it has the same ones, else by number or alphabet."""
     distinct_names = set(names)
     try:
@@ -446,14 +446,14 @@ def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
     if texts and (unusual or column.strip().lower() not in _NUMBER_COLUMNS):
         example = unusual or next(text for text in texts if "." in text)
         problem = f"'{one_line(example, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
-        hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
+        hint = f'set {_KIND_KEY} to "{SINGLE_LABEL}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(problem, where=where, hint=hint)
 
 
 def _refuse_ambiguous(values: Sequence[object], where: str, column: str) -> None:
     """Raise DataError for strings that may each hold several labels, and for numbers with a decimal comma."""
     texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
-    shown, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE}"'
+    shown, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE_LABEL}"'
     if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
         problem = (
             f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
@@ -472,5 +472,7 @@ def _refuse_ambiguous(values: Sequence[object], where: str, column: str) -> None
         if example:
             problem = f"the column '{shown}' may hold several labels per row, such as '{one_line(example, 40)}'"
             raise DataError(
-                problem, where=where, hint=f"to split the values at '{sign}', set {_KIND_KEY} = \"{MULTI}\"; {hint}"
+                problem,
+                where=where,
+                hint=f"to split the values at '{sign}', set {_KIND_KEY} = \"{MULTI_LABEL}\"; {hint}",
             )

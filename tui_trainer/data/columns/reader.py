@@ -41,12 +41,12 @@ class Encoded:
     """
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
-    labels: int
+    label_count: int
     truncated: bool = False
     answer_truncated: bool = False
-    marked: bool = False
-    inexact: str = ""
-    needs: int = 0
+    spells_special_tokens: bool = False
+    inexact_reason: str = ""
+    first_label_tokens: int = 0
     labels_beyond: int = 0
     example: int | None = None
 
@@ -55,7 +55,7 @@ class Encoded:
 class UnknownToken:
     """The id that a tokenizer gives for text outside its vocabulary, and the ids of its special tokens."""
 
-    number: int
+    token_id: int
     special: tuple[int, ...]
 
 
@@ -77,16 +77,16 @@ class Reader(Protocol):
     columns: tuple[str, ...]
     """Columns that are written for each row: "input_ids", usually "labels", and other arguments of the model."""
 
-    held_out: bool = False
+    is_held_out: bool = False
     """Whether the current rows come from a separate source for evaluation. The preparation sets it."""
 
-    learns: bool
+    trains_tokenizer: bool
     """Whether the reader trains a tokenizer on the training texts."""
 
     labels_are_tokens: bool = False
     """Whether the labels are the tokens that the model should write."""
 
-    reads_apart: bool = False
+    reads_in_processes: bool = False
     """Whether copies of the reader may read rows in other processes, and pass on what they note (`noted`, `note`)."""
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Reader(Protocol):
         """The token that stands for text outside the vocabulary. None if the vocabulary covers every text."""
         return None
 
-    def tokens_of(self, texts: Sequence[str]) -> Sequence[Sequence[int] | NDArray[np.int32]]:
+    def tokenize_texts(self, texts: Sequence[str]) -> Sequence[Sequence[int] | NDArray[np.int32]]:
         """Tokenize each text alone, without the special tokens that begin or end a row."""
         raise TypeError(f"{type(self).__name__} has no unknown token")
 

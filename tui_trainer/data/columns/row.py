@@ -220,7 +220,7 @@ def listed(names: Iterable[str]) -> str:
 class KindOfRows:
     """A kind of rows: its description, the columns that show it, and the tasks that learn from it, the best first."""
 
-    what: str
+    description: str
     columns: tuple[str, ...]
     tasks: tuple[str, ...]
 
@@ -228,7 +228,7 @@ class KindOfRows:
         """Return the error that a task which reads plain texts raises for these rows."""
         reads = " or ".join(f'task.type = "{task}"' for task in self.tasks)
         hint = f"to train on these rows, set {reads}; to train on one column as text, set data.text_column"
-        return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
+        return DataError(f"the rows are {self.description} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
 def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:

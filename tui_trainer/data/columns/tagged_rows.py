@@ -93,7 +93,7 @@ _OUTSIDE_PARTS = Parts(OUTSIDE, "")
 
 
 @lru_cache(maxsize=4096)
-def parts_of(tag: str) -> Parts:
+def split_tag(tag: str) -> Parts:
     """Split a tag into prefix and type. A tag that does not mark an entity is treated as O."""
     match = _TAG.fullmatch(tag)
     if not match:
@@ -105,7 +105,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of one sentence, in order."""
     found_entities: list[Entity] = []
     previous, entity_start = _OUTSIDE_PARTS, 0
-    for position, current in enumerate((*map(parts_of, tags), _OUTSIDE_PARTS)):
+    for position, current in enumerate((*map(split_tag, tags), _OUTSIDE_PARTS)):
         is_new_kind = previous.kind != current.kind
         if previous.prefix != OUTSIDE and (previous.prefix in "ES" or current.prefix in "OBS" or is_new_kind):
             found_entities.append(Entity(entity_start, position, previous.kind))
@@ -132,14 +132,14 @@ def marks_entities(names: Iterable[str]) -> bool:
     return {"B", "I", OUTSIDE} <= set(names) and all(len(name) == 1 and _TAG.fullmatch(name) for name in entity_tags)
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sort_tags(names: Iterable[str]) -> tuple[str, ...]:
     """Sort tags: O first, then by type, and each type in the order B, I, E, S. Other tags are sorted alphabetically."""
     names = set(names)
     if not marks_entities(names):
         return tuple(sorted(names))
 
     def sort_key(name: str) -> tuple[str, int, str]:
-        prefix, kind = parts_of(name)
+        prefix, kind = split_tag(name)
         return ("", 0, "") if prefix == OUTSIDE else (kind, _PREFIX_ORDER.index(prefix), name)
 
     return tuple(sorted(names, key=sort_key))
@@ -153,17 +153,17 @@ class TagSurvey:
     """
 
     counts: Counter[str] = field(default_factory=Counter)
-    loose: int = 0
-    needless: int = 0
+    inside_start_count: int = 0
+    needless_begin_count: int = 0
 
     def add(self, tags: Sequence[str]) -> None:
         self.counts.update(tags)
         previous_parts = _OUTSIDE_PARTS
-        for current_parts in map(parts_of, tags):
+        for current_parts in map(split_tag, tags):
             if current_parts.prefix == "I" and _begins(previous_parts, current_parts):
-                self.loose += 1
+                self.inside_start_count += 1
             elif current_parts.prefix == "B" and previous_parts.kind != current_parts.kind:
-                self.needless += 1
+                self.needless_begin_count += 1
             previous_parts = current_parts
 
     @property
@@ -171,9 +171,9 @@ class TagSurvey:
         """Tagging scheme that the counts show: "plain" for tags that mark no entities; "BIOES" includes BILOU."""
         if not marks_entities(self.counts):
             return "plain"
-        if any(parts_of(name).prefix in "ES" for name in self.counts if name != OUTSIDE):
+        if any(split_tag(name).prefix in "ES" for name in self.counts if name != OUTSIDE):
             return "BIOES"
-        return "IOB1" if self.loose and not self.needless else "IOB2"
+        return "IOB1" if self.inside_start_count and not self.needless_begin_count else "IOB2"
 
 
 class Span(NamedTuple):
@@ -189,7 +189,7 @@ class Tagged:
 
     words: list[str]
     tags: list[str]
-    cut: int = 0
+    extended_span_count: int = 0
     counts_utf16: bool = False
 
 
@@ -202,9 +202,9 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
     numbered_values = enumerate(_span_list(values, where), 1)
     stated_spans = [(_parse_span(value, number, where), _stated_text(value)) for number, value in numbered_values]
     counts_utf16 = False
-    if problem := _misplaced(text, stated_spans):
+    if problem := _span_problem(text, stated_spans):
         converted_spans = _from_utf16(text, stated_spans)
-        if converted_spans is None or _misplaced(text, converted_spans):
+        if converted_spans is None or _span_problem(text, converted_spans):
             raise DataError(problem, where=where, hint=_OFFSETS_HINT)
         stated_spans, counts_utf16 = converted_spans, True
     spans = sorted(span for span, _ in stated_spans)
@@ -246,7 +246,7 @@ def _stated_text(value: object) -> str | None:
     return next((text for text in texts if isinstance(text, str)), None)
 
 
-def _misplaced(text: str, stated_spans: Sequence[tuple[Span, str | None]]) -> str:
+def _span_problem(text: str, stated_spans: Sequence[tuple[Span, str | None]]) -> str:
     """Return the problem of the first span that exceeds the text or differs from its stated text; "" without one."""
     for span, stated_text in stated_spans:
         if not 0 <= span.start < span.end <= len(text):
@@ -339,7 +339,7 @@ class TagColumns:
 
     words: str
     tags: str
-    spans: bool
+    tags_are_spans: bool
     note: str = ""
     word_spans: str = ""
     is_export: bool = False
@@ -347,7 +347,7 @@ class TagColumns:
     def read(self, row: Row) -> Tagged:
         """Return the words and tags of a row. Raises DataError if it cannot be used."""
         row = _from_label_studio(row) if self.is_export else row
-        if self.spans:
+        if self.tags_are_spans:
             refuse_rejected(row)
             return tagged_text(string_of(row, self.words), _parse_list(value_of(row, self.tags)), row.where)
         words = _words_in(row, self.words)
@@ -421,7 +421,7 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
     """Return the column of the words: the one of training if there are tags, else a usual column or the text column."""
     try:
         columns = find_tag_columns(head, words, tags)
-        return InputWords(columns.words, columns.spans)
+        return InputWords(columns.words, columns.tags_are_spans)
     except DataError:
         pass
     names = columns_of(head)

@@ -323,12 +323,12 @@ class Pair:
     after: tuple[str, ...] = ()
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def extra_columns(self) -> tuple[str, ...]:
         return (*self.after, *self.before)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.source, *self.beside, self.target)))
+        return tuple(filter(None, (self.source, *self.extra_columns, self.target)))
 
 
 class PairColumns:
@@ -351,7 +351,7 @@ class PairColumns:
             isinstance(answer, str) and _WRITTEN_ANSWERS.match(answer) for answer in answers
         )
         pair = self.pair
-        inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
+        inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.extra_columns))
         other_columns = [name for name in names if name not in (*pair.columns, TRANSLATION)]
         unread = f" (not read: {listed(other_columns)})" if other_columns else ""
         where = f" of {label}" if label else ""
@@ -391,7 +391,7 @@ class PairColumns:
         row, pair = with_languages(row), self.pair
         input_text = _input_text(row, pair.source)
         # Alpaca has instructions without an input.
-        filled_columns = [name for name in pair.beside if row.values.get(name) not in (None, "")]
+        filled_columns = [name for name in pair.extra_columns if row.values.get(name) not in (None, "")]
         if filled_columns:
             parts = [f"{pair.source}: {input_text}", *(f"{name}: {_input_text(row, name)}" for name in filled_columns)]
             input_text = " ".join(parts)
@@ -425,7 +425,7 @@ class PairColumns:
         if not (pair.source and pair.target):
             kind = kind_of_rows(head) if self._text == AUTO else None
             if kind and "seq2seq" not in kind.tasks:
-                rows_text = f"the rows are {kind.what} ({listed(kind.columns)})"
+                rows_text = f"the rows are {kind.description} ({listed(kind.columns)})"
                 hint = 'write rows such as {"input": "...", "output": "..."}, or choose a model for '
                 hint += f'task.type = "{kind.tasks[0]}"'
                 raise DataError(f"{rows_text}, but this task needs an input and its answer", where=label, hint=hint)

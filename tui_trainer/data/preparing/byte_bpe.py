@@ -22,7 +22,7 @@ class SpecialTokens:
     """Special tokens of a tokenizer, in the order of their ids. `named` are pairs such as ("pad_token", "<pad>") with a
     name in transformers; `others` have none. `single` and `pair` are the templates for one text and for two."""
 
-    named: tuple[tuple[str, str], ...]
+    named_tokens: tuple[tuple[str, str], ...]
     others: tuple[str, ...] = ()
     single: str = ""
     pair: str = ""
@@ -32,7 +32,7 @@ class SpecialTokens:
     @property
     def tokens(self) -> tuple[str, ...]:
         """All special tokens without repetitions, in the order of their ids."""
-        return (*dict.fromkeys(token for _, token in self.named), *self.others)
+        return (*dict.fromkeys(token for _, token in self.named_tokens), *self.others)
 
     @property
     def smallest_vocabulary(self) -> int:
@@ -49,27 +49,29 @@ class SpecialTokens:
 
 
 # Bytes spell every text, so the unknown token is never used. Without a name, some tokenizer classes would add one.
-FOR_TEXT = SpecialTokens(
-    named=(("pad_token", PAD), ("bos_token", BOS), ("eos_token", EOS), ("unk_token", EOS)),
+TEXT_SPECIAL_TOKENS = SpecialTokens(
+    named_tokens=(("pad_token", PAD), ("bos_token", BOS), ("eos_token", EOS), ("unk_token", EOS)),
     single=f"{BOS} $A",
     pair=f"{BOS} $A {BOS} $B",
 )
-FOR_CHAT = SpecialTokens(named=FOR_TEXT.named, others=(TURN, TURN_END))
-FOR_CLASSES = SpecialTokens(
-    named=(
+CHAT_SPECIAL_TOKENS = SpecialTokens(named_tokens=TEXT_SPECIAL_TOKENS.named_tokens, others=(TURN, TURN_END))
+CLASSIFIER_SPECIAL_TOKENS = SpecialTokens(
+    named_tokens=(
         ("pad_token", PAD), ("cls_token", CLS), ("sep_token", SEP), ("mask_token", MASK), ("unk_token", UNK),
     ),
     single=f"{CLS} $A {SEP}",
     pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
 )  # fmt: skip
-FOR_WORDS = replace(FOR_CLASSES, spaces_words=True)
-FOR_ANSWERS = SpecialTokens(
-    named=(("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNK)), single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}"
+WORD_SPECIAL_TOKENS = replace(CLASSIFIER_SPECIAL_TOKENS, spaces_words=True)
+ANSWER_SPECIAL_TOKENS = SpecialTokens(
+    named_tokens=(("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNK)),
+    single=f"$A {EOS}",
+    pair=f"$A {EOS} $B {EOS}",
 )
-TRAINED_HERE = "byte-level BPE trained on this data, 1"  # raise the number when training gives other tokens
+TRAINED_TOKENIZER_KEY = "byte-level BPE trained on this data, 1"  # raise the number when training gives other tokens
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialTokens = FOR_TEXT) -> "Tokenizer":
+def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialTokens = TEXT_SPECIAL_TOKENS) -> "Tokenizer":
     """Train a tokenizer of at most `vocab_size` tokens: the special ones, the bytes, and merges.
 
     The same texts in the same order give the same tokenizer. FOR_TEXT has <pad>, <bos> and <eos> (0, 1, 2), and puts

@@ -82,7 +82,7 @@ class Counts:
     eval_labels_beyond: int = 0
     blank_documents: int = 0
 
-    def left_out(self, *, dedup: bool) -> dict[str, int]:
+    def unused_by_reason(self, *, dedup: bool) -> dict[str, int]:
         """Return the number of rows or documents that are not used, keyed by the reason in words."""
         reasons = {
             "unusable": self.bad_rows,
@@ -101,8 +101,8 @@ PREPARATION_VERSION = 8  # raise it when the same text and settings give other r
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
-SOURCES = "sources"  # key in the details: the rows of each source
-LENGTHS_KEPT = 512
+SOURCES_KEY = "sources"  # key in the details: the rows of each source
+MOST_STORED_LENGTHS = 512
 
 
 RowKind = Literal["examples", "documents", "stream"]
@@ -110,7 +110,7 @@ RowsNow = Literal["same", "other_data", "older_version"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
+class RowSettings:
     """Every setting that decides which rows the sources give. Together with their content, it is the cache key.
 
     `rows`: "examples", one for each row of a table, made by the reader; "documents", one for each text, or several for
@@ -138,7 +138,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class PreparedContent:
     """Content of a folder of prepared data. `details`: what the task learned about its data, such as class names.
 
     `lengths`: up to LENGTHS_KEPT evenly spaced quantiles of the lengths of all training rows. A length counts labels in
@@ -152,7 +152,7 @@ class Built:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedData(Built):
+class PreparedData(PreparedContent):
     """Prepared data on disk. `eval_path` is None without held-out text.
 
     A tokenizer that was trained on the data is at `tokenizer_path`. `source` describes all sources together, `names`
@@ -180,9 +180,9 @@ class PreparedData(Built):
             return new_names[old_name] + note.removeprefix(old_name) if old_name else note
 
         details = dict(self.details)
-        if SOURCES in details:
-            sources_and_names = zip(details[SOURCES], names, strict=False)
-            details[SOURCES] = [{**source_facts, "description": name} for source_facts, name in sources_and_names]
+        if SOURCES_KEY in details:
+            sources_and_names = zip(details[SOURCES_KEY], names, strict=False)
+            details[SOURCES_KEY] = [{**source_facts, "description": name} for source_facts, name in sources_and_names]
         notes = tuple(map(renamed, self.notes))
         return replace(entry, names=names, notes=notes, details=details)
 
@@ -203,16 +203,18 @@ class PreparedData(Built):
         return self.folder / TOKENIZER_FILE
 
 
-Build = Callable[[Path], Built]
+Build = Callable[[Path], PreparedContent]
 
 
-def find_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
+def find_entry(data: ResolvedData, cut: RowSettings, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
     """Return the complete entry for this data and these settings, or None. Computes a hash of the data."""
     entry = read_entry(Path(cache_dir) / entry_key(data, cut, progress))
     return entry and entry.named(data)
 
 
-def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None, build: Build) -> PreparedData:
+def make_entry(
+    data: ResolvedData, cut: RowSettings, cache_dir: Path, progress: Progress | None, build: Build
+) -> PreparedData:
     """Create the entry: `build` fills a temporary folder, which then gets its final name."""
     final_folder = Path(cache_dir) / entry_key(data, cut, progress)
     try:
@@ -238,7 +240,7 @@ def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress
         ) from None
 
 
-def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
+def entry_key(data: ResolvedData, cut: RowSettings, progress: Progress | None) -> str:
     """Return the key of an entry: 32 hexadecimal digits that change if anything changes that decides the rows."""
     # Leave out a new field of Cut while it has its default, so that existing runs still find their entries.
     import xxhash
@@ -249,7 +251,9 @@ def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
     return str(xxhash.xxh3_128(json.dumps(key_parts, sort_keys=True).encode()).hexdigest())
 
 
-def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
+def compare_rows(
+    data: ResolvedData, cut: RowSettings, key: str, fingerprint: str, progress: Progress | None
+) -> RowsNow:
     """Return whether the rows that would be prepared now are those of an earlier entry, or why not. The earlier entry
     has this `key`, and its data this `fingerprint`, "" if unknown."""
     if entry_key(data, cut, progress) == key:
@@ -261,7 +265,7 @@ def compare_rows(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progr
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
     """Return at most LENGTHS_KEPT of the lengths, sorted: the medians of equally large groups of similar lengths."""
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))
-    kept_count = min(LENGTHS_KEPT, len(ordered))
+    kept_count = min(MOST_STORED_LENGTHS, len(ordered))
     return tuple(int(ordered[(2 * group + 1) * len(ordered) // (2 * kept_count)]) for group in range(kept_count))
 
 

@@ -15,13 +15,20 @@ from typing import Any, BinaryIO
 from tui_trainer.data.columns.reader import Reader, read_rows
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.text_columns import ColumnChoices
-from tui_trainer.data.preparing.cache import LENGTHS_KEPT, SOURCES, Built, Counts, Cut, quantiles
+from tui_trainer.data.preparing.cache import (
+    MOST_STORED_LENGTHS,
+    SOURCES_KEY,
+    Counts,
+    PreparedContent,
+    RowSettings,
+    quantiles,
+)
 from tui_trainer.data.preparing.row_selection import SourceRows, used_rows
 from tui_trainer.data.preparing.tokenizing import SPECIAL_TOKENS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, rows_of
 from tui_trainer.data.sources.source import Source
-from tui_trainer.data.sources.source_file import PACKED_INSIDE, Form, SourceFile, open_bytes
+from tui_trainer.data.sources.source_file import SELF_COMPRESSED_FORMS, Form, SourceFile, open_bytes
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -196,7 +203,7 @@ def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, m
     """Add the texts in the first `most_bytes` of a file to `beginning`. Ignore errors: the preparation reports them."""
     try:
         with open_bytes(entry) as (_, content):
-            if entry.form in PACKED_INSIDE:  # read its first rows, and estimate their share of all rows
+            if entry.form in SELF_COMPRESSED_FORMS:  # read its first rows, and estimate their share of all rows
                 characters_read, share_read = 0, 1.0
                 for text_number, text in enumerate(texts_of(content, entry), start=1):
                     beginning.add(text)
@@ -255,7 +262,7 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate(Built):
+class Estimate(PreparedContent):
     """Estimated result of `prepare`. A count that cannot be estimated is 0. `lengths` are those of the rows at the
     beginnings of files. `has_bad_rows`: some rows seem unusable."""
 
@@ -263,7 +270,9 @@ class Estimate(Built):
     has_bad_rows: bool
 
 
-def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *, frame_tokens: int = 0) -> Estimate:
+def estimate(
+    sources: Sequence[Source], reader: Reader, cut: RowSettings, rate: Rate, *, frame_tokens: int = 0
+) -> Estimate:
     """Estimate the result of `prepare`. `frame_tokens`: special tokens around the text of each row or document.
 
     Raises DataError if the columns of a table are unclear, but not for the content of single rows.
@@ -277,7 +286,9 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     side_of = partial(_estimate_side, cut, frame_tokens)
     eval_fraction, weights = 0.0 if held_sizes else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
     pairs = list(zip(sizes, rates, strict=True))
-    train_sizes = [side_of(*pair, 1 - eval_fraction).times(weight) for pair, weight in zip(pairs, weights, strict=True)]
+    train_sizes = [
+        side_of(*pair, 1 - eval_fraction).scaled_by(weight) for pair, weight in zip(pairs, weights, strict=True)
+    ]
     eval_pairs, eval_share = (zip(held_sizes, eval_rates, strict=True), 1.0) if held_sizes else (pairs, eval_fraction)
     eval_side_sizes = [side_of(*pair, eval_share) for pair in eval_pairs]
     facts_of_parts = zip(sources[0].parts, weights, sizes, train_sizes, strict=True)
@@ -295,8 +306,8 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     measured_sides = train_sizes if cut.reads_text else [*train_sizes, *eval_side_sizes]
     train_total, eval_total = _sum_of(train_sizes, cut), _sum_of(eval_side_sizes, cut)
     details: dict[str, Any] = {"classes": getattr(reader, "classes", 0)}
-    if sources[0].several or cut.weights:
-        details[SOURCES] = [asdict(eval_fraction) for eval_fraction in shares]
+    if sources[0].joined_sources or cut.weights:
+        details[SOURCES_KEY] = [asdict(eval_fraction) for eval_fraction in shares]
     return Estimate(
         counts=Counts(
             train_rows=train_total.rows,
@@ -330,14 +341,14 @@ class _SideSize:
     rows: int
     lengths: tuple[int, ...]
 
-    def times(self, weight: float) -> "_SideSize":
+    def scaled_by(self, weight: float) -> "_SideSize":
         """Return the size of what an epoch uses of this split, if its source has this weight."""
         used_documents = used_rows(self.documents, weight)
         factor = used_documents / max(self.documents, 1)
         return _SideSize(used_documents, round(self.tokens * factor), round(self.rows * factor), self.lengths)
 
 
-def _estimate_side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
+def _estimate_side(cut: RowSettings, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
     """Estimate one split, which has this `share` of a source. `rate`: tokens per character."""
     documents = round(size.documents * share)
     if not cut.reads_text:
@@ -350,7 +361,7 @@ def _estimate_side(cut: Cut, frame_tokens: int, size: Size, rate: float, share: 
     return _SideSize(documents, tokens, round(documents * len(pieces) / max(1, len(document_labels))), pieces)
 
 
-def _sum_of(sides: Sequence[_SideSize], cut: Cut) -> _SideSize:
+def _sum_of(sides: Sequence[_SideSize], cut: RowSettings) -> _SideSize:
     token_count = sum(side.tokens for side in sides)
     stream_rows = max(0, math.ceil((token_count - 1) / cut.max_length))
     row_count = stream_rows if cut.rows == "stream" else sum(side.rows for side in sides)
@@ -365,6 +376,6 @@ def _merged_lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
     lengths: list[int] = []
     for side in sides:
         ordered = sorted(side.lengths)
-        count = round(min(LENGTHS_KEPT, total_rows) * side.rows / max(total_rows, 1)) if ordered else 0
+        count = round(min(MOST_STORED_LENGTHS, total_rows) * side.rows / max(total_rows, 1)) if ordered else 0
         lengths += [ordered[(2 * index + 1) * len(ordered) // (2 * count)] for index in range(count)]
     return tuple(sorted(lengths))

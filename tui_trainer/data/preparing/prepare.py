@@ -34,8 +34,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, ReadInOrder
 from tui_trainer.data.preparing import cache
-from tui_trainer.data.preparing.byte_bpe import TRAINED_HERE
-from tui_trainer.data.preparing.cache import SOURCES, Counts, Cut
+from tui_trainer.data.preparing.byte_bpe import TRAINED_TOKENIZER_KEY
+from tui_trainer.data.preparing.cache import SOURCES_KEY, Counts, RowSettings
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.preparing.row_selection import (
     CHUNK_CHARACTERS,
@@ -44,14 +44,22 @@ from tui_trainer.data.preparing.row_selection import (
     Selection,
     Survey,
     Surveyor,
-    choose,
     chosen_rows,
+    select_rows,
     source_rows,
 )
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Columns, DocumentWriter, Rows, RowWriter, StreamWriter
+from tui_trainer.data.preparing.token_rows import (
+    INPUT_IDS,
+    LABELS,
+    Columns,
+    DocumentWriter,
+    Rows,
+    RowWriter,
+    StreamWriter,
+)
 from tui_trainer.data.preparing.unknown_tokens import (
-    SHOWN,
     TEXTS_KEPT,
+    UNKNOWN_TEXT_KEY,
     count_unknown,
     is_refused,
     unknown_text,
@@ -67,8 +75,13 @@ from tui_trainer.errors import DataError
 from tui_trainer.units import quantity
 
 CUT_FILE = "cut_rows.npy"
-BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
-MOST_CLASSES = 1000
+BAD_ROWS_KEY, CLASS_ROWS_KEY, WHOLE_LENGTH_KEY, CUT_TOKENS_KEY = (
+    "bad_rows",
+    "class_rows",
+    "length_for_99_percent",
+    "cut_tokens",
+)
+MOST_STORED_CLASSES = 1000
 _SHARE, _KEPT_SHARE = 0.99, 0.95
 _SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"
 
@@ -86,11 +99,11 @@ class EncodedBatch:
     side: int
     columns: Columns
     counted: Counter[str]
-    cut: NDArray[np.bool_]
+    is_cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
     inexact_example: str = ""
     unknown_texts: tuple[str, ...] = ()
-    needs: tuple[int, ...] = ()
+    first_label_tokens: tuple[int, ...] = ()
 
 
 def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
@@ -100,31 +113,31 @@ def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
 
 def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> EncodedBatch:
     encoded_rows = reader.encode(examples)
-    labelled_rows = [row for row in encoded_rows if row.labels]
+    labelled_rows = [row for row in encoded_rows if row.label_count]
     has_windows = any(row.example is not None for row in encoded_rows)
     positions = [row.example or 0 for row in encoded_rows] if has_windows else range(len(examples))
-    labelled_positions = [position for position, row in zip(positions, encoded_rows, strict=True) if row.labels]
+    labelled_positions = [position for position, row in zip(positions, encoded_rows, strict=True) if row.label_count]
     characters = [len(examples[position].text) for position in labelled_positions]
     columns = {name: _joined_column(labelled_rows, name) for name in reader.columns}
     is_cut = np.array([row.truncated for row in labelled_rows], dtype=np.bool_)
     unknown_counts, unknown_rows = count_unknown(reader, columns)
     row_counts = Counter(
         documents=len(labelled_rows),
-        tokens=len(columns[COLUMN][0]),
-        labels=sum(row.labels for row in labelled_rows),
+        tokens=len(columns[INPUT_IDS][0]),
+        labels=sum(row.label_count for row in labelled_rows),
         characters=sum(len(example.text) for example in examples),
         truncated_rows=int(is_cut.sum()),
         truncated_answers=sum(row.answer_truncated for row in labelled_rows),
-        inexact=sum(bool(row.inexact) for row in labelled_rows),
+        inexact=sum(bool(row.inexact_reason) for row in labelled_rows),
         untrained_rows=len(encoded_rows) - len(labelled_rows),
-        untrained_long_rows=sum(row.truncated for row in encoded_rows if not row.labels),
-        marked_rows=sum(row.marked for row in labelled_rows),
+        untrained_long_rows=sum(row.truncated for row in encoded_rows if not row.label_count),
+        marked_rows=sum(row.spells_special_tokens for row in labelled_rows),
         labels_beyond=sum(row.labels_beyond for row in encoded_rows),
         **unknown_counts,
     )
-    example = next((row.inexact for row in labelled_rows if row.inexact), "")
+    example = next((row.inexact_reason for row in labelled_rows if row.inexact_reason), "")
     texts = tuple(examples[labelled_positions[row]].text for row in unknown_rows)
-    needs = tuple(row.needs for row in encoded_rows if row.needs)
+    needs = tuple(row.first_label_tokens for row in encoded_rows if row.first_label_tokens)
     return EncodedBatch(side, columns, row_counts, is_cut, np.array(characters, dtype=np.int32), example, texts, needs)
 
 
@@ -139,7 +152,7 @@ def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
     np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
 
 
-def cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
+def read_cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
     """Return whether each training row was cut, bool [rows], as `write_cut_rows` stored it; None without its file."""
     try:
         packed_bits = np.load(folder / CUT_FILE, allow_pickle=False)
@@ -152,15 +165,17 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
     """Return details of the prepared data: the first unusable rows, and the number of training rows of each class."""
     details: dict[str, Any] = {}
     if problems.count:
-        details[BAD_ROWS] = [asdict(problem) for problem in problems.shown]
-    if 1 < len(strata) <= MOST_CLASSES:
+        details[BAD_ROWS_KEY] = [asdict(problem) for problem in problems.shown_problems]
+    if 1 < len(strata) <= MOST_STORED_CLASSES:
         class_numbers = np.frombuffer(survey.strata, dtype=np.int64)
-        counts = np.bincount(class_numbers, weights=choice.trained, minlength=len(strata)).astype(np.int64).tolist()
-        details[CLASS_ROWS] = {name: counts[number] for name, number in strata.items() if counts[number]}
+        counts = (
+            np.bincount(class_numbers, weights=choice.training_copies, minlength=len(strata)).astype(np.int64).tolist()
+        )
+        details[CLASS_ROWS_KEY] = {name: counts[number] for name, number in strata.items() if counts[number]}
     return details
 
 
-def notes_of_counts(counts: Counts, cut: Cut, longer_hint: str = "") -> Iterator[str]:
+def notes_of_counts(counts: Counts, cut: RowSettings, longer_hint: str = "") -> Iterator[str]:
     """Yield sentences about skipped, truncated or duplicated rows. `longer_hint`: a hint for a larger max_length."""
     if counts.repeated_rows:
         consequence = "removed (data.dedup)" if cut.dedup else "kept; set data.dedup = true to remove duplicates"
@@ -212,7 +227,7 @@ def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
 def prepare(
     data: ResolvedData,
     reader: Reader,
-    cut: cache.Cut,
+    cut: cache.RowSettings,
     cache_dir: Path,
     progress: Progress | None = None,
     *,
@@ -230,8 +245,8 @@ def prepare(
 
 
 def count_first_rows(
-    source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, limit: int
-) -> cache.Built:
+    source: Source, reader: Reader, cut: cache.RowSettings, progress: Progress | None, limit: int
+) -> cache.PreparedContent:
     """Prepare the first `limit` rows of each part, or CHUNK_CHARACTERS of its text, and return their counts.
 
     Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
@@ -267,15 +282,15 @@ class _SideFile:
     """For each batch: whether each row was truncated, its tokens, and the characters of its text."""
 
     def add(self, batch: EncodedBatch) -> None:
-        if len(batch.cut):
+        if len(batch.is_cut):
             self.writer.add(batch.columns)
-            self._rows.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
+            self._rows.append((batch.is_cut, batch.columns[INPUT_IDS][1].astype(np.int32), batch.row_characters))
         if LABELS in batch.columns:
             self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
         self.counted.update(batch.counted)
         self.inexact_example = self.inexact_example or batch.inexact_example
         self.unknown_texts += batch.unknown_texts[: max(0, TEXTS_KEPT - len(self.unknown_texts))]
-        self.needs += batch.needs
+        self.needs += batch.first_label_tokens
 
     def write_cut_rows(self, folder: Path) -> dict[str, Any]:
         """Write which rows were truncated. Return as details the length, in tokens, that 99 % of the rows would fit
@@ -294,19 +309,24 @@ class _SideFile:
         tokens_per_character = token_counts[~is_cut].sum() / row_characters[~is_cut].sum()
         token_counts[is_cut] = np.maximum(row_characters[is_cut] * tokens_per_character, token_counts[is_cut] + 1)
         whole_length = int(np.ceil(np.quantile(token_counts, _SHARE, method="higher")))
-        return {WHOLE_LENGTH: whole_length, CUT_TOKENS: round(float((token_counts - row_tokens).sum()))}
+        return {WHOLE_LENGTH_KEY: whole_length, CUT_TOKENS_KEY: round(float((token_counts - row_tokens).sum()))}
 
 
 class _Preparation:
     def __init__(
-        self, sources: Sequence[Source], reader: Reader, cut: cache.Cut, progress: Progress | None, processes: int
+        self,
+        sources: Sequence[Source],
+        reader: Reader,
+        cut: cache.RowSettings,
+        progress: Progress | None,
+        processes: int,
     ) -> None:
         self._sources, self._reader, self._cut, self._progress = sources, reader, cut, progress
         data_bytes = sum(source.bytes_on_disk for source in sources)
         self._process_count = min(processes, -(-data_bytes // BLOCK_BYTES))
         self._processes: Processes | None = None
 
-    def build(self, folder: Path) -> cache.Built:
+    def build(self, folder: Path) -> cache.PreparedContent:
         with TemporaryDirectory(prefix="spool-", dir=folder) as spool, ExitStack() as stack:
             if self._process_count > 1:
                 self._processes = stack.enter_context(Processes(self._process_count, Path(spool)))
@@ -323,7 +343,7 @@ class _Preparation:
         if is_table:
             loading_thread.join()
         try:
-            if not is_table or self._reader.reads_apart:
+            if not is_table or self._reader.reads_in_processes:
                 with suppress(ReadInOrder):
                     return self._surveys(spool / "apart", self._processes)
                 if is_table:
@@ -342,20 +362,20 @@ class _Preparation:
             for source_number, source in enumerate(self._sources)
         ]
 
-    def _build(self, folder: Path, spool: Path) -> cache.Built:
+    def _build(self, folder: Path, spool: Path) -> cache.PreparedContent:
         surveys = self._survey(spool)
         hint_for_errors = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
-        all_rows = not any(survey.hashes or survey.blank for survey in surveys)
+        all_rows = not any(survey.hashes or survey.blank_count for survey in surveys)
         skips_rows = self._cut.skip_bad_rows and not all_rows
         self._problems.raise_any(skips_rows=skips_rows, fix=hint_for_errors, all_rows=all_rows)
         self._refuse_empty(surveys)
-        choice = choose(surveys, self._cut, [facts.description for facts in self._sources[0].parts])
-        if self._cut.dedup and not choice.trained.any():
-            problem = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
+        choice = select_rows(surveys, self._cut, [facts.description for facts in self._sources[0].parts])
+        if self._cut.dedup and not choice.training_copies.any():
+            problem = f"no row is left to train on (duplicates: {choice.repeated_row_count:,}; also held out: {choice.leaked_row_count:,})"
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
-        used_sources = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
+        used_sources = source_rows(self._sources[0], surveys[0].counts, choice.training_copies, self._cut.weights)
         self._reader.finish_reading()
-        if self._reader.learns:
+        if self._reader.trains_tokenizer:
             self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
         train_file, held_out_file = self._encode(folder, surveys, choice)
         self._refuse_too_little(train_file, held_out_file)
@@ -371,9 +391,9 @@ class _Preparation:
             notes.append(f"the tokens cannot represent the text of {quantity(inexact_count, 'row')} exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         if unknown_texts := [*train_file.unknown_texts, *held_out_file.unknown_texts]:
-            details[SHOWN] = unknown_text(self._reader, unknown_texts)
+            details[UNKNOWN_TEXT_KEY] = unknown_text(self._reader, unknown_texts)
         if unknown_note := unknown_words(counts, details):
-            hint = unknown_text_hint(trained_here=self._cut.tokenizer == TRAINED_HERE)
+            hint = unknown_text_hint(trained_here=self._cut.tokenizer == TRAINED_TOKENIZER_KEY)
             if is_refused(counts):
                 raise DataError(unknown_note, where=self._sources[0].description, hint=hint)
             notes.append(f"{unknown_note}; {hint}")
@@ -382,14 +402,14 @@ class _Preparation:
         elif self._cut.rows == "documents":
             write_cut_rows(folder, np.concatenate(train_file.writer.cut_rows))
         if used_sources:
-            details[SOURCES] = [asdict(rows) for rows in used_sources]
+            details[SOURCES_KEY] = [asdict(rows) for rows in used_sources]
         lengths: tuple[int, ...] = ()
         if self._cut.rows != "stream":  # the rows of a stream all have the same length
             lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._cut.reads_text))
-        return cache.Built(counts, tuple(notes), lengths, details)
+        return cache.PreparedContent(counts, tuple(notes), lengths, details)
 
     def _training_texts(self, surveys: Sequence[Survey], choice: Selection) -> Iterator[str]:
-        total_characters, characters_done = int(np.dot(surveys[0].lengths, choice.trained)), 0
+        total_characters, characters_done = int(np.dot(surveys[0].lengths, choice.training_copies)), 0
         meter = Meter(self._progress, "training the tokenizer", total_characters, "characters")
         for rows in chosen_rows(surveys[:1], choice, self._cut):
             for example in rows.examples(TRAIN)[TRAIN]:
@@ -410,7 +430,9 @@ class _Preparation:
             rows_to_encode = chosen_rows(surveys, choice, self._cut)
             batches = (_encode_rows(self._reader, rows) for rows in rows_to_encode)
             if self._processes:
-                batches = (result for _, result in self._processes.each(_encode_rows, self._reader, rows_to_encode))
+                batches = (
+                    result for _, result in self._processes.map_tasks(_encode_rows, self._reader, rows_to_encode)
+                )
             for batch in chain.from_iterable(batches):
                 (train if batch.side == TRAIN else held_out).add(batch)
                 meter.report(train.counted["characters"] + held_out.counted["characters"])
@@ -459,7 +481,7 @@ class _Preparation:
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
         reads_text, total_counts = self._cut.reads_text, train.counted + held_out.counted
-        rows_read = self._problems.count + sum(len(survey.hashes) + survey.blank for survey in surveys)
+        rows_read = self._problems.count + sum(len(survey.hashes) + survey.blank_count for survey in surveys)
         # The first token of a stream is not a label.
         unlabelled_tokens = int(self._cut.rows == "stream")
         split_counts = {
@@ -484,11 +506,11 @@ class _Preparation:
             rows_read=0 if reads_text else rows_read,
             documents_read=rows_read if reads_text else 0,
             bad_rows=self._problems.count,
-            repeated_rows=choice.repeated,
-            leaked_rows=choice.leaked,
+            repeated_rows=choice.repeated_row_count,
+            leaked_rows=choice.leaked_row_count,
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
             short_documents=total_counts["untrained_rows"] if reads_text else 0,
-            blank_documents=sum(survey.blank for survey in surveys),
+            blank_documents=sum(survey.blank_count for survey in surveys),
         )

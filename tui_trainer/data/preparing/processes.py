@@ -21,7 +21,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 # The imports of a process take as long as the work on BYTES_EACH of data.
-BYTES_EACH, MEMORY_EACH, MOST_PROCESSES = 16 * MIB, 256 * MIB, 32
+DATA_BYTES_PER_PROCESS, MEMORY_BYTES_PER_PROCESS, MOST_PROCESSES = 16 * MIB, 256 * MIB, 32
 # Tasks queued for each process, so that it is not idle while a result is used.
 _QUEUED_TASKS = 3
 _loaded_reader: tuple[Path, Any] = (
@@ -30,9 +30,17 @@ _loaded_reader: tuple[Path, Any] = (
 )  # the reader in a helping process, and its file
 
 
-def worth_processes(data_bytes: int, cores: int, available_bytes: int) -> int:
+def useful_process_count(data_bytes: int, cores: int, available_bytes: int) -> int:
     """Return how many processes pay off for this much data, with these cores and this much memory: 1 or more."""
-    return max(1, min(cores, MOST_PROCESSES, data_bytes // BYTES_EACH, available_bytes // 2 // MEMORY_EACH))
+    return max(
+        1,
+        min(
+            cores,
+            MOST_PROCESSES,
+            data_bytes // DATA_BYTES_PER_PROCESS,
+            available_bytes // 2 // MEMORY_BYTES_PER_PROCESS,
+        ),
+    )
 
 
 class Processes:
@@ -54,7 +62,7 @@ class Processes:
         # Waits even after an error: a running task may still write to the folder. It takes a second at most.
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def each(
+    def map_tasks(
         self, work: Callable[[Any, Task], Result], reader: Reader | None, tasks: Iterable[Task]
     ) -> Iterator[tuple[Task, Result]]:
         """Yield each task with its result, in order. A process runs `work(copy of reader, task)`. Raises its errors."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tui_trainer.data.columns.reader import Example, Reader, ReadInOrder, read_more, read_rows
 from tui_trainer.data.columns.row import LateColumns, Row, columns_of, file_of
 from tui_trainer.data.columns.text_columns import FIRST_ROWS, ColumnChoices, head_of
-from tui_trainer.data.preparing.cache import SOURCES, Cut
+from tui_trainer.data.preparing.cache import SOURCES_KEY, RowSettings
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.problems import ProblemList, RecordedProblems
 from tui_trainer.data.progress import Meter, Progress
@@ -37,7 +37,7 @@ CHUNK_ROWS = 1000
 CHUNK_CHARACTERS = 1_000_000  # between two reports of progress, where the work can also be cancelled
 _PIECE_CHARACTERS = 1 << 16
 _SPACE = re.compile(r"\s")
-LARGEST_MISS = 0.5  # largest relative error of the held-out share
+LARGEST_RELATIVE_ERROR = 0.5  # largest relative error of the held-out share
 TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
 Places = NDArray[np.int64]
 
@@ -91,7 +91,7 @@ def source_rows(
 ) -> tuple[SourceRows, ...]:
     """Return the rows of each source; () for a single source without a weight. Raises DataError if a weight is so small
     that an epoch uses no rows of its source."""
-    if not source.several and not weights:
+    if not source.joined_sources and not weights:
         return ()
     sources, first_row = [], 0
     for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
@@ -108,7 +108,7 @@ def source_rows(
 
 def sources_in(details: Mapping[str, Any]) -> tuple[SourceRows, ...]:
     """Return the rows of each source, as they are stored in the details of prepared data."""
-    return tuple(SourceRows(**values) for values in details.get(SOURCES, ()))
+    return tuple(SourceRows(**values) for values in details.get(SOURCES_KEY, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class SpooledRows:
 
     path: Path
     offset: int
-    rows: int
+    row_count: int
 
     def examples(self) -> list[Example]:
         with self.path.open("rb") as file:
@@ -132,17 +132,17 @@ class Chunk:
 
     spooled: tuple[SpooledRows, ...]
     skipped: int
-    rows: int
+    row_count: int
 
     def examples(self) -> list[Example]:
         examples = [example for spooled_rows in self.spooled for example in spooled_rows.examples()]
-        return examples[self.skipped : self.skipped + self.rows]
+        return examples[self.skipped : self.skipped + self.row_count]
 
 
 def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> list[Chunk]:
     """Split all rows into chunks of CHUNK_ROWS, or fewer with CHUNK_CHARACTERS. The chunks do not depend on how the
     rows were spooled. `lengths` are the characters of each row, int64 [rows]."""
-    ends, row_ends = np.cumsum(lengths), np.cumsum([spooled_rows.rows for spooled_rows in spooled])
+    ends, row_ends = np.cumsum(lengths), np.cumsum([spooled_rows.row_count for spooled_rows in spooled])
     chunks: list[Chunk] = []
     start = 0
     while start < len(lengths):
@@ -202,7 +202,7 @@ class Survey:
     strata: "array[int]" = field(default_factory=lambda: array("q"))
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
     counts: list[int] = field(default_factory=list)
-    blank: int = 0
+    blank_count: int = 0
     notes: list[str] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
 
@@ -228,7 +228,7 @@ class Survey:
             if text and not text.isspace():
                 yield Example(text, None)
             else:
-                self.blank += 1
+                self.blank_count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,14 +277,18 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
             survey.add(examples, classes, spool)
         except DataError:  # an error of the file: errors of rows are in `problems`
             raise ReadInOrder from None
-    return _BlockSurvey(survey, list(classes), spool.written, problems.of_rows, reader.noted() if reader else None)
+    return _BlockSurvey(
+        survey, list(classes), spool.written, problems.problems_of_rows, reader.noted() if reader else None
+    )
 
 
 class Surveyor:
     """Reads the sources one after another. Collects errors in `problems`, and numbers the classes in `strata`. With
     `processes`, raises ReadInOrder if a single process has to read the rows, which needs a new reader."""
 
-    def __init__(self, reader: Reader, cut: Cut, progress: Progress | None, processes: Processes | None = None) -> None:
+    def __init__(
+        self, reader: Reader, cut: RowSettings, progress: Progress | None, processes: Processes | None = None
+    ) -> None:
         self.problems = ProblemList()
         self.strata: dict[str, int] = {}
         self._reader, self._cut, self._progress, self._processes = reader, cut, progress, processes
@@ -292,7 +296,7 @@ class Surveyor:
     def survey(self, source: Source, path: Path, *, held_out: bool) -> Survey:
         """Read one source, and write its usable rows to a spool at `path`. data.max_rows and data.max_chars apply to
         training data only. Raises DataError if the source is empty."""
-        self._reader.held_out = held_out
+        self._reader.is_held_out = held_out
         cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
         survey, spooled_rows = Survey(), list[SpooledRows]()
         for part, progress in source.each(self._progress):
@@ -314,7 +318,7 @@ class Surveyor:
         self,
         processes: Processes,
         part: Source,
-        cut: Cut,
+        cut: RowSettings,
         choices: ColumnChoices,
         progress: Progress | None,
         survey: Survey,
@@ -333,14 +337,14 @@ class Surveyor:
             self._reader.begin(first_rows)
             known_columns = frozenset(columns_of(first_rows))
         meter = Meter(progress, "reading the data", part.bytes_on_disk, "bytes")
-        rows_before, blank_before, bytes_read = len(survey.hashes), survey.blank, 0
+        rows_before, blank_before, bytes_read = len(survey.hashes), survey.blank_count, 0
         text_choices = choices if cut.reads_text else None
         blocks = (block for entry in part.entries for block in line_blocks(entry, text_choices))
         tasks = (
             _BlockTask(block, known_columns, not (block.lines_before if known_columns is None else block_number), path)
             for block_number, block in enumerate(blocks)
         )
-        for task, result in processes.each(_survey_block, None if known_columns is None else self._reader, tasks):
+        for task, result in processes.map_tasks(_survey_block, None if known_columns is None else self._reader, tasks):
             self.problems.add_all(result.problems)
             if known_columns is not None:
                 self._reader.note(result.noted)
@@ -350,17 +354,17 @@ class Surveyor:
             survey.hashes += result.survey.hashes
             survey.lengths += result.survey.lengths
             survey.strata.frombytes(class_numbers[np.frombuffer(result.survey.strata, dtype=np.int64)].tobytes())
-            survey.blank += result.survey.blank
+            survey.blank_count += result.survey.blank_count
             yield from result.spooled
             bytes_read += task.block.size
             meter.report(bytes_read)
         if cut.reads_text and len(survey.hashes) == rows_before:
             raise ReadInOrder  # a single process reports what is missing
         meter.finish(bytes_read)
-        survey.notes += [*choices.notes(), *_blank_notes(survey.blank - blank_before)]
+        survey.notes += [*choices.notes(), *_blank_notes(survey.blank_count - blank_before)]
 
     def _rows(
-        self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
+        self, part: Source, cut: RowSettings, choices: ColumnChoices, progress: Progress | None, survey: Survey
     ) -> Iterator[Example]:
         """Yield the usable rows of a table, after the reader has chosen the columns from the first rows."""
         rows = part.rows(self.problems, progress, max_rows=cut.max_rows, choices=choices)
@@ -368,13 +372,13 @@ class Surveyor:
         survey.notes += choices.notes()
 
     def _documents(
-        self, part: Source, cut: Cut, choices: ColumnChoices, progress: Progress | None, survey: Survey
+        self, part: Source, cut: RowSettings, choices: ColumnChoices, progress: Progress | None, survey: Survey
     ) -> Iterator[Example]:
         """Yield the documents that are not blank. Only one is in memory at a time, however long it is."""
         documents = part.documents(
             progress, max_chars=cut.max_chars, max_rows=cut.max_rows, choices=choices, problems=self.problems
         )
-        blank_before, character_count, document_count = survey.blank, 0, 0
+        blank_before, character_count, document_count = survey.blank_count, 0, 0
 
         def counted_texts() -> Iterator[str]:
             nonlocal character_count
@@ -389,7 +393,7 @@ class Surveyor:
         if cut.max_chars and character_count >= cut.max_chars:
             documents_used = f"{quantity(document_count, 'document')}, the last one truncated"
             survey.notes.append(f"data.max_chars: the first {character_count:,} characters are used ({documents_used})")
-        survey.notes += _blank_notes(survey.blank - blank_before)
+        survey.notes += _blank_notes(survey.blank_count - blank_before)
 
 
 def _blank_notes(count: int) -> list[str]:
@@ -424,7 +428,7 @@ class DocumentSplit:
     number of that document to the number of characters at its end, and `notes` reports it.
     """
 
-    held_out: NDArray[np.bool_]
+    is_held_out: NDArray[np.bool_]
     tails: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -439,13 +443,13 @@ def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: f
     characters = np.asarray(lengths, dtype=np.int64)
     none_held_out = np.zeros(len(characters), dtype=np.bool_)
     if eval_fraction == 0 or len(characters) == 0:
-        return DocumentSplit(held_out=none_held_out)
+        return DocumentSplit(is_held_out=none_held_out)
     target = eval_fraction * int(characters.sum())
     chosen_documents = _draw(characters, target, seed)
-    if chosen_documents and abs(int(characters[chosen_documents].sum()) - target) <= LARGEST_MISS * target:
+    if chosen_documents and abs(int(characters[chosen_documents].sum()) - target) <= LARGEST_RELATIVE_ERROR * target:
         held_out = none_held_out.copy()
         held_out[chosen_documents] = True
-        return DocumentSplit(held_out=held_out)
+        return DocumentSplit(is_held_out=held_out)
     return _hold_out_tail(characters, target, none_held_out)
 
 
@@ -469,11 +473,11 @@ def split_each(
         if is_usable is not None:
             document_numbers = document_numbers[is_usable[document_numbers]]
         part_split = split_documents(sizes[document_numbers], eval_fraction, seed)
-        held_out[document_numbers[part_split.held_out]] = True
+        held_out[document_numbers[part_split.is_held_out]] = True
         tails |= {int(document_numbers[document]): characters for document, characters in part_split.tails.items()}
         notes += [f"{name}: {note}" for note in part_split.notes] if len(names) > 1 else part_split.notes
         first_document += document_count
-    return DocumentSplit(held_out=held_out, tails=tails, notes=tuple(notes))
+    return DocumentSplit(is_held_out=held_out, tails=tails, notes=tuple(notes))
 
 
 def tail_start(text: str, tail_characters: int) -> int:
@@ -514,11 +518,11 @@ def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArr
     size = int(sizes[longest])
     if size < 2:
         note = "nothing is held out, because no document has two or more characters"
-        return DocumentSplit(held_out=none_held_out, notes=(note,))
+        return DocumentSplit(is_held_out=none_held_out, notes=(note,))
     tail = min(max(1, round(target)), size - 1)
     reason = "there is only one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
     note = f"{reason}, so about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
-    return DocumentSplit(held_out=none_held_out, tails={longest: tail}, notes=(note,))
+    return DocumentSplit(is_held_out=none_held_out, tails={longest: tail}, notes=(note,))
 
 
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
@@ -548,17 +552,17 @@ class Selection:
 
     sides: tuple[NDArray[np.int8], ...]
     copies: tuple[NDArray[np.int16], ...]
-    repeated: int
-    leaked: int
+    repeated_row_count: int
+    leaked_row_count: int
     split: DocumentSplit
 
     @property
-    def trained(self) -> NDArray[np.int16]:
+    def training_copies(self) -> NDArray[np.int16]:
         """How often each row of the first survey is trained on: int16 [rows]."""
         return np.where(self.sides[0] == TRAIN, self.copies[0], 0).astype(np.int16)
 
 
-def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selection:
+def select_rows(surveys: Sequence[Survey], cut: RowSettings, names: Sequence[str]) -> Selection:
     """Choose rows: drop duplicates, hold out rows, drop leaks, apply weights. `names` are those of the sources."""
     first_survey = surveys[0]
     hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
@@ -567,10 +571,10 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
         np.where(is_repeat & cut.dedup, LEFT_OUT, side).astype(np.int8)
         for is_repeat, side in zip(repeats, (TRAIN, HELD_OUT), strict=False)
     ]
-    split = DocumentSplit(held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
+    split = DocumentSplit(is_held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
     if len(surveys) == 1:
         split = _hold_out_share(first_survey, cut, names, sides[0] == TRAIN)
-        sides[0][split.held_out] = HELD_OUT
+        sides[0][split.is_held_out] = HELD_OUT
     divided_documents = np.array(sorted(split.tails), dtype=np.int64)
     held_out_hashes = hashes[0][sides[0] == HELD_OUT] if len(surveys) == 1 else hashes[1]
     is_leak = (sides[0] == TRAIN) & np.isin(hashes[0], held_out_hashes)
@@ -587,7 +591,9 @@ def choose(surveys: Sequence[Survey], cut: Cut, names: Sequence[str]) -> Selecti
     return Selection(tuple(sides), tuple(used), sum(int(is_repeat.sum()) for is_repeat in repeats), leaked_count, split)
 
 
-def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], is_usable: NDArray[np.bool_]) -> DocumentSplit:
+def _hold_out_share(
+    survey: Survey, cut: RowSettings, names: Sequence[str], is_usable: NDArray[np.bool_]
+) -> DocumentSplit:
     """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table."""
     if cut.reads_text:
         return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, is_usable)
@@ -595,7 +601,7 @@ def _hold_out_share(survey: Survey, cut: Cut, names: Sequence[str], is_usable: N
     group_of_row = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
     usable_rows, held_out = np.flatnonzero(is_usable), np.zeros(len(is_usable), dtype=np.bool_)
     held_out[usable_rows[split_rows(group_of_row[usable_rows], cut.eval_fraction, cut.seed)]] = True
-    return DocumentSplit(held_out=held_out)
+    return DocumentSplit(is_held_out=held_out)
 
 
 def _is_repeated(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -614,7 +620,7 @@ class ChosenRows:
     """
 
     chunk: Chunk
-    places: tuple[Places, Places]
+    row_positions: tuple[Places, Places]
     tails: Mapping[int, int]
 
     def examples(self, side: int | None = None) -> tuple[list[Example], list[Example]]:
@@ -622,7 +628,7 @@ class ChosenRows:
         examples = self.chunk.examples()
         train_examples, held_out_examples = (
             [self._part(examples[row], row, row_side) for row in positions.tolist() if side in (None, row_side)]
-            for row_side, positions in enumerate(self.places)
+            for row_side, positions in enumerate(self.row_positions)
         )
         return train_examples, held_out_examples
 
@@ -633,7 +639,7 @@ class ChosenRows:
         return replace(example, text=example.text[:split_position] if side == TRAIN else example.text[split_position:])
 
 
-def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:
+def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: RowSettings) -> Iterator[ChosenRows]:
     """Yield the used rows of `surveys`, which may be the first one alone, in order, in portions of limited size.
 
     A document that is used twice comes twice in succession. The used rows of a chunk of a table come once, then again.
@@ -642,8 +648,10 @@ def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Itera
         lengths, start = np.frombuffer(survey.lengths, dtype=np.int64), 0
         tails = choice.split.tails if survey is surveys[0] else {}
         for chunk in survey.chunks:
-            rows = np.arange(start, start + chunk.rows)
-            chunk_tails = {row - start: length for row, length in tails.items() if start <= row < start + chunk.rows}
+            rows = np.arange(start, start + chunk.row_count)
+            chunk_tails = {
+                row - start: length for row, length in tails.items() if start <= row < start + chunk.row_count
+            }
             train_rows = rows[sides[rows] == TRAIN]
             counts = copies[train_rows]
             if cut.reads_text:
@@ -654,7 +662,7 @@ def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Itera
             none = np.zeros(0, dtype=np.int64)
             for portions in zip_longest(_portions(train_rows, lengths), _portions(eval_rows, lengths), fillvalue=none):
                 yield ChosenRows(chunk, (portions[0] - start, portions[1] - start), chunk_tails)
-            start += chunk.rows
+            start += chunk.row_count
 
 
 def _portions(rows: Places, lengths: NDArray[np.int64]) -> list[Places]:

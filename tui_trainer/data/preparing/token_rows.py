@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
-COLUMN, LABELS, SEGMENTS, DOCUMENT_LENGTHS = "input_ids", "labels", "token_type_ids", "document_lengths"
+INPUT_IDS, LABELS, SEGMENTS, DOCUMENT_LENGTHS = "input_ids", "labels", "token_type_ids", "document_lengths"
 Tokens = NDArray[np.int32]
 Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
 """For each column, the values of all rows one after another, and the number of values in each row."""
@@ -40,7 +40,7 @@ class TokenRow:
 
     tokens: Tokens
     labels: Tokens | None = None
-    more: Mapping[str, Tokens] = field(default_factory=dict)
+    model_arguments: Mapping[str, Tokens] = field(default_factory=dict)
     document_lengths: Tokens | None = None
     values: NDArray[np.float32] | None = None
     """Results of a pass over the row before training, [width]."""
@@ -59,13 +59,13 @@ class TokenRow:
             TokenRow(
                 self.tokens[document_slice],
                 None if self.labels is None else self.labels[document_slice],
-                {name: values[document_slice] for name, values in self.more.items()},
+                {name: values[document_slice] for name, values in self.model_arguments.items()},
             )
             for document_slice in slices
         ]
 
     @property
-    def inputs(self) -> int:
+    def input_count(self) -> int:
         """Number of inputs of a causal model, for which the last token of a document is only a label."""
         return len(self.tokens) - (1 if self.document_lengths is None else len(self.document_lengths))
 
@@ -96,10 +96,10 @@ class Rows:
             for name, column in batch.items():
                 values_and_offsets = _numbers(column.values), _numbers(column.offsets).astype(np.int64)
                 self._columns.setdefault(name, []).append(values_and_offsets)
-            row_count += len(batch[COLUMN])
+            row_count += len(batch[INPUT_IDS])
         self._count = row_count
-        self._more = tuple(name for name in self._columns if name not in (COLUMN, LABELS, DOCUMENT_LENGTHS))
-        self.lengths = self._lengths_of(COLUMN)
+        self._more = tuple(name for name in self._columns if name not in (INPUT_IDS, LABELS, DOCUMENT_LENGTHS))
+        self.lengths = self._lengths_of(INPUT_IDS)
         """Tokens of each row, int64 [rows]."""
         self.row_values: NDArray[np.float32] | None = None
         """Results of a pass over the rows before training, [rows, width]; None if there was none."""
@@ -122,7 +122,7 @@ class Rows:
 
     def row(self, index: int) -> Tokens:
         """Return the tokens of one row, int32 [lengths[index]]: a read-only view of the file."""
-        return self._value(COLUMN, index)
+        return self._value(INPUT_IDS, index)
 
     def example(self, index: int) -> TokenRow:
         """Return one row with its labels: read-only views of the file."""
@@ -184,8 +184,8 @@ def _batches(path: Path) -> list[dict[str, Any]]:
     try:
         file = pa.ipc.open_file(pa.memory_map(str(path)))
         batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-        if COLUMN not in file.schema.names:
-            raise KeyError(COLUMN)
+        if INPUT_IDS not in file.schema.names:
+            raise KeyError(INPUT_IDS)
         return [dict(zip(batch.schema.names, batch.columns, strict=True)) for batch in batches]
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         raise DataError(
@@ -205,7 +205,7 @@ class RowWriter:
     `pieces`: rows from documents that were split. `cut_rows`, bool [rows]: whether each row is one of `pieces`.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str] = (COLUMN,), *, max_length: int = 0) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = (INPUT_IDS,), *, max_length: int = 0) -> None:
         """Open the file. `max_length`: the width at which subclasses split rows."""
         import pyarrow as pa
 
@@ -233,7 +233,7 @@ class RowWriter:
             arrays.append(pa.ListArray.from_arrays(_int32(offsets), _int32(values)))
         self._file.write_batch(pa.record_batch(arrays, schema=self._schema))
         self.row_count += len(value_counts)
-        longest_tokens = columns[COLUMN][1].max(initial=0)
+        longest_tokens = columns[INPUT_IDS][1].max(initial=0)
         if DOCUMENT_LENGTHS in self._schema.names:
             longest_tokens = columns[DOCUMENT_LENGTHS][0].max(initial=0)
             self.row_documents = max(self.row_documents, int(columns[DOCUMENT_LENGTHS][1].max(initial=0)))
@@ -247,7 +247,7 @@ class RowWriter:
         else:
             row_starts = np.cumsum(lengths) - lengths
             written_tokens = tokens[np.arange(lengths.sum()) + np.repeat(starts - row_starts, lengths)]
-        RowWriter.add(self, {COLUMN: (written_tokens, lengths)})
+        RowWriter.add(self, {INPUT_IDS: (written_tokens, lengths)})
 
 
 def _int32(numbers: NDArray[Any]) -> Any:
@@ -274,7 +274,7 @@ class StreamWriter(RowWriter):
 
     def add(self, columns: Columns) -> None:
         """Append tokens to the stream."""
-        tokens = columns[COLUMN][0]
+        tokens = columns[INPUT_IDS][0]
         self._pending.append(tokens)
         self._pending_tokens += len(tokens)
         batch_tokens = BATCH_ROWS * self._width
@@ -298,7 +298,7 @@ class DocumentWriter(RowWriter):
 
     def add(self, columns: Columns) -> None:
         """Write documents, whose tokens are given one after another. Each has at least 2 tokens."""
-        tokens, lengths = columns[COLUMN]
+        tokens, lengths = columns[INPUT_IDS]
         pieces = -(-(lengths - 1) // self._width)
         ends = np.cumsum(lengths)
         number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of each piece, from 0

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, SpecialTokens, train_tokenizer
-from tui_trainer.data.preparing.token_rows import COLUMN, Tokens
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, Tokens
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = (PAD, UNK, EOS)  # 0, 1, 2: PAD and EOS have the same ids as in byte_bpe.py
 UNK_ID = 1
-FOR_CHARACTERS = SpecialTokens(named=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
+CHARACTER_SPECIAL_TOKENS = SpecialTokens(named_tokens=(("pad_token", PAD), ("unk_token", UNK), ("eos_token", EOS)))
 CODE_POINTS = 0x110000
 _SHOWN_CHARACTERS = 40
 
@@ -159,7 +159,7 @@ class TextReader(Reader):
     Without `encode`, a tokenizer of at most `vocabulary` tokens is trained on the training texts. `strip_spelled_marks`
     handles texts that spell special tokens at their ends. `load` loads what these two functions need."""
 
-    columns = (COLUMN,)
+    columns = (INPUT_IDS,)
 
     def __init__(
         self,
@@ -170,17 +170,17 @@ class TextReader(Reader):
         strip_spelled_marks: MarkedOnce | None = None,
         load: Callable[[], Any] | None = None,
     ) -> None:
-        self.learns, self._marked_once, self._load = encode is None, strip_spelled_marks, load
+        self.trains_tokenizer, self._marked_once, self._load = encode is None, strip_spelled_marks, load
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
         self._unknown: tuple[UnknownToken | None, ...] = ()
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        if self.learns:
+        if self.trains_tokenizer:
             self._encode = partial(_encode_with, tokenizer.backend_tokenizer)
-        self.learns, self._vocabulary, self._unknown = False, len(tokenizer), (unknown_token_of(tokenizer),)
+        self.trains_tokenizer, self._vocabulary, self._unknown = False, len(tokenizer), (unknown_token_of(tokenizer),)
 
     def load(self) -> None:
-        if not self.learns and self._load:
+        if not self.trains_tokenizer and self._load:
             self._unknown = self._unknown or (unknown_token_of(self._load()),)
 
     @property
@@ -189,7 +189,7 @@ class TextReader(Reader):
             self.load()
         return self._unknown[0] if self._unknown else None
 
-    def tokens_of(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+    def tokenize_texts(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
         assert self._encode is not None, "`learn` comes first"
         return self._encode(texts)
 
@@ -205,7 +205,7 @@ class TextReader(Reader):
         texts, are_marked = self._marked_once(texts) if self._marked_once else (texts, [False] * len(texts))
         rows = encode_texts(self._encode, texts, self._eos_id)
         return [
-            Encoded({COLUMN: row}, labels=max(len(row) - 1, 0), marked=is_marked)
+            Encoded({INPUT_IDS: row}, label_count=max(len(row) - 1, 0), spells_special_tokens=is_marked)
             for row, is_marked in zip(rows, are_marked, strict=True)
         ]
 
@@ -235,8 +235,8 @@ class CharacterReader(Reader):
     """Reads documents as one token per character, and <eos>. The characters are those of the training texts, or of
     `alphabet` if the training of a model continues, which cannot learn others."""
 
-    columns = (COLUMN,)
-    learns = True
+    columns = (INPUT_IDS,)
+    trains_tokenizer = True
 
     def __init__(self, alphabet: Sequence[str] | None = None) -> None:
         self._known = alphabet
@@ -245,7 +245,7 @@ class CharacterReader(Reader):
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         tokens = sorted(tokenizer.get_vocab().items(), key=lambda token: token[1])
-        self.learns, self._vocabulary = False, len(tokens)
+        self.trains_tokenizer, self._vocabulary = False, len(tokens)
         self._ids = character_ids([token for token, _ in tokens[len(SPECIAL_TOKENS) :]])
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
@@ -259,14 +259,14 @@ class CharacterReader(Reader):
         self._ids, self._vocabulary = character_ids(characters), tokenizer.get_vocab_size()
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        rows = self.tokens_of([example.text for example in examples])
-        return [Encoded({COLUMN: row}, labels=len(row)) for row in rows]
+        rows = self.tokenize_texts([example.text for example in examples])
+        return [Encoded({INPUT_IDS: row}, label_count=len(row)) for row in rows]
 
     @property
     def unknown_token(self) -> UnknownToken | None:
         return UnknownToken(UNK_ID, (EOS_ID,))
 
-    def tokens_of(self, texts: Sequence[str]) -> list[Tokens]:
+    def tokenize_texts(self, texts: Sequence[str]) -> list[Tokens]:
         return [encode_text(self._ids, text) for text in texts]
 
     def vocabulary(self) -> int:

@@ -9,10 +9,10 @@ import numpy as np
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.cache import Counts
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Columns
+from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, Columns
 from tui_trainer.terminal.safe_text import one_line
 
-SHOWN = "unknown_text"
+UNKNOWN_TEXT_KEY = "unknown_text"
 WARNED_SHARE, _REFUSED_SHARE = 0.001, 0.5
 TEXTS_KEPT, _MOST_SHOWN = 50, 12
 
@@ -26,12 +26,12 @@ def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[
     unknown = reader.unknown_token
     if unknown is None:
         return Counter(), []
-    inputs, input_lengths = columns[COLUMN]
-    unknown_rows = np.searchsorted(np.cumsum(input_lengths), np.flatnonzero(inputs == unknown.number), side="right")
+    inputs, input_lengths = columns[INPUT_IDS]
+    unknown_rows = np.searchsorted(np.cumsum(input_lengths), np.flatnonzero(inputs == unknown.token_id), side="right")
     counts = Counter(unknown_tokens=len(unknown_rows))
     if reader.labels_are_tokens or LABELS not in columns:
-        label_ids, lengths = columns[LABELS if reader.labels_are_tokens else COLUMN]
-        label_rows = np.searchsorted(np.cumsum(lengths), np.flatnonzero(label_ids == unknown.number), side="right")
+        label_ids, lengths = columns[LABELS if reader.labels_are_tokens else INPUT_IDS]
+        label_rows = np.searchsorted(np.cumsum(lengths), np.flatnonzero(label_ids == unknown.token_id), side="right")
         special_count = int(np.isin(label_ids, [IGNORE, *unknown.special]).sum())
         counts += Counter(unknown_labels=len(label_rows), text_labels=len(label_ids) - special_count)
         unknown_rows = np.concatenate((label_rows, unknown_rows))
@@ -58,7 +58,9 @@ def _with_unknown(reader: Reader, texts: Sequence[str]) -> list[str]:
     unknown_token = reader.unknown_token
     if unknown_token is None or not texts:
         return []
-    return [text for text, ids in zip(texts, reader.tokens_of(texts), strict=True) if unknown_token.number in ids]
+    return [
+        text for text, ids in zip(texts, reader.tokenize_texts(texts), strict=True) if unknown_token.token_id in ids
+    ]
 
 
 def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
@@ -71,7 +73,7 @@ def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
         clauses.append(_count_with_share(counts.unknown_tokens, input_tokens, "input tokens"))
     if not clauses:
         return ""
-    shown_texts = list(map(str, details.get(SHOWN, ())))
+    shown_texts = list(map(str, details.get(UNKNOWN_TEXT_KEY, ())))
     ellipsis = ", ..." if len(shown_texts) > _MOST_SHOWN else ""
     examples = f": {', '.join(shown_texts[:_MOST_SHOWN])}{ellipsis}" if shown_texts else ""
     return f"{' and '.join(clauses)} are unknown to the tokenizer{examples}"

@@ -46,14 +46,14 @@ Sentence = list[tuple[int, list[str]]]  # (line, fields) of each word
 class _Layout:
     """The columns of a file: their number, and by name the positions of those that are read."""
 
-    columns: int
+    column_count: int
     read: Mapping[str, int]
     marks_entities: bool = False
     """Whether the tags mark entities, such as B-PER and O."""
 
     @property
     def is_universal(self) -> bool:
-        return self.columns == _UNIVERSAL_COLUMNS and self.read is _UNIVERSAL
+        return self.column_count == _UNIVERSAL_COLUMNS and self.read is _UNIVERSAL
 
 
 def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
@@ -188,14 +188,14 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
         return False
     if layout.marks_entities and not ENTITY_TAG.fullmatch(fields[-1]):
         return fields != ["#"]
-    return any("=" in field for field in fields) or (len(fields) != layout.columns and fields != ["#"])
+    return any("=" in field for field in fields) or (len(fields) != layout.column_count and fields != ["#"])
 
 
 def _problem_of_line(fields: Sequence[str], layout: _Layout, words: int) -> str:
-    if len(fields) < 2 or (len(fields) == layout.columns and not fields[layout.read.get(TAGS, -1)]):
+    if len(fields) < 2 or (len(fields) == layout.column_count and not fields[layout.read.get(TAGS, -1)]):
         return "the line has a word but no tag"
-    if len(fields) != layout.columns:
-        return f"the line has {len(fields)} columns, but the first line of the file has {layout.columns}"
+    if len(fields) != layout.column_count:
+        return f"the line has {len(fields)} columns, but the first line of the file has {layout.column_count}"
     if not fields[layout.read[WORDS]]:
         return "the line has a tag but no word"
     return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words >= _LONGEST_SENTENCE else ""

@@ -256,7 +256,7 @@ class _LostRows:
         self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
         self._likely, self._unclear = "", ""
 
-    def look(self, fields: Sequence[str], line: int, last: int) -> None:
+    def check_record(self, fields: Sequence[str], line: int, last: int) -> None:
         """Check a record that spans the lines `line` to `last`. Raises DataError if it is several rows."""
         position = next((position for position, field in enumerate(fields) if "\n" in field), len(fields) - 1)
         text, other_fields = fields[position], len(fields) - 1
@@ -333,7 +333,7 @@ def _records(
             return lost_rows.end()
         if fields:
             if reader.line_num > line:
-                lost_rows.look(fields, line, reader.line_num)
+                lost_rows.check_record(fields, line, reader.line_num)
             yield line, fields
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tui_trainer.data.sources.source_file import SourceFile, form_of
 from tui_trainer.data.sources.splits import (
-    ABOUT,
+    DESCRIPTION_FILES,
     LATER_WORK,
     README,
     NamedSplits,
@@ -42,7 +42,7 @@ from tui_trainer.files.hub_layout import (
 from tui_trainer.terminal.safe_text import one_line
 
 MAIN = "main"
-FORM = "hub:owner/name, optionally followed by @revision and /folder or /file"
+HUB_PATH_FORMAT = "hub:owner/name, optionally followed by @revision and /folder or /file"
 GLOB_SIGNS = frozenset("*?[")
 # Two kinds of revision contain a `/`; in all others it is written %2F. Source: HfFileSystem.resolve_path of
 # huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
@@ -58,12 +58,12 @@ class HubPath:
 
     name: str
     revision: str = MAIN
-    inside: str = ""
+    subpath: str = ""
 
     def __str__(self) -> str:
         revision = self.revision if self.revision.startswith("refs/") else self.revision.replace("/", "%2F")
         suffix = "" if self.revision == MAIN else f"@{revision}"
-        return f"{HUB_PREFIX}{self.name}{suffix}{'/' * bool(self.inside)}{self.inside}"
+        return f"{HUB_PREFIX}{self.name}{suffix}{'/' * bool(self.subpath)}{self.subpath}"
 
 
 def parse_hub_path(path: str, revision: str = "") -> HubPath:
@@ -73,7 +73,9 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
     """
     match = _HUB_PATH.fullmatch(path.removeprefix(HUB_PREFIX).strip())
     if not match or not is_hub_name(match[1]):
-        raise DataError(f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub", hint=f"expected {FORM}")
+        raise DataError(
+            f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub", hint=f"expected {HUB_PATH_FORMAT}"
+        )
     pinned = (match[2] or "").replace("%2F", "/")
     if pinned and revision and revision not in (MAIN, pinned):
         problem = f"two revisions are set for {match[1]}"
@@ -83,7 +85,7 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
         raise DataError(f"'{one_line(pinned, 80)}' is not a valid revision", hint="give a branch, a tag or a commit")
     steps = [step for step in (match[3] or "").split("/") if step not in ("", ".")]
     if ".." in steps:
-        raise DataError(f"'{one_line(path, 120)}' points outside its dataset", hint=f"expected {FORM}")
+        raise DataError(f"'{one_line(path, 120)}' points outside its dataset", hint=f"expected {HUB_PATH_FORMAT}")
     return HubPath(match[1], pinned, "/".join(steps))
 
 
@@ -113,13 +115,13 @@ def cached_data_sets() -> list[str]:
 
 def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
     """Return the names of the data files that a path selects. Raises DataError if any is not on this machine."""
-    names = chosen_names(local_names if commit_names is None else commit_names, path.inside)
+    names = chosen_names(local_names if commit_names is None else commit_names, path.subpath)
     if missing_count := len({*names} - {*local_names}):
         problem = f"{missing_count:,} of the {len(names):,} files of {one_line(str(path), 120)} are not on this machine"
-        raise DataError(problem, hint=remedies(path))
-    if not names and path.inside and commit_names is None:
+        raise DataError(problem, hint=missing_data_hint(path))
+    if not names and path.subpath and commit_names is None:
         problem = f"{one_line(str(path), 120)} is not on this machine, but other files of the dataset are"
-        raise DataError(problem, hint=remedies(path))
+        raise DataError(problem, hint=missing_data_hint(path))
     if not names:
         raise missing_part(path, commit_names or local_names)
     return names
@@ -138,7 +140,9 @@ def data_names(names: Iterable[str]) -> list[str]:
     """Return the files that hold rows among all files of a repository, sorted; if there are none, the .txt files."""
     visible = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
     row_files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
-    names_of_rows = [name for name, base in row_files if base not in ABOUT and not LATER_WORK.fullmatch(base)]
+    names_of_rows = [
+        name for name, base in row_files if base not in DESCRIPTION_FILES and not LATER_WORK.fullmatch(base)
+    ]
     text_names = (name for name in visible if name.lower().removesuffix(".gz").endswith(".txt"))
     return sorted(names_of_rows or [name for name in text_names if not is_readme_or_licence(name)])
 
@@ -147,11 +151,11 @@ def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     """Return the error for a folder or file that the data set does not have. `names` are the files that it has."""
     names_of_data = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
-    cause = f"{path.name} has no data in '{one_line(path.inside, 120)}'"
+    cause = f"{path.name} has no data in '{one_line(path.subpath, 120)}'"
     return DataError(cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format")
 
 
-def remedies(path: HubPath) -> str:
+def missing_data_hint(path: HubPath) -> str:
     folder = path.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(path), 160))}"
     local_commits = commit_hint("datasets", path.name, "data.revision")
@@ -201,7 +205,7 @@ def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
 def remote_splits(path: HubPath, name: str) -> tuple[dict[str, SourceFile], NamedSplits | None]:
     """Return the selected files by name, and their splits if the README.md declares configurations, else None."""
     files, readme = remote_files(HubPath(path.name, path.revision))
-    if not path.inside:
+    if not path.subpath:
         # `datasets` assigns files to splits by name alone, but searches them in a folder, so empty files suffice.
         with TemporaryDirectory() as temporary_path:
             folder = Path(temporary_path)
@@ -212,7 +216,7 @@ def remote_splits(path: HubPath, name: str) -> tuple[dict[str, SourceFile], Name
                     (folder / file_name).touch()
                 splits, declared = configured_splits(folder, name, one_line(str(path), 120))
                 return {file_name: replace(source_file, **declared) for file_name, source_file in files.items()}, splits
-    names = chosen_names([*files], path.inside)
+    names = chosen_names([*files], path.subpath)
     if not names:
         raise missing_part(path, files)
     return {file_name: files[file_name] for file_name in names}, None

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, BinaryIO, NoReturn
 
 from tui_trainer.data.columns.row import Row, kind_of_value
-from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of
+from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decode_utf8, lines_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -44,8 +44,8 @@ def json_lines(
         where = f"{label}, line {line_number}"
         try:
             if not raw_line.isspace():
-                text = decoded(raw_line, label, line=line_number, offset=offset).rstrip("\r\n")
-                yield _row(parsed(text, where), where, ROW_HINT)
+                text = decode_utf8(raw_line, label, line=line_number, offset=offset).rstrip("\r\n")
+                yield _row(parse_json_line(text, where), where, ROW_HINT)
         except DataError as error:
             problems.add(error)
 
@@ -59,12 +59,12 @@ def _rows_of_json(content: BinaryIO, label: str, problems: ProblemList) -> Itera
     elif first_character == "{":
         yield from _rows_of_objects(text, label, problems)
     elif first_character:
-        text.broken("the file is neither a list nor an object", LIST_HINT)
+        text.raise_error("the file is neither a list nor an object", LIST_HINT)
     if next_character := text.peek():
-        text.broken(f"unexpected '{one_line(next_character)}' after the end of the JSON", LIST_HINT)
+        text.raise_error(f"unexpected '{one_line(next_character)}' after the end of the JSON", LIST_HINT)
 
 
-def parsed(text: str, where: str) -> object:
+def parse_json_line(text: str, where: str) -> object:
     """Parse one line of JSON. Raises DataError with the column and up to 40 characters around it."""
     try:
         return _DECODER.decode(text)
@@ -102,17 +102,17 @@ class JsonText:
         self._chunks = chunks
         self._label = label
         self._text = ""
-        self._at = 0
+        self._offset = 0
         self._line = 1  # of the first character of the window
         self._column = 1
 
     def peek(self) -> str:
         """Return the next character that is not white space, or "" at the end."""
         while True:
-            space_match = SPACE.match(self._text, self._at)
-            self._at = space_match.end() if space_match else self._at
-            if self._at < len(self._text):
-                return self._text[self._at]
+            space_match = SPACE.match(self._text, self._offset)
+            self._offset = space_match.end() if space_match else self._offset
+            if self._offset < len(self._text):
+                return self._text[self._offset]
             if not self._grow(1):
                 return ""
 
@@ -121,34 +121,36 @@ class JsonText:
         character = self.peek()
         if not character or character not in expected:
             found_text = f"'{one_line(character)}'" if character else "the end of the file"
-            self.broken(f"expected {' or '.join(map(repr, expected))}, found {found_text}", LIST_HINT)
-        self._at += 1
+            self.raise_error(f"expected {' or '.join(map(repr, expected))}, found {found_text}", LIST_HINT)
+        self._offset += 1
         return character
 
     def value(self) -> object:
         """Read the next value. Raises DataError if it is invalid or longer than MAX_LINE_BYTES."""
         self.peek()
         while True:
-            value, problem, characters_left = None, "", len(self._text) - self._at
+            value, problem, characters_left = None, "", len(self._text) - self._offset
             try:
-                value, value_end = _DECODER.raw_decode(self._text, self._at)
+                value, value_end = _DECODER.raw_decode(self._text, self._offset)
                 is_cut_off = value_end == len(self._text)
             except json.JSONDecodeError as error:
                 problem, value_end = error.msg, error.pos
                 is_near_end = value_end >= len(self._text) - CUT_OFF_CHARACTERS
                 is_cut_off = is_near_end or problem.startswith("Unterminated string")
             except RecursionError:
-                self.broken("the JSON is nested too deeply")
+                self.raise_error("the JSON is nested too deeply")
             except ValueError as error:  # a repeated key, or a number with more than 4,300 digits
-                self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
+                self.raise_error(f"the JSON cannot be read: {one_line(str(error), 60)}")
             if is_cut_off and characters_left > MAX_LINE_BYTES:
-                self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split the row into several rows")
-            value_characters = value_end - self._at
+                self.raise_error(
+                    f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split the row into several rows"
+                )
+            value_characters = value_end - self._offset
             if is_cut_off and self._grow(max(1, characters_left)):
                 continue
-            self._at += value_characters
+            self._offset += value_characters
             if problem:
-                self.broken(f"broken JSON: {problem}, near {_context(self._text, self._at)}", LIST_HINT)
+                self.raise_error(f"broken JSON: {problem}, near {_context(self._text, self._offset)}", LIST_HINT)
             return value
 
     def rest_of_list(self, is_after_value: bool, *, may_end_in_comma: bool = False) -> Iterator[object]:
@@ -162,26 +164,26 @@ class JsonText:
             is_after_value = True
         self.take("]")
 
-    def broken(self, message: str, hint: str = "") -> NoReturn:
+    def raise_error(self, message: str, hint: str = "") -> NoReturn:
         """Raise DataError with this message and the line and column of the window."""
         line, column = self._position()
         raise DataError(message, where=f"{self._label}, line {line}, column {column}", hint=hint)
 
     def _position(self) -> tuple[int, int]:
-        text_before, line_break, last_line = self._text[: self._at].rpartition("\n")
+        text_before, line_break, last_line = self._text[: self._offset].rpartition("\n")
         line_count = text_before.count("\n") + len(line_break)
         return self._line + line_count, len(last_line) + (1 if line_break else self._column)
 
     def _grow(self, characters: int) -> bool:
         """Drop what was read, and read this many characters more. Returns False at the end of the file."""
         self._line, self._column = self._position()
-        pieces, characters_missing = [self._text[self._at :]], characters
+        pieces, characters_missing = [self._text[self._offset :]], characters
         for chunk in self._chunks:
             pieces.append(chunk)
             characters_missing -= len(chunk)
             if characters_missing <= 0:
                 break
-        self._text, self._at = "".join(pieces), 0
+        self._text, self._offset = "".join(pieces), 0
         return characters_missing < characters
 
 
@@ -246,14 +248,14 @@ def _rows_of_objects(text: JsonText, label: str, problems: ProblemList) -> Itera
             columns[name] = text.value()
         elif list_name:
             problem = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(list_name, 40)}'"
-            text.broken(problem, LIST_HINT)
+            text.raise_error(problem, LIST_HINT)
         else:
             text.take("[")
             first_items: tuple[Any, ...] = (text.value(),) if text.peek() == "{" else ()
             if first_items and not any(part_keys <= first_items[0].keys() for part_keys in _PARTS_OF_ROWS):
                 if other := next((other for other, value in columns.items() if isinstance(value, list)), ""):
                     problem = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
-                    text.broken(problem, LIST_HINT)
+                    text.raise_error(problem, LIST_HINT)
                 list_name = name
                 yield from _rows_of_list(text, label, problems, first_items)
             else:

@@ -16,13 +16,13 @@ import numpy as np
 from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import LateColumns, Row, columns_of
 from tui_trainer.data.columns.text_columns import FIRST_ROWS, ColumnChoices, head_of, text_of
-from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
+from tui_trainer.data.decoding import MAX_LINE_BYTES, decode_utf8, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
 from tui_trainer.data.sources.json_rows import is_one_json, json_lines, read_json
 from tui_trainer.data.sources.source_file import (
-    PACKED_INSIDE,
+    SELF_COMPRESSED_FORMS,
     SNIFFED_BYTES,
     SourceFile,
     form_of,
@@ -69,7 +69,7 @@ def documents_of(
         first_rows, error = head_of(rows)
         column = choices.choose(first_rows) if first_rows else ""
         late_columns = LateColumns(columns_of(first_rows), lambda row: choices.see_late(row, first_rows))
-        if first_rows and not error and file.form in PACKED_INSIDE:
+        if first_rows and not error and file.form in SELF_COMPRESSED_FORMS:
             content.seek(0)
             yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late_columns)
         else:
@@ -90,7 +90,7 @@ def rows_of(
         rows = (Row(row.where, with_names(dict(row.values), column_namers)) for row in rows)
     if file.form != "conll":
         rows = with_words_joined(rows, problems, choices)
-    return islice(rows, *file.rows) if file.rows else rows
+    return islice(rows, *file.row_range) if file.row_range else rows
 
 
 def _raw_rows(
@@ -137,7 +137,7 @@ def _error_without_rows(content: BinaryIO, file: SourceFile) -> DataError:
 def count_rows(file: SourceFile) -> int:
     """Return the number of readable rows in a whole file. Raises DataError for a file that cannot be opened."""
     with open_bytes(file) as (_, content):
-        if file.form in PACKED_INSIDE and not joins_words(column_names(content, file.label, file.form)):
+        if file.form in SELF_COMPRESSED_FORMS and not joins_words(column_names(content, file.label, file.form)):
             return row_count(content, file.label, file.form)
         if not file.holds_rows:
             return 1
@@ -173,7 +173,7 @@ class LineBlock:
 def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Iterator[LineBlock]:
     """Yield blocks of about BLOCK_LINES lines of a JSON Lines file. The first block has at least all first rows. If
     rows are documents, `choices` chooses the text column. Raises ReadInOrder if lines cannot be read independently."""
-    if file.form != "jsonl" or file.compressed or file.remote or file.rows or file.features:
+    if file.form != "jsonl" or file.compressed or file.remote or file.row_range or file.features:
         raise ReadInOrder
     try:
         with open_bytes(file) as (_, content):
@@ -242,7 +242,7 @@ def read_text(content: BinaryIO, label: str) -> str:
             hint="split the document into several files, or write JSONL with one document per row",
         )
     refuse_other_encodings(data, label)
-    return with_plain_line_ends(decoded(data, label, line=1))
+    return with_plain_line_ends(decode_utf8(data, label, line=1))
 
 
 def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late_columns: LateColumns) -> Iterator[Document]:
@@ -289,7 +289,7 @@ def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: in
             yield file
         elif first_row < end_row:
             selected_bytes = round(file.size_bytes * (end_row - first_row) / rows_in_file)
-            yield replace(file, rows=(first_row, end_row), size_bytes=selected_bytes, whole_bytes=file.size_bytes)
+            yield replace(file, row_range=(first_row, end_row), size_bytes=selected_bytes, whole_bytes=file.size_bytes)
         start, end = start - rows_in_file, None if end is None else end - rows_in_file
 
 

@@ -50,7 +50,7 @@ class ResolvedData:
         training_choice = DataChoice(name=self.name, split=self.split, revision=self.revision, streaming=self.streaming)
         training = open_sources(self.paths, self.text_column, training_choice)
         if named_by := "data.eval_path" if self.eval_paths else "data.eval_split" if self.eval_split else "":
-            evaluation_choice = replace(training_choice, split=self.eval_split, measured=True)
+            evaluation_choice = replace(training_choice, split=self.eval_split, is_evaluation=True)
             held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, evaluation_choice)
         else:
             held_out = validation_of(training)

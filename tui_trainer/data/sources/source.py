@@ -30,8 +30,8 @@ from tui_trainer.data.sources.hub import (
     MAIN,
     HubPath,
     data_names,
+    missing_data_hint,
     parse_hub_path,
-    remedies,
     remote_splits,
     selected_names,
     snapshot,
@@ -46,12 +46,12 @@ from tui_trainer.data.sources.reading import (
 from tui_trainer.data.sources.source_file import (
     SUPPORTED,
     SourceFile,
-    candidate,
+    find_regular_file,
     form_of,
     named_file,
     open_bytes,
     refuse_unsupported,
-    usable,
+    sniff_readable_file,
 )
 from tui_trainer.data.sources.splits import (
     NamedSplits,
@@ -80,7 +80,7 @@ from tui_trainer.files.hub_layout import (
     could_be_on_the_hub,
     repository_folder,
 )
-from tui_trainer.files.local_paths import at_home, nearest_path
+from tui_trainer.files.local_paths import expand_home, nearest_path
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
@@ -109,7 +109,7 @@ class DataChoice:
     split: str = ""
     revision: str = ""
     streaming: bool = False
-    measured: bool = False
+    is_evaluation: bool = False
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -118,10 +118,10 @@ class DataChoice:
 
     @property
     def split_setting(self) -> str:
-        return "data.eval_split" if self.measured else "data.split"
+        return "data.eval_split" if self.is_evaluation else "data.split"
 
 
-EVERYTHING = DataChoice()
+WHOLE_DATA = DataChoice()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,7 @@ class SplitFiles:
     label: str
     split: Split | None
     files: tuple[SourceFile, ...]
-    several: "tuple[SplitFiles, ...]" = ()
+    joined_splits: "tuple[SplitFiles, ...]" = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,23 +154,26 @@ class Source:
     bytes_on_disk: int
     entries: tuple[SourceFile, ...] = ()
     sample: Sample | None = None
-    several: "tuple[Source, ...]" = ()
+    joined_sources: "tuple[Source, ...]" = ()
     split: SplitFiles | None = None
-    others: tuple[SplitFiles, ...] = ()
-    beside: tuple[str, ...] = ()
+    other_splits: tuple[SplitFiles, ...] = ()
+    ignored_files: tuple[str, ...] = ()
     remark: str = ""
     splits: tuple[SplitUse, ...] = ()
 
     @property
     def parts(self) -> "tuple[Source, ...]":
         """The source of each path, or only this source if there is one path."""
-        return self.several or (self,)
+        return self.joined_sources or (self,)
 
     def each(self, progress: Progress | None) -> "Iterator[tuple[Source, Progress | None]]":
         """Yield the source of each path, with a callback that reports its progress as a part of the whole."""
         bytes_before = 0
         for part in self.parts:
-            yield part, _progress_within(progress, bytes_before, self.bytes_on_disk) if self.several else progress
+            yield (
+                part,
+                _progress_within(progress, bytes_before, self.bytes_on_disk) if self.joined_sources else progress,
+            )
             bytes_before += part.bytes_on_disk
 
     @property
@@ -228,7 +231,7 @@ class Source:
         import xxhash
 
         digest = xxhash.xxh3_128()
-        if self.several:
+        if self.joined_sources:
             fingerprints = [row_facts.fingerprint(part_progress) for row_facts, part_progress in self.each(progress)]
             digest.update(repr(fingerprints).encode())
             return str(digest.hexdigest())
@@ -238,7 +241,7 @@ class Source:
         meter = Meter(progress, "hashing the data", self.bytes_on_disk, "bytes")
         bytes_hashed = 0
         for entry in self.entries:
-            row_facts = (entry.rows, entry.features) if entry.rows or entry.features else ()
+            row_facts = (entry.row_range, entry.features) if entry.row_range or entry.features else ()
             format_facts = (entry.separator, entry.header) if entry.separator or entry.header else ()
             digest.update(repr((entry.label, _digest(entry, meter, bytes_hashed), *row_facts, *format_facts)).encode())
             bytes_hashed += entry.size_bytes
@@ -275,25 +278,25 @@ class Source:
                 with open_bytes(entry) as (raw_file, content):
                     for row in read_entry(content, entry, choices, problems):
                         yield row
-                        if meter.due():
+                        if meter.is_due():
                             meter.report(bytes_read + raw_file.tell())
             except DataError as error:
                 problems.add(error)
                 # The error makes the rest of the file unreadable, with any number of rows.
-                problems.ends += error.problems
+                problems.file_errors += error.problems
             bytes_read += entry.size_bytes
             meter.report(bytes_read)
         meter.finish(bytes_read)
 
 
-def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTHING) -> Source:
+def open_source(path: str, text_column: str = AUTO, choice: DataChoice = WHOLE_DATA) -> Source:
     """Return the source that one path of `data.path` names, or the part of it that `choice` selects.
 
     Raises DataError if there is no usable data, if its splits are unclear, or if a configuration or split is missing.
     If `choice` has a slice, it counts the rows of the split.
     """
     if path.startswith(SAMPLE_PREFIX):
-        name = "" if choice.measured else choice.name  # data.name applies to data.path only
+        name = "" if choice.is_evaluation else choice.name  # data.name applies to data.path only
         if name or choice.split:
             setting = "data.name" if name else choice.split_setting
             raise DataError(
@@ -312,13 +315,13 @@ def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTH
     try:
         source = _open_path(request)
     except NoConfiguration:
-        if not choice.measured:
+        if not choice.is_evaluation:
             raise
         source = _open_path(request.without_configuration)  # data.name may apply to data.path only
     return replace(source, remark="; ".join(filter(None, [source.remark, *_remarks_on_local_path(path, choice)])))
 
 
-def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: DataChoice = EVERYTHING) -> Source:
+def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: DataChoice = WHOLE_DATA) -> Source:
     """Return the source of one path, or one that joins the sources of several. Raises DataError like `open_source`."""
     parts: list[Source] = []
     problems: list[Problem] = []
@@ -352,7 +355,7 @@ def _join_sources(parts: Sequence[Source]) -> Source:
         description=", ".join(descriptions) + (f" and {sources_left:,} more sources" if sources_left else ""),
         bytes_on_disk=sum(part.bytes_on_disk for part in named_parts),
         entries=tuple(entry for part in named_parts for entry in part.entries),
-        several=tuple(named_parts),
+        joined_sources=tuple(named_parts),
     )
 
 
@@ -366,14 +369,14 @@ class _Request:
     text_column: str
     choice: DataChoice
     place: Path = Path()
-    wanted: HubPath | None = None
+    hub_path: HubPath | None = None
     pattern: str = ""
-    beside: tuple[str, ...] = ()
+    ignored_files: tuple[str, ...] = ()
     """Files in the folder of `path` that are not read, because they are not data."""
 
     @property
     def name(self) -> str:
-        return one_line(str(self.wanted), 120) if self.wanted else f"'{one_line(self.text, 120)}'"
+        return one_line(str(self.hub_path), 120) if self.hub_path else f"'{one_line(self.text, 120)}'"
 
     @property
     def without_configuration(self) -> "_Request":
@@ -381,11 +384,11 @@ class _Request:
         return replace(self, choice=replace(self.choice, name=""))
 
     def as_setting(self, inside: str) -> str:
-        path = str(replace(self.wanted, inside=inside) if self.wanted else self.place / inside)
+        path = str(replace(self.hub_path, subpath=inside) if self.hub_path else self.place / inside)
         return path.replace(",", "\\,")
 
     def selects(self, inside: str) -> bool:
-        return fnmatchcase(inside if self.wanted else str(self.place / inside), self.pattern)
+        return fnmatchcase(inside if self.hub_path else str(self.place / inside), self.pattern)
 
 
 def _open_path(request: _Request) -> Source:
@@ -400,7 +403,7 @@ def _open_path(request: _Request) -> Source:
         raise DataError(f"'{one_line(path, 200)}' is an address, but data is not read from {address}", hint=hint)
     is_hub_path = path.startswith(HUB_PREFIX)
     if not is_hub_path:
-        place = at_home(path)
+        place = expand_home(path)
         try:
             mode = place.stat().st_mode
         except (OSError, UnicodeEncodeError) as error:
@@ -419,11 +422,13 @@ def _open_path(request: _Request) -> Source:
         return source
     if is_hub_path:
         at_revision = "" if hub_path.revision == MAIN else f" at {one_line(hub_path.revision, 80)}"
-        raise DataError(f"the dataset {hub_path.name}{at_revision} is not on this machine", hint=remedies(hub_path))
+        raise DataError(
+            f"the dataset {hub_path.name}{at_revision} is not on this machine", hint=missing_data_hint(hub_path)
+        )
     similar_path = one_line(nearest_path(path), 200)
     suggestion = f"did you mean '{similar_path}'? Otherwise " if similar_path else ""
     problem = f"there is no file or folder '{one_line(path, 200)}', and no Hub dataset {path} on this machine"
-    raise DataError(problem, hint=suggestion + remedies(hub_path))
+    raise DataError(problem, hint=suggestion + missing_data_hint(hub_path))
 
 
 def _open_folder(request: _Request, folder: Path) -> Source:
@@ -442,15 +447,17 @@ def _open_folder(request: _Request, folder: Path) -> Source:
     saved_folders = saved_splits(folder)
     splits = splits_of_cache(folder, files_by_name) or assign_splits(files_by_name, saved_folders)
     if missing_splits := saved_folders - {part.folder for part in splits.parts}:
-        splits = replace(splits, gone=(*splits.gone, *sorted(missing_splits)))
+        splits = replace(splits, missing_splits=(*splits.missing_splits, *sorted(missing_splits)))
     return _choose_files(request, files_by_name, splits, folder.name, split_in(folder.name))
 
 
 def _open_configured(request: _Request, folder: Path) -> Source:
     """Return the source of a folder whose README.md declares configurations."""
     splits, declared_facts = configured_splits(folder, request.choice.name, request.name)
-    owner = f"{request.wanted.name}/" if request.wanted else ""
-    candidates = {name: candidate(folder / name, f"{owner}{name}") for names in splits.parts.values() for name in names}
+    owner = f"{request.hub_path.name}/" if request.hub_path else ""
+    candidates = {
+        name: find_regular_file(folder / name, f"{owner}{name}") for names in splits.parts.values() for name in names
+    }
     files_by_name = {name: replace(file, **declared_facts) for name, file in candidates.items() if file}
     return _choose_files(request.without_configuration, files_by_name, splits)
 
@@ -461,25 +468,25 @@ def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
     cached_snapshot = snapshot(path)
     local_names = _names_in(cached_snapshot[0]) if cached_snapshot else []
     has_data = bool(data_names(local_names))
-    if not path.inside and not has_data and (converted := cached_data_set(path.name, choice.name, path.revision)):
+    if not path.subpath and not has_data and (converted := cached_data_set(path.name, choice.name, path.revision)):
         return _open_folder(replace(request.without_configuration, text=str(path)), converted)
-    request = replace(request, wanted=path)
+    request = replace(request, hub_path=path)
     if not has_data and choice.streaming:
         files_by_name, splits = remote_splits(path, choice.name)
         if splits:
             return _choose_files(request.without_configuration, files_by_name, splits)
-    elif not cached_snapshot or (cached_snapshot[1] is None and not has_data and not path.inside):
+    elif not cached_snapshot or (cached_snapshot[1] is None and not has_data and not path.subpath):
         return None
     else:
         folder, names = cached_snapshot[0], selected_names(path, local_names, cached_snapshot[1])
-        if not path.inside and has_configurations(folder):
+        if not path.subpath and has_configurations(folder):
             return _open_configured(request, folder)
         files_by_name = {
             name: named_file(folder / name, (folder / name).stat().st_mode, f"{path.name}/{name}") for name in names
         }
-        if GLOB_SIGNS & {*path.inside} or names == [path.inside]:
-            request = replace(request, pattern=path.inside)
-        label = path.inside.rpartition("/")[2]
+        if GLOB_SIGNS & {*path.subpath} or names == [path.subpath]:
+            request = replace(request, pattern=path.subpath)
+        label = path.subpath.rpartition("/")[2]
     # A folder may have the name of the configuration.
     configured_files = {name: file for name, file in files_by_name.items() if name.startswith(f"{choice.name}/")}
     if choice.name and configured_files:
@@ -514,7 +521,7 @@ def _choose_files(
         raise no_configuration(request.name, choice.name, _configurations(named))
     chosen_split, other_splits = _chosen_split(request, named, splits, label, split)
     read_paths = {file.path for file in chosen_split.files}
-    read_splits = () if choice.measured or choice.splits else other_splits
+    read_splits = () if choice.is_evaluation or choice.splits else other_splits
     read_paths |= {file.path for other in read_splits if other.split == "validation" for file in other.files}
     read_names = [name for name, file in named.items() if file.path in read_paths and name not in splits.exact]
     missing_names = [name for name in missing_files(named, read_names) if not request.pattern or request.selects(name)]
@@ -527,15 +534,15 @@ def _choose_files(
         refuse_unsupported(file)
     is_split = bool(other_splits)
     if "[" in choice.split:
-        files = {selected.label: selected.files for selected in chosen_split.several}
+        files = {selected.label: selected.files for selected in chosen_split.joined_splits}
         chosen_split, is_split = replace(chosen_split, files=slices_of(files, choice.split, choice.split_setting)), True
-    should_note_missing = splits.gone and splits.parts and not choice.splits
-    missing_note = f"declared splits without files: {', '.join(splits.gone)}" if should_note_missing else ""
+    should_note_missing = splits.missing_splits and splits.parts and not choice.splits
+    missing_note = f"declared splits without files: {', '.join(splits.missing_splits)}" if should_note_missing else ""
     source = _source_of(request.path, request.text_column, chosen_split, is_split=is_split)
     return replace(
         source,
-        others=other_splits,
-        beside=(*request.beside, *(splits.beside if splits.parts else ())),
+        other_splits=other_splits,
+        ignored_files=(*request.ignored_files, *(splits.ignored_files if splits.parts else ())),
         remark=missing_note or ("" if splits.parts else splits.remark),
     )
 
@@ -562,17 +569,19 @@ def _chosen_split(
             raise _error_of_parts(request, named, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
         by_label |= {kind: files_of(splits.of(kind)[0]) for kind in order if kind and len(splits.of(kind)) == 1}
-        if missing := next((label for label in choice.splits if label in splits.gone and label not in by_label), ""):
+        if missing := next(
+            (label for label in choice.splits if label in splits.missing_splits and label not in by_label), ""
+        ):
             message = f"{request.name}: the split {missing} is declared, but its files are missing"
             raise DataError(message, hint=_FETCH_AGAIN)
         chosen_files = _named_splits(by_label, request)
-        read_files = [selected.files for selected in chosen_files.several or (chosen_files,)]
+        read_files = [selected.files for selected in chosen_files.joined_splits or (chosen_files,)]
         return chosen_files, tuple(other for part in parts if (other := files_of(part)).files not in read_files)
-    chosen_part = splits.measured() if choice.measured else splits.trained()
+    chosen_part = splits.evaluation_part() if choice.is_evaluation else splits.training_part()
     if not isinstance(chosen_part, str):
         return files_of(chosen_part), tuple(files_of(part) for part in parts if part != chosen_part)
     kinds = {part.split for part in parts}
-    is_explicit = request.pattern or (len(parts) == 1 and {split} == kinds and not splits.gone)
+    is_explicit = request.pattern or (len(parts) == 1 and {split} == kinds and not splits.missing_splits)
     if is_explicit and len(kinds) == 1 and (kind := kinds.pop()):
         # `*/train.jsonl` names exactly the training files of several places.
         return SplitFiles(label=kind, split=kind, files=tuple(named[n] for f in splits.parts.values() for n in f)), ()
@@ -590,7 +599,9 @@ def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> Spli
     several = tuple(replace(by_label[label], label=label) for label in choice.splits)
     kinds = {selected.split for selected in several}
     files = tuple(dict.fromkeys(file for selected in several for file in selected.files))
-    return SplitFiles(label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, several=several)
+    return SplitFiles(
+        label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, joined_splits=several
+    )
 
 
 def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, doubt: str) -> DataError:
@@ -607,13 +618,13 @@ def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: 
     else:
         hint = ""
     example = next((alternative for alternative in alternatives if len(alternative) == 1), alternatives[0])
-    setting = "data.eval_path" if request.choice.measured else "data.path"
+    setting = "data.eval_path" if request.choice.is_evaluation else "data.path"
     hint += f"set {setting} to one of these paths, such as {one_line(', '.join(map(request.as_setting, example)), 160)}"
-    hint += "" if request.choice.measured else ", and data.eval_path to another"
+    hint += "" if request.choice.is_evaluation else ", and data.eval_path to another"
     hint += "; several paths can be joined with commas"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
-    if splits.missing_train and not (request.choice.measured or request.choice.splits):
+    if splits.missing_train and not (request.choice.is_evaluation or request.choice.splits):
         return DataError(f"{request.name}: {one_line(doubt, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
     if len(ordered) == 1:
         return DataError(f"{request.name} has only the split {ordered[0][0].label}: {listed}", hint=hint)
@@ -648,8 +659,8 @@ def _usable_files(
     other_names: list[str] = []
     for path in sorted(paths, key=str):
         name = path.relative_to(request.place).as_posix()
-        file = candidate(path, str(path) if whole_paths else name)
-        if file is not None and (usable_file := usable(file)):
+        file = find_regular_file(path, str(path) if whole_paths else name)
+        if file is not None and (usable_file := sniff_readable_file(file)):
             files[name] = usable_file
         elif path.is_symlink() and form_of(path) != "unknown":
             unreadable.append(f"{one_line(name, 80)} is a broken link")
@@ -678,7 +689,7 @@ def _usable_files(
     if unreadable:
         hint = "convert or remove these files, or list the files to train on in data.path, separated by commas"
         raise DataError([Problem(message=text, hint=hint) for text in unreadable[:_MOST_SHOWN]])
-    return files, replace(request, beside=tuple(sorted(other_names)))
+    return files, replace(request, ignored_files=tuple(sorted(other_names)))
 
 
 def _settings_files(files: Mapping[str, SourceFile]) -> set[str]:
@@ -727,7 +738,7 @@ def _error_of_opening(path: str, error: OSError | UnicodeEncodeError) -> DataErr
 
 def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
     """Yield remarks if a user may have meant the Hub, but the path is a local one."""
-    local_path = at_home(path)
+    local_path = expand_home(path)
     if path.startswith(HUB_PREFIX) or (not os.path.lexists(local_path) and not set(path) & GLOB_SIGNS):
         return
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
@@ -741,7 +752,7 @@ def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
 
 def _source_of(path: str, text_column: str, files: SplitFiles, *, is_split: bool) -> Source:
     """Return the source of these files. `is_split`: `path` also names files of other splits."""
-    slice_note = f", {one_line(files.label, 80)}" if "[" in files.label and files.several else ""
+    slice_note = f", {one_line(files.label, 80)}" if "[" in files.label and files.joined_splits else ""
     return Source(
         path=path,
         text_column=text_column,
@@ -787,7 +798,7 @@ def validation_of(source: Source) -> Source | None:
     """Return the source of the validation splits, None without any. Raises DataError if ambiguous or incomplete."""
     parts, validation_sources = source.parts, []
     for part in parts:
-        splits = [other for other in part.others if other.split == "validation"]
+        splits = [other for other in part.other_splits if other.split == "validation"]
         splits = [other for other in splits if other.label == "validation"] or splits
         if len(splits) > 1:
             problem = f"has several validation splits: {', '.join(map(_with_files, splits))}"
@@ -811,7 +822,7 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
     """
     held_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
-    needs_paths = held_out is not None or any(part.others for part in source.parts)
+    needs_paths = held_out is not None or any(part.other_splits for part in source.parts)
     rows_of_parts = [_rows_by_path(part) if needs_paths else {} for part in source.parts]
     held_out_rows = [_rows_by_path(part) for part in held_parts]
     evaluated_paths = {path for rows in held_out_rows for path in rows}
@@ -819,27 +830,27 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
     held_out_sources = {other.path: other for other in held_parts} if named_by == "data.eval_split" else {}
     for part, rows in zip(source.parts, rows_of_parts, strict=True):
         evaluated_splits = [
-            other for other in part.others if evaluated_paths >= {file.path.resolve() for file in other.files}
+            other for other in part.other_splits if evaluated_paths >= {file.path.resolve() for file in other.files}
         ]
-        unread_splits = [other for other in part.others if other not in evaluated_splits]
+        unread_splits = [other for other in part.other_splits if other not in evaluated_splits]
         notes = [part.remark]
         if (held_out_source := held_out_sources.get(part.path)) and held_out_source.split:
-            evaluated_labels = {other.label for other in held_out_source.split.several}
+            evaluated_labels = {other.label for other in held_out_source.split.joined_splits}
             evaluated_splits = [held_out_source.split]
-            unread_splits = [other for other in part.others if not {other.label, other.split} & evaluated_labels]
+            unread_splits = [other for other in part.other_splits if not {other.label, other.split} & evaluated_labels]
         unread_splits = [
             other for other in unread_splits if not any(file.path.resolve() in read_paths for file in other.files)
         ]
         if part.split and part.split.split in ("validation", "test"):
-            setting = "data.split" if part.split.several else "data.path"
+            setting = "data.split" if part.split.joined_splits else "data.path"
             notes.append(f"this {part.split.split} split is trained on, because {setting} lists it")
         if named_by and any(other.split == "validation" for other in unread_splits):
             notes.append(f"the held-out data comes from {named_by}")
         split_use = SplitUse(
             source=one_line(part.path, 200),
-            trains=_with_files(part.split) if part.split else "",
-            evaluates=", ".join(map(_with_files, evaluated_splits)),
-            left_alone=_unread_names(unread_splits, part.beside),
+            training_split=_with_files(part.split) if part.split else "",
+            evaluation_split=", ".join(map(_with_files, evaluated_splits)),
+            unread_splits=_unread_names(unread_splits, part.ignored_files),
             note="; ".join(filter(None, notes)),
             shares_rows=any(
                 first < end and start < last
@@ -849,18 +860,20 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
                 for start, end in other[path]
             ),
         )
-        if split_use.evaluates or split_use.left_alone or split_use.note or split_use.shares_rows:
+        if split_use.evaluation_split or split_use.unread_splits or split_use.note or split_use.shares_rows:
             yield split_use
     if held_out is None or not named_by:
         return
     reported_paths = {part.path for part in source.parts}
     for part in held_parts:
         unread_splits = [
-            other for other in part.others if not any(file.path.resolve() in read_paths for file in other.files)
+            other for other in part.other_splits if not any(file.path.resolve() in read_paths for file in other.files)
         ]
         if part.split and unread_splits and part.path not in reported_paths:
-            left_alone = _unread_names(unread_splits, part.beside)
-            yield SplitUse(source=one_line(part.path, 200), evaluates=_with_files(part.split), left_alone=left_alone)
+            left_alone = _unread_names(unread_splits, part.ignored_files)
+            yield SplitUse(
+                source=one_line(part.path, 200), evaluation_split=_with_files(part.split), unread_splits=left_alone
+            )
 
 
 def _rows_by_path(source: Source) -> RowsRead:
@@ -868,7 +881,7 @@ def _rows_by_path(source: Source) -> RowsRead:
         return {Path(source.path): [(0, math.inf)]}
     rows: RowsRead = {}
     for entry in source.entries:
-        rows.setdefault(entry.path.resolve(), []).append(entry.rows or (0, math.inf))
+        rows.setdefault(entry.path.resolve(), []).append(entry.row_range or (0, math.inf))
     return rows
 
 

@@ -38,7 +38,7 @@ FORMS: dict[str, Form] = {
         (".xlsx", ".xls", ".ods", ".docx", ".pdf", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz", ".7z"), "unsupported"
     ),
 }
-PACKED_INSIDE = frozenset({"parquet", "arrow"})  # compressed internally, and read from the end
+SELF_COMPRESSED_FORMS = frozenset({"parquet", "arrow"})  # compressed internally, and read from the end
 SUPPORTED = (
     "supported: plain text (.txt .md .rst .py and other text files), .jsonl .jsonlines .ndjson .json .csv .tsv "
     ".conll .conllu .conllx .bio .iob .iob2 .bioes, each also as .gz, .parquet .arrow .feather"
@@ -52,7 +52,7 @@ def form_of(path: PurePath) -> Form:
     if is_compressed:
         endings.pop()
     form = FORMS.get(endings[-1], "unknown") if endings else "unknown"
-    return "unsupported" if is_compressed and form in PACKED_INSIDE else form
+    return "unsupported" if is_compressed and form in SELF_COMPRESSED_FORMS else form
 
 
 SNIFFED_BYTES = 4096
@@ -134,7 +134,7 @@ class SourceFile:
     path: Path
     label: str
     size_bytes: int
-    rows: tuple[int, int] | None = None
+    row_range: tuple[int, int] | None = None
     whole_bytes: int = 0
     remote: str = ""
     digest: str = ""
@@ -166,7 +166,7 @@ class SourceFile:
 
     @property
     def whole(self) -> "SourceFile":
-        return replace(self, rows=None, size_bytes=self.whole_bytes) if self.rows else self
+        return replace(self, row_range=None, size_bytes=self.whole_bytes) if self.row_range else self
 
     def size_and_time(self) -> tuple[int, int]:
         """Return the present (size, mtime in ns) of the file; mtime is 0 on the Hub. Raises DataError."""
@@ -248,7 +248,7 @@ def _open_raw(file: SourceFile) -> BinaryIO:
 
 def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
     """Raise DataError if the content has another form than the file name shows. A plain text may be a web page."""
-    if file.form in PACKED_INSIDE:
+    if file.form in SELF_COMPRESSED_FORMS:
         return
     head = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     content.seek(0)
@@ -287,7 +287,7 @@ def refuse_unsupported(file: SourceFile) -> None:
         raise DataError(problem, where=file.label, hint=SUPPORTED)
 
 
-def candidate(path: Path, label: str) -> SourceFile | None:
+def find_regular_file(path: Path, label: str) -> SourceFile | None:
     """Return a file found in a folder, without opening it. None if it is not a regular file."""
     try:
         status = path.stat()
@@ -298,7 +298,7 @@ def candidate(path: Path, label: str) -> SourceFile | None:
     return SourceFile(path=path, label=one_line(label), size_bytes=status.st_size)
 
 
-def usable(file: SourceFile) -> SourceFile | None:
+def sniff_readable_file(file: SourceFile) -> SourceFile | None:
     """Return a file found in a folder, with the form of its content; None if it cannot be read.
 
     If the extension is unknown, the first bytes decide on the form.

@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple
 from tui_trainer.data.sources.source_file import FORMS, SourceFile, form_of
 from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import huggingface_folder, repository_folder
-from tui_trainer.files.local_paths import from_the_root
+from tui_trainer.files.local_paths import absolute_path
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
@@ -58,7 +58,7 @@ _TEXTS = frozenset({"text", "unknown"})
 _SHOWN = 3
 README = "README.md"
 _STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
-ABOUT = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
+DESCRIPTION_FILES = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
 # Results of Dataset.map, which hold the same rows again: 16 hexadecimal digits, then the process if there are several.
 # Source: generate_fingerprint and Dataset.map of `datasets`.
 LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
@@ -99,9 +99,9 @@ class NamedSplits:
     """
 
     parts: Parts = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
+    missing_splits: tuple[str, ...] = ()
     exact: frozenset[str] = frozenset()
-    beside: tuple[str, ...] = ()
+    ignored_files: tuple[str, ...] = ()
     remark: str = ""
 
     def of(self, split: Split) -> list[SplitPart]:
@@ -124,10 +124,10 @@ class NamedSplits:
     @property
     def missing_train(self) -> str:
         """Name of the declared training split that has no files; empty without one, or if a part is named "train"."""
-        missing_split = next((split for split in self.gone if split_in(split) == "train"), "")
+        missing_split = next((split for split in self.missing_splits if split_in(split) == "train"), "")
         return "" if any(part.label == "train" for part in self.parts) else missing_split
 
-    def trained(self) -> SplitPart | str:
+    def training_part(self) -> SplitPart | str:
         """Return the part to train on, or the reason why it is unclear."""
         if self.missing_train:
             return f"the split {self.missing_train} is declared, but its files are missing"
@@ -139,7 +139,7 @@ class NamedSplits:
             return f"{part.label} and another split have the same files: {_listed(shared_names)}"
         return part
 
-    def measured(self) -> SplitPart | str:
+    def evaluation_part(self) -> SplitPart | str:
         """Return the part to evaluate on if no other one is named, or the reason why it is unclear."""
         if len(self.parts) == 1:
             return next(iter(self.parts))
@@ -152,18 +152,18 @@ class SplitUse:
     remark. `shares_rows`: some evaluated rows are also trained on."""
 
     source: str
-    trains: str = ""
-    evaluates: str = ""
-    left_alone: tuple[str, ...] = ()
+    training_split: str = ""
+    evaluation_split: str = ""
+    unread_splits: tuple[str, ...] = ()
     note: str = ""
     shares_rows: bool = False
 
     def words(self) -> str:
         """Return text such as `corpus: train (train.csv) is trained on; not read: test (test.csv)`."""
         clauses = [
-            f"{self.trains} is trained on" if self.trains else "",
-            f"{self.evaluates} is evaluated on" if self.evaluates else "",
-            f"not read: {', '.join(self.left_alone)}" if self.left_alone else "",
+            f"{self.training_split} is trained on" if self.training_split else "",
+            f"{self.evaluation_split} is evaluated on" if self.evaluation_split else "",
+            f"not read: {', '.join(self.unread_splits)}" if self.unread_splits else "",
             "some evaluated rows are also trained on" if self.shares_rows else "",
             self.note,
         ]
@@ -201,13 +201,15 @@ def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -
     if not any(part.split or part.folder in saved for part in parts):
         loose_tables = {SplitPart("", "", "rows"): tuple(table_names)} if table_names and text_splits.parts else {}
         unread_names = description_names if text_splits.parts else ()
-        return NamedSplits(parts={**text_splits.parts, **loose_tables}, beside=unread_names, remark=text_splits.remark)
+        return NamedSplits(
+            parts={**text_splits.parts, **loose_tables}, ignored_files=unread_names, remark=text_splits.remark
+        )
     if text_splits.parts:
-        return NamedSplits(parts={**parts, **text_splits.parts}, beside=description_names)
+        return NamedSplits(parts={**parts, **text_splits.parts}, ignored_files=description_names)
     if document_names and not saved and not any(part.split == "train" for part in parts):
         # A table such as `test_results` in a corpus of texts is not a split, and no reason to skip the texts.
-        return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(document_names)}, beside=description_names)
-    return NamedSplits(parts=parts, beside=tuple(text_names))
+        return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(document_names)}, ignored_files=description_names)
+    return NamedSplits(parts=parts, ignored_files=tuple(text_names))
 
 
 def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Parts:
@@ -303,7 +305,7 @@ def data_files(folder: Path, names: Sequence[str]) -> list[str]:
     """Return the data files among the files of a folder: those in its state file, or else all but descriptions."""
     if _STATE in names and (listed_names := _files_in_state(folder)) is not None:
         names = [name for name in names if name != _STATE and (not listed_names or name in listed_names)]
-    names = [name for name in names if name not in ABOUT - {_STATE}]
+    names = [name for name in names if name not in DESCRIPTION_FILES - {_STATE}]
     original_names = [name for name in names if not LATER_WORK.fullmatch(name)]
     return original_names if any(name.endswith(".arrow") for name in original_names) else names
 
@@ -347,7 +349,7 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
         snake_name = boundary.sub(r"\1_\2", snake_name)
     # Source: datasets/config.py: HF_DATASETS_CACHE, HF_HOME, XDG_CACHE_HOME.
     cache = os.environ.get("HF_DATASETS_CACHE")
-    root = from_the_root(cache) if cache else huggingface_folder() / "datasets"
+    root = absolute_path(cache) if cache else huggingface_folder() / "datasets"
     data_set_folder = root / "___".join([*owner, snake_name.lower()])
     folders = [file.parent for file in data_set_folder.glob(f"*/*/*/{_INFO}")]
     folders.sort(key=lambda folder: folder.stat().st_mtime)
@@ -473,7 +475,9 @@ def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConf
 def _declared(declared: Mapping[str, tuple[str, ...]], exact: frozenset[str] = frozenset()) -> NamedSplits:
     """Return declared splits. Held-out files are removed from train, unless that would remove all its files."""
     parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in declared.items() if files}
-    splits = NamedSplits(parts=parts, exact=exact, gone=tuple(split for split, files in declared.items() if not files))
+    splits = NamedSplits(
+        parts=parts, exact=exact, missing_splits=tuple(split for split, files in declared.items() if not files)
+    )
     held_out = splits.held_out_files
     for part in splits.of("train"):
         parts[part] = tuple(name for name in parts[part] if name not in held_out) or parts[part]

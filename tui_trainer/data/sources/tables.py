@@ -33,7 +33,7 @@ def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] 
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
         names: list[str] = schema.names if schema is not None else []
         refuse_repeated_columns(names, label)
-        column_namers = class_names(schema)
+        column_namers = class_namers(schema)
         for batch in batches([*columns] or names):
             for start in range(0, batch.num_rows, BATCH_ROWS):
                 with _errors_in_one_line(label, kind, f", row {row_number + 1:,} or after"):
@@ -83,7 +83,7 @@ def column_names(content: BinaryIO, label: str, form: str) -> list[str]:
 Namer = Callable[[Any], Any]
 
 
-def class_names(schema: Any) -> dict[str, Namer]:
+def class_namers(schema: Any) -> dict[str, Namer]:
     """Return a function from number to class name for each column with a ClassLabel in the metadata of `datasets`."""
     try:
         return namers(json.loads(schema.metadata[b"huggingface"])["info"]["features"])

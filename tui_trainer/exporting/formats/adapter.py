@@ -14,7 +14,7 @@ class Adapter(Format):
     name = "adapter"
     title = "adapter for peft"
     libraries: tuple[str, ...] = ("peft",)
-    against_towers = ""
+    tower_refusal = ""
     allowed = Tolerance(logits=1e-6, loss=1e-6)
 
     def refusal(self, trained: TrainedModel) -> str:

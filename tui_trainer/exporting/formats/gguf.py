@@ -17,7 +17,7 @@ from tui_trainer.exporting.contract import Format
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
 from tui_trainer.models.files.weights import read_headers
-from tui_trainer.models.heads import CLASSIFYING, auto_class
+from tui_trainer.models.heads import CLASSIFYING_HEADS, auto_class
 from tui_trainer.worker.child import Child
 
 FILE = "model.gguf"
@@ -29,13 +29,13 @@ class Gguf(Format):
     name = "gguf"
     title = "GGUF for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
-    against_towers = (
+    tower_refusal = (
         "llama.cpp keeps vision towers in a second file (mmproj), which is neither written nor measured here; "
         "to export the language model alone, train with model.text_only = true"
     )
 
     def refusal(self, trained: TrainedModel) -> str:
-        if trained.head in CLASSIFYING:
+        if trained.head in CLASSIFYING_HEADS:
             return "llama.cpp does not support classifiers"
         if _converter() is None:
             return f"llama.cpp's converter was not found: run {_GET}, or set LLAMA_CPP_DIR to its folder"

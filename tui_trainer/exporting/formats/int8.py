@@ -21,7 +21,7 @@ class Int8(Format):
     libraries: tuple[str, ...] = ("torchao",)
     in_8_bits = has_own_speed = True
     allowed = Tolerance(logits=0.25, loss=0.05)
-    against_towers = (
+    tower_refusal = (
         "the vision towers would be quantised as well, and the effect on images is not measured; "
         "to export the language model alone, train with model.text_only = true"
     )

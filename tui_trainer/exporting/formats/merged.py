@@ -29,7 +29,7 @@ class Merged(Format):
     name = "merged"
     title = "full model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
-    against_towers = ""
+    tower_refusal = ""
 
     def refusal(self, trained: TrainedModel) -> str:
         return "" if trained.base else "this run trained all weights, so its folder `model` is already a full model"
@@ -48,7 +48,7 @@ class Merged(Format):
             progress(f"loading the whole model, because {reason}", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
-            if trained.writes:
+            if trained.generates_text:
                 tensors.inner.generation_config = _generation_settings(trained)
                 trained.task.set_generation(trained.config, tensors.inner, load_tokenizer(trained))
             _write_shards(tensors, folder, progress)

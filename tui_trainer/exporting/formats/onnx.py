@@ -15,7 +15,7 @@ from typing import Any
 from tui_trainer.data.progress import Progress
 from tui_trainer.exporting.contract import Format, fp32_bytes, saved_tokenizer
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, ENCODER_DECODER
 from tui_trainer.models.loading import save_tokenizer
 
 # All sizes differ and none is 1, because torch treats equal sizes as one, and a size of 1 as a constant.
@@ -29,7 +29,7 @@ class Onnx(Format):
     title = "ONNX for ONNX Runtime"
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
     has_own_speed = one_text_at_a_time = True
-    against_towers = (
+    tower_refusal = (
         "the exported graph reads text only and would not contain the vision towers; "
         "to export the language model alone, train with model.text_only = true"
     )
@@ -59,7 +59,7 @@ class Onnx(Format):
         model.config.architectures = [type(model).__name__]
         progress("tracing the model", 0, None, "")
         graphs = self._graphs(model, trained.head)
-        if trained.writes:
+        if trained.generates_text:
             graphs.generation_config = model.generation_config
         progress("writing", 0, None, "")
         graphs.save_pretrained(folder)
@@ -78,7 +78,7 @@ class Onnx(Format):
         exporter, settings = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
         ids = torch.zeros(_ROWS, _TOKENS, dtype=torch.int64)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if head in CLASSIFYING:
+        if head in CLASSIFYING_HEADS:
             if getattr(model.config, "type_vocab_size", 0) > 1:
                 inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
             model.config.use_cache = False

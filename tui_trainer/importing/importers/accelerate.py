@@ -46,7 +46,7 @@ def _strategy(done: Conversion, given: Given, sharding: Given | None, stage: Giv
         done.leave(Why.NOT_NEEDED, "one process trains the whole model", given)
     elif kind == "FSDP":
         word: Any = sharding.value if sharding and not isinstance(sharding.value, bool) else "full_shard"
-        strategy = hf.splits(_NUMBERED.get(word, str(word).lower()))[0] or "fsdp"
+        strategy = hf.fsdp_strategy(_NUMBERED.get(word, str(word).lower()))[0] or "fsdp"
         if strategy == "hsdp" and (whole(done.given.get("num_machines")) or 1) <= 1:
             strategy = "fsdp"
         done.write(STRATEGY, strategy, given, sharding, reason=hf.LAYER_BY_LAYER)

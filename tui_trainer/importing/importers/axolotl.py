@@ -212,7 +212,7 @@ def _split(done: Conversion) -> None:
     offloads = hf.OFFLOADS.split()
     name = next((name for name in names if name not in (*offloads, *hf.RECOMPUTES.split())), names[0])
     sharding_keys = [name for name in names if name.endswith("sharding_strategy")]
-    strategy = hf.splits(done.given[sharding_keys[0]])[0] if sharding_keys else ""
+    strategy = hf.fsdp_strategy(done.given[sharding_keys[0]])[0] if sharding_keys else ""
     if name in offloads and done.given[name] is True:
         done.write(OFFLOAD, True, name)
     done.write(STRATEGY, strategy or "fsdp", *(sharding_keys or [name]), reason=hf.LAYER_BY_LAYER)
@@ -415,16 +415,16 @@ IMPORTER = Importer(
     ),
     groups=(
         Keys(groups.batch_of_all, "batch_size", "micro_batch_size", "gradient_accumulation_steps"),
-        Keys(groups.batch, "micro_batch_size", "gradient_accumulation_steps", micro_default=1),
+        Keys(groups.convert_batch, "micro_batch_size", "gradient_accumulation_steps", micro_default=1),
         Keys(_full_bf16, "bf16"), hf.PRECISION, hf.WARMUP, hf.TRACKERS, hf.DEEPSPEED, *hf.FSDP, Keys(_split),
         Keys(groups.schedule, "lr_scheduler", "lr_scheduler_kwargs"),
         Keys(_floor, "cosine_min_lr_ratio", "lr_scheduler"),
         Keys(
-            groups.cadence, "eval_strategy evaluation_strategy", "eval_steps", "evals_per_epoch",
+            groups.convert_interval, "eval_strategy evaluation_strategy", "eval_steps", "evals_per_epoch",
             key="evaluation.eval_steps", epochs="num_epochs", epochs_default=1.0,
         ),
         Keys(
-            groups.cadence, "save_strategy", "save_steps", "saves_per_epoch",
+            groups.convert_interval, "save_strategy", "save_steps", "saves_per_epoch",
             key="checkpoint.save_steps", epochs="num_epochs", epochs_default=1.0,
         ),
         Keys(

@@ -47,7 +47,7 @@ IMPORTER = Importer(
         under("data", _DATA),
     ),
     groups=(
-        Keys(groups.batch, "training.batch_size", "training.gradient_accumulation_steps"),
+        Keys(groups.convert_batch, "training.batch_size", "training.gradient_accumulation_steps"),
         Keys(
             groups.every_epochs, "training.save_every save_every", "training.epochs", "training.num_epochs",
             key="checkpoint.save_steps", epochs_default=25,

@@ -10,7 +10,7 @@ from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
-from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, rope_by_length, tokens
+from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, convert_tokens, rope_by_length
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
@@ -269,7 +269,7 @@ IMPORTER = Importer(
         Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs", has_stable_default=True),
         *hf.GROUPS,
         Keys(rope_by_length, "rope_scaling"),
-        Keys(tokens, "add_tokens", *_SPECIAL_TOKENS.split(), special=_SPECIAL_TOKENS),
+        Keys(convert_tokens, "add_tokens", *_SPECIAL_TOKENS.split(), special=_SPECIAL_TOKENS),
         Keys(_data, "dataset", key="data.path"), Keys(_data, "eval_dataset", key="data.eval_path"),
         Keys(groups.rows_held_out, "val_size"), Keys(_length, "cutoff_len"),
         Keys(_mixing, "mix_strategy", "interleave_probs"),

@@ -114,7 +114,7 @@ IMPORTER = Importer(
     ),
     groups=(
         Keys(groups.batch_of_all, "global_batch_size", "micro_batch_size"),
-        Keys(groups.batch, "micro_batch_size", micro_default=1),
+        Keys(groups.convert_batch, "micro_batch_size", micro_default=1),
         hf.PRECISION,
         Keys(groups.every_epochs, "save_epochs", "num_train_epochs", key="checkpoint.save_steps", epochs_default=3.0),
         Keys(_split, "dist_config.name", "dist_config.config_file"),

@@ -4,7 +4,7 @@ from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, Off
-from tui_trainer.importing.tokens_and_positions import rope_table, tokens
+from tui_trainer.importing.tokens_and_positions import convert_tokens, rope_table
 
 _ACCUMULATION = "gradient_accumulation_steps grad_accum_steps gradient_accumulation grad_accum"
 
@@ -38,12 +38,12 @@ IMPORTER = Importer(
     ),
     groups=(
         hf.BLOCKS,
-        Keys(groups.batch, f"batch_size {hf.MICRO}", _ACCUMULATION),
+        Keys(groups.convert_batch, f"batch_size {hf.MICRO_BATCH_KEYS}", _ACCUMULATION),
         Keys(groups.schedule, "scheduler lr_scheduler", "lr_scheduler_kwargs"),
         *hf.GROUPS,
         Keys(groups.own_files, "tokenizer", "tokenizer_path"),
         Keys(rope_table, "rope_scaling"),
-        Keys(tokens, "add_tokens", "new_tokens", "additional_special_tokens", special="additional_special_tokens"),
+        Keys(convert_tokens, "add_tokens", "new_tokens", "additional_special_tokens", special="additional_special_tokens"),
         Keys(
             groups.method, "use_lora", "load_in_4bit", "use_4bit", "use_qlora", adapter_key="use_lora",
             methods={True: "lora", False: "full"},

@@ -62,7 +62,7 @@ def _blocks(done: Conversion, length: Given) -> None:
         done.write("data.packing", True, reason="texts are packed one after another into rows of block_size tokens")
 
 
-def splits(given: Any) -> tuple[str, bool]:
+def fsdp_strategy(given: Any) -> tuple[str, bool]:
     """Return the strategy that the key `fsdp` names (empty if none), and whether it offloads to the CPU.
 
     `given` is true or words such as "full_shard auto_wrap"."""
@@ -71,7 +71,7 @@ def splits(given: Any) -> tuple[str, bool]:
 
 
 def _strategy(given: Any) -> str:
-    if not (strategy := splits(given)[0]):
+    if not (strategy := fsdp_strategy(given)[0]):
         raise ValueError("must be true, or words such as full_shard auto_wrap")
     return strategy
 
@@ -84,7 +84,7 @@ def _offload_of_accumulation(given: Any) -> bool:
 
 def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
     """Convert the word `offload` in the key `fsdp`. It has no effect without a strategy."""
-    strategy, offloads = splits(fsdp.value)
+    strategy, offloads = fsdp_strategy(fsdp.value)
     if offloads and strategy in ("fsdp", "hsdp"):
         done.write("distributed.strategy", strategy, fsdp, reason=LAYER_BY_LAYER)
         done.write("distributed.cpu_offload", True, fsdp, reason=_ON_THE_HOST)
@@ -143,7 +143,7 @@ HUB_DATA: rules.Table = {
 SCRIPT_DATA: rules.Table = {
     "train_file": "data.path",
     "validation_file": "data.eval_path",
-    "validation_split_percentage": To("data.eval_fraction", "a share of the text", convert=rules.percent),
+    "validation_split_percentage": To("data.eval_fraction", "a share of the text", convert=rules.percent_to_share),
     **HUB_DATA,
     "dataset_config_name": CONFIGURATION,
     "max_source_length": "data.max_length",
@@ -270,8 +270,8 @@ DEFAULTS = {
     "training.effective_batch_size": 8, "training.learning_rate": 5e-5, "training.lr_scheduler_type": "linear",
     "training.warmup_steps": 0,
 }  # fmt: skip
-MICRO = "per_device_train_batch_size per_gpu_train_batch_size"
-BATCH = Keys(groups.batch, MICRO, "gradient_accumulation_steps", micro_default=8)
+MICRO_BATCH_KEYS = "per_device_train_batch_size per_gpu_train_batch_size"
+BATCH = Keys(groups.convert_batch, MICRO_BATCH_KEYS, "gradient_accumulation_steps", micro_default=8)
 PRECISION = Keys(groups.precision, "bf16", "fp16")
 WARMUP = Keys(groups.warmup, "warmup_ratio", "warmup_steps")
 TRACKERS = Keys(groups.trackers, "report_to")
@@ -286,8 +286,8 @@ SHARED_GROUPS = (
     Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs"),
     WARMUP,
     TRACKERS,
-    Keys(groups.cadence, "eval_strategy evaluation_strategy", "eval_steps", key="evaluation.eval_steps"),
-    Keys(groups.cadence, "save_strategy", "save_steps", key="checkpoint.save_steps"),
+    Keys(groups.convert_interval, "eval_strategy evaluation_strategy", "eval_steps", key="evaluation.eval_steps"),
+    Keys(groups.convert_interval, "save_strategy", "save_steps", key="checkpoint.save_steps"),
 )
 GROUPS = (
     *SHARED_GROUPS,

@@ -175,7 +175,7 @@ def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | N
         done.write("task.type", "chat", reason="the file has a chat template")
     if done.values.get("task.type") == "chat":
         done.leave(Why.ALWAYS, "a conversation only has the tokens of its template", *framing)
-        if end and str(end.value) in done.text:
+        if end and str(end.value) in done.chat_template_text:
             done.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end)
 
 

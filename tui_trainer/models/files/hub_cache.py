@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tui_trainer.files.hub_layout import cache_folder, commit_hint, is_hub_name, is_revision, repository_folder
-from tui_trainer.files.local_paths import at_home, nearest_path
+from tui_trainer.files.local_paths import expand_home, nearest_path
 from tui_trainer.hardware.storage import is_there
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.terminal.safe_text import one_line
@@ -18,7 +18,7 @@ def local_folder(name: str) -> Path | None:
     """
     if not name.strip() or "\0" in name:
         raise bad_model("no model is set", hint="give a folder with a model, or its name on the hub")
-    path = at_home(name)
+    path = expand_home(name)
     if is_there(path) and path.is_dir():
         return path.absolute()
     if is_there(path):
@@ -33,7 +33,7 @@ def local_folder(name: str) -> Path | None:
 def nearest_folder(name: str) -> str:
     """Return the folder with a model whose name is most similar, safe to show; "" if none is similar."""
     folder_path = nearest_path(name, folders_only=True)
-    return one_line(folder_path, 120) if folder_path and (at_home(folder_path) / "config.json").is_file() else ""
+    return one_line(folder_path, 120) if folder_path and (expand_home(folder_path) / "config.json").is_file() else ""
 
 
 def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -48,7 +48,7 @@ def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = o
     return Path(config_file).parent if isinstance(config_file, str) else None
 
 
-def remedies(name: str) -> str:
+def missing_model_hint(name: str) -> str:
     """Return a hint for a model that is not on this machine."""
     folder_name = name.rpartition("/")[2]
     hint = commit_hint("models", name, "model.revision")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tui_trainer.models.files.weights import TensorFacts, has_head, layer_count, stored_parameters
-from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.models.modules import ModelPart, path_in_block
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.towers import is_of_language_model, is_of_tower
@@ -55,7 +55,7 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
     elif has_module_names:
         sentences += _linear_misfits(shape, headers)
         sentences += _norm_misfits(shape, headers)
-    needs_head = shape.head not in CLASSIFYING and not shape.tied_embeddings
+    needs_head = shape.head not in CLASSIFYING_HEADS and not shape.tied_embeddings
     if has_module_names and needs_head and not has_head(headers):
         sentences.append("the weights have no head (lm_head.weight), so the model cannot generate text")
     return sentences

@@ -31,7 +31,7 @@ _BITS = {
 }  # fmt: skip
 
 
-_AGAIN = "copy or download the model again"
+_COPY_AGAIN_HINT = "copy or download the model again"
 _HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
 _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
 _BLOCK_NUMBER = re.compile(r"\.(\d+)\.")
@@ -82,9 +82,9 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
         size, header = _header(path)
         return _tensors(header, size, path.name)
     except OSError as error:
-        raise _broken(path, f"cannot be read: {system_reason(error)}") from None
+        raise _broken_file_error(path, f"cannot be read: {system_reason(error)}") from None
     except _Damage as damage:
-        raise _broken(path, str(damage)) from None
+        raise _broken_file_error(path, str(damage)) from None
 
 
 def tensor_starts(path: Path) -> list[int]:
@@ -167,9 +167,9 @@ def _shards(index: Path) -> dict[str, str]:
         file_names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
         are_valid = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in file_names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _broken(index, "is not a weight index") from None
+        raise _broken_file_error(index, "is not a weight index") from None
     if not are_valid or not weight_map:
-        raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
+        raise _broken_file_error(index, "names files outside its folder" if weight_map else "lists no weights")
     return dict(weight_map)
 
 
@@ -179,7 +179,7 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Tenso
     problems: list[Problem] = []
     if missing_files := [file for file in file_names if not (folder / file).exists()]:
         message = f"{len(missing_files)} of {len(file_names)} weight files are missing: {_first_names(missing_files)}"
-        problems.append(Problem(message=message, where=one_line(str(folder)), key=MODEL_KEY, hint=_AGAIN))
+        problems.append(Problem(message=message, where=one_line(str(folder)), key=MODEL_KEY, hint=_COPY_AGAIN_HINT))
     for file in file_names:
         if file not in missing_files:
             try:
@@ -189,7 +189,9 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Tenso
     if problems:
         raise ConfigError(problems)
     if tensor_names := [name for name, file in weight_map.items() if name not in tensors or tensors[name].file != file]:
-        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not contain: {_first_names(tensor_names)}")
+        raise _broken_file_error(
+            folder / INDEX_FILE, f"lists tensors that its files do not contain: {_first_names(tensor_names)}"
+        )
     return tensors
 
 
@@ -198,9 +200,9 @@ def _first_names(names: Sequence[str], limit: int = 3) -> str:
     return ", ".join(one_line(name, 80) for name in names[:limit]) + more_text
 
 
-def _broken(path: Path, reason: str) -> ConfigError:
+def _broken_file_error(path: Path, reason: str) -> ConfigError:
     message = f"{one_line(path.name)} {reason}"
-    return ConfigError(Problem(message=message, where=one_line(str(path.parent)), key=MODEL_KEY, hint=_AGAIN))
+    return ConfigError(Problem(message=message, where=one_line(str(path.parent)), key=MODEL_KEY, hint=_COPY_AGAIN_HINT))
 
 
 def with_current_names(headers: Mapping[str, TensorFacts]) -> dict[str, TensorFacts]:

@@ -13,11 +13,11 @@ another; a whole run of 500 steps added 12 MiB to what it had after 100. The sha
 each step has several passes of varied widths more is added (tui_trainer/guides/measurements.md).
 """
 
-from tui_trainer.data.batching.collate import coarse_sizes
+from tui_trainer.data.batching.collate import count_coarse_sizes
 from tui_trainer.hardware.environment import KERNELS_KEPT
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.parts import FLOAT, HALF, KERNELS, BatchSizes, MemoryPart, ModelMemory
+from tui_trainer.planning.memory.parts import FP32_BYTES, HALF_BYTES, KERNELS, BatchSizes, MemoryPart, ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.units import MIB, format_bytes
 
@@ -33,7 +33,7 @@ TEMPORARY_SHARE, FILLED_SHARE = 0.67, 0.74
 CHAIN_TEMPORARY_SHARE = 0.2
 # With checkpointing, a layer's results exist for the forward and again for the backward pass, with gradients and inputs
 # of layers between them. The factors multiply one layer's results, by the bytes of a number between layers.
-CHECKPOINTED_LAYERS = {FLOAT: 2.5, HALF: 1.4}
+CHECKPOINTED_LAYERS = {FP32_BYTES: 2.5, HALF_BYTES: 1.4}
 # The factor is lower for encoders: scores are most of their layers, and the next scores reuse their blocks.
 CHECKPOINTED_ENCODER_DECODER = 1.55
 # Measured for kernels that oneDNN has compiled and keeps: 64 took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD
@@ -91,8 +91,8 @@ def _gradients(model: ModelMemory, accumulation: int, activation_bytes: int) -> 
         return MemoryPart("gradients", model.gradient_bytes + copy_bytes, formula)
     sets = 2 if accumulation > 1 else 1
     is_tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
-    tied_copy = FLOAT * model.shape.vocabulary * model.shape.hidden_size if is_tied else 0
-    formula = f"{FLOAT * sets} bytes x trained parameters" + (" (summed and new gradients)" if sets > 1 else "")
+    tied_copy = FP32_BYTES * model.shape.vocabulary * model.shape.hidden_size if is_tied else 0
+    formula = f"{FP32_BYTES * sets} bytes x trained parameters" + (" (summed and new gradients)" if sets > 1 else "")
     if tied_copy:
         formula += ", counting a tied embedding twice: as head and as embedding"
     return MemoryPart("gradients", sets * model.gradient_bytes + tied_copy, formula)
@@ -100,11 +100,11 @@ def _gradients(model: ModelMemory, accumulation: int, activation_bytes: int) -> 
 
 def _activations(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     shape = model.shape
-    end_bytes = 3 * FLOAT * model.tokens_at_ends(batch) * shape.hidden_size
+    end_bytes = 3 * FP32_BYTES * model.tokens_at_ends(batch) * shape.hidden_size
     if model.setup.gradient_checkpointing:
         stored_bytes = model.kept_layers * batch.tokens * model.layer_input
         return MemoryPart("activations", stored_bytes + end_bytes, "layers x tokens x bytes of a layer's input")
-    stored_bytes = model.kept_layers * batch.tokens * model.counted.kept
+    stored_bytes = model.kept_layers * batch.tokens * model.layer_bytes.kept
     formula = "layers x tokens x bytes kept for the backward pass"
     return MemoryPart("activations", stored_bytes + end_bytes, formula)
 
@@ -113,12 +113,12 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     if not model.setup.gradient_checkpointing:
         return _plain_temporaries(model, batch)
     is_encoder = model.shape.head != CAUSAL
-    results_factor = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
+    results_factor = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_number_bytes]
     formula = f"{results_factor} x the results of one layer, which are computed twice"
-    size = int(results_factor * batch.tokens * model.counted.largest_made)
+    size = int(results_factor * batch.tokens * model.layer_bytes.largest_made)
     # In a model with few layers that would exceed the memory of all layers without checkpointing.
     input_bytes = model.shape.layers * batch.tokens * model.layer_input
-    plain_bytes = model.shape.layers * batch.tokens * model.counted.kept + _plain_temporaries(model, batch).bytes
+    plain_bytes = model.shape.layers * batch.tokens * model.layer_bytes.kept + _plain_temporaries(model, batch).bytes
     if plain_bytes - input_bytes < size:
         size, formula = max(0, plain_bytes - input_bytes), "at most what layers store and compute without checkpointing"
     return MemoryPart("temporaries", size, formula)
@@ -126,13 +126,16 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     layer_tokens = model.shape.layers * batch.tokens
-    own, adapters = layer_tokens * model.own_temporaries, layer_tokens * model.adapter_temporaries(batch.row_tokens)
+    own, adapters = (
+        layer_tokens * model.plain_temporary_bytes,
+        layer_tokens * model.adapter_temporaries(batch.row_tokens),
+    )
     gradient_bytes = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
     kept_share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
     size_bytes = (
         kept_share * own - FILLED_SHARE * min(own, gradient_bytes) + model.ADAPTER_SHARE[model.compute_size] * adapters
     )
-    is_mapped = FLOAT * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
+    is_mapped = FP32_BYTES * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
         0 if is_mapped else max(0, int(size_bytes)),
@@ -152,7 +155,10 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     whole_loss = model.loss(batch.labels)
     is_chunked = model.setup.chunks_loss(batch.labels)
     # glibc returns mapped blocks: the logits are freed before the gradients of head and embedding are computed.
-    matrix, logit_bytes = FLOAT * model.shape.vocabulary * model.shape.hidden_size, FLOAT * batch.labels * model.classes
+    matrix, logit_bytes = (
+        FP32_BYTES * model.shape.vocabulary * model.shape.hidden_size,
+        FP32_BYTES * batch.labels * model.class_count,
+    )
     trains_head = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
     if is_chunked or not trains_head or min(matrix, logit_bytes) < MAPPED_BLOCK_BYTES:
         return whole_loss
@@ -174,8 +180,8 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     adapter_sizes = {(linear.inputs, linear.outputs) for linear in setup.adapted(shape)} if setup.has_adapter else set()
     kernels_per_size = _ATTENTION_KERNELS + kernels_each * len(layer_sizes) + 2 * _TRAINED_KERNELS * len(adapter_sizes)
     head_kernels_each = _TRAINED_KERNELS if trains_all or setup.saves_head else _FROZEN_KERNELS
-    head_kernels = head_kernels_each * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
-    row_length_count = coarse_sizes(batch.row_tokens) - coarse_sizes(max(setup.narrowest_pass, 1))
+    head_kernels = head_kernels_each * _LABEL_SIZES if shape.head not in CLASSIFYING_HEADS else 0
+    row_length_count = count_coarse_sizes(batch.row_tokens) - count_coarse_sizes(max(setup.narrowest_pass, 1))
     kernel_count = min(kernels_per_size * row_length_count + head_kernels, KERNELS_KEPT)
     formula = f"{kernel_count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for each row length"
     return (MemoryPart(KERNELS, kernel_count * KERNEL_BYTES, formula),)
@@ -184,7 +190,7 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
     """Return the memory that an evaluation needs beyond a step: results of a layer, without dropout, and logits."""
     adapter_bytes = model.adapter_temporaries(batch.row_tokens)
-    layer_bytes = model.counted.evaluated - adapter_bytes
+    layer_bytes = model.layer_bytes.evaluated - adapter_bytes
     result_bytes = batch.eval_tokens * (EVALUATION_SHARE * layer_bytes + model.EVALUATION_ADAPTER_SHARE * adapter_bytes)
     needed_bytes = int(result_bytes) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     formula = "what an evaluation batch needs beyond the memory of a step's activations and gradients"

@@ -15,7 +15,7 @@ from tui_trainer.planning.training_setup import LAYER_KEY, RARE_LAYER_KEY, Layer
 from tui_trainer.worker.asking import WorkerFailed
 
 answers = Answers("dry_run", format_version=4)
-_WORDS, _ROW_TOKENS = 128, 256
+_VOCABULARY_SIZE, _ROW_TOKENS = 128, 256
 
 
 def measure_layer(
@@ -34,7 +34,7 @@ def measure_layer(
     answer_tokens = setup.target_tokens if shape.decoder_layers else 0
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
-        "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
+        "config": fields | {"vocab_size": _VOCABULARY_SIZE, "pad_token_id": 0},
         "setup": _deciding(setup),
         "lengths": lengths,
     }

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from tui_trainer.config.fields import is_pattern
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.models.counting import decoder_layers, empty_model, fake_tensors, inputs_of, model_config
+from tui_trainer.models.counting import decoder_layers, empty_model, fake_tensors, make_inputs, model_config
 from tui_trainer.models.heads import ENCODER_DECODER, Head
 from tui_trainer.models.towers import language_config
 
@@ -125,7 +125,7 @@ def _compiled_row_bytes(config: dict[str, Any], setup: dict[str, Any], lengths: 
             saved_bytes = []
             for rows in _ROWS:
                 layer_inputs.clear()
-                model(**inputs_of(setup["head"], rows, row_tokens, answer_tokens))
+                model(**make_inputs(setup["head"], rows, row_tokens, answer_tokens))
                 saved_bytes.append(_saved_when_compiled(layer, layer_inputs[0]))
             layer_bytes = float(saved_bytes[1] - saved_bytes[0])
             counts.append({"kept": layer_total * layer_bytes, "largest_kept": layer_bytes})
@@ -177,7 +177,7 @@ def _forward(model: Any, setup: dict[str, Any], rows: int, lengths: tuple[int, i
     """Return the bytes that one forward pass of training and one of evaluation allocate and save."""
     import torch
 
-    inputs = inputs_of(setup["head"], rows, *lengths)
+    inputs = make_inputs(setup["head"], rows, *lengths)
     if setup["packed"] and setup["device"] == "cpu":
         # transformers builds this mask from the positions of documents.
         inputs["attention_mask"] = torch.ones(rows, 1, lengths[0], lengths[0], dtype=torch.bool)

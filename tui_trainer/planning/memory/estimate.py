@@ -16,7 +16,7 @@ from tui_trainer.models.heads import labels_per_row
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.cpu import cpu_parts
 from tui_trainer.planning.memory.gpu import gpu_parts
-from tui_trainer.planning.memory.parts import FLOAT, HALF, BatchSizes, MemoryPart, Static
+from tui_trainer.planning.memory.parts import FP32_BYTES, HALF_BYTES, BatchSizes, MemoryPart, Static
 from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -30,7 +30,7 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> 
     A dry run's figures of layers (`TrainingSetup.counted`) are used if there are any, and a general formula otherwise,
     which a plan has to state.
     """
-    batch = replace(batch, labels_each=labels_per_row(shape.head, setup.target_tokens))
+    batch = replace(batch, label_count_per_row=labels_per_row(shape.head, setup.target_tokens))
     if setup.device == "cuda":
         return gpu_parts(shape, setup, batch)
     parts = cpu_parts(shape, setup, batch)
@@ -45,10 +45,12 @@ def memory_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> 
 def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetup) -> Iterator[MemoryPart]:
     """Split parts over processes on a CPU, and add what each gathers: the embedding, the head and two layers."""
     yield from (split_part(part, setup.shards) if part.name in _SPLIT else part for part in parts)
-    ends, layer_numbers = Static(shape, setup).end_numbers, Static(shape, setup).layer_numbers
-    number_size = FLOAT if setup.precision == "fp32" else HALF
+    ends, layer_numbers = Static(shape, setup).end_parameters, Static(shape, setup).layer_parameters
+    number_size = FP32_BYTES if setup.precision == "fp32" else HALF_BYTES
     # The gradients of gathered weights are whole until they are summed over processes.
-    size_bytes = number_size * (ends + 2 * layer_numbers) + FLOAT * (ends + layer_numbers) * (setup.method == "full")
+    size_bytes = number_size * (ends + 2 * layer_numbers) + FP32_BYTES * (ends + layer_numbers) * (
+        setup.method == "full"
+    )
     yield MemoryPart("gathered", size_bytes, "unsharded copies of embedding, head and two layers")
 
 

@@ -9,7 +9,7 @@ and 16384 tokens, 35 cases); fragmentation and context are assumptions that no c
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.heads import labels_per_row
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.memory.parts import FLOAT, BatchSizes, MemoryPart, ModelMemory, largest_parameter
+from tui_trainer.planning.memory.parts import FP32_BYTES, BatchSizes, MemoryPart, ModelMemory, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_moments, split_part
 from tui_trainer.planning.memory.zero import zero_lasting, zero_moment
 from tui_trainer.planning.training_setup import TrainingSetup
@@ -55,15 +55,17 @@ def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, 
     Numbers count as fp32, because the stored weights decide their width later."""
     model = ModelMemory(shape, setup, row_tokens)
     labels = labels_per_row(shape.head, setup.target_tokens)
-    results = _evaluation(model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, labels_each=labels), 0).bytes
+    results = _evaluation(
+        model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, label_count_per_row=labels), 0
+    ).bytes
     cache_bytes = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
-    allocated_bytes = weight_bytes + FLOAT // model.compute_size * results + FLOAT * cache_bytes
+    allocated_bytes = weight_bytes + FP32_BYTES // model.compute_size * results + FP32_BYTES * cache_bytes
     return int((1 + PIECES_SHARE) * allocated_bytes) + CONTEXT_BYTES
 
 
 def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
-    saved_bytes = model.kept_layers * batch.tokens * model.counted.kept
-    end_bytes, has_sum = _ends(model, batch), batch.accumulation > 1
+    saved_bytes = model.kept_layers * batch.tokens * model.layer_bytes.kept
+    end_bytes, has_sum = _end_bytes(model, batch), batch.accumulation > 1
     formula = "layers x tokens x bytes kept for the backward pass"
     moment_of_loss = (
         MemoryPart("activations", saved_bytes + end_bytes, formula),
@@ -80,8 +82,10 @@ def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ..
     input_bytes = model.kept_layers * batch.tokens * model.layer_input
     sum_parts = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
-    input_part = MemoryPart("activations", input_bytes + _ends(model, batch), formula)
-    layer = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "recomputed activations of one layer")
+    input_part = MemoryPart("activations", input_bytes + _end_bytes(model, batch), formula)
+    layer = MemoryPart(
+        "one layer", batch.tokens * model.layer_bytes.largest_kept, "recomputed activations of one layer"
+    )
     work_parts = (layer, *_workspace(model, batch, always=True))
     # Autocast keeps its copies to the end of the forward pass even with checkpoints. FSDP2 gathers 16-bit weights.
     is_unsharded = model.setup.shards == 1 and not model.setup.cpu_offload
@@ -102,18 +106,18 @@ def _update(model: ModelMemory) -> Moment:
     gradients, optimizer = _gradients(model, with_sum=True, with_new=False), OPTIMIZERS[model.setup.optim]
     if optimizer.update_bytes:
         formula = f"{optimizer.update_bytes:g} bytes x trained parameters, only while weights are updated"
-        return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained), formula)
+        return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained_parameters), formula)
     if optimizer.hidden_state_bytes is not None:
         # The mix of gradient and moment is fp32; the input and output of a matmul, and two squares, are bf16.
         largest_matrix = max((x.inputs * x.outputs for x in model.shape.linears if not x.is_head), default=0)
         return gradients, MemoryPart("update", 12 * largest_matrix, "12 bytes x elements of the largest hidden matrix")
     if not optimizer.factored_state:
         return (gradients,)
-    size_bytes = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)
+    size_bytes = 2 * FP32_BYTES * min(largest_parameter(model.shape), model.trained_parameters)
     return gradients, MemoryPart("update", size_bytes, "two fp32 copies of the largest parameter")
 
 
-def _ends(model: ModelMemory, batch: BatchSizes) -> int:
+def _end_bytes(model: ModelMemory, batch: BatchSizes) -> int:
     """Return the bytes of the last norm's input and output, and of the embedded tokens."""
     return 8 * model.shape.hidden_size * model.tokens_at_ends(batch)
 
@@ -129,11 +133,11 @@ def _gradients(model: ModelMemory, *, with_sum: bool, with_new: bool) -> MemoryP
     New gradients of fp32 weights are added to the sum one by one; 16-bit ones are added after the pass.
     """
     size_bytes = with_sum * model.sum_bytes + with_new * model.gradient_bytes
-    formula = f"{size_bytes // max(model.trained, 1)} bytes x trained parameters"
+    formula = f"{size_bytes // max(model.trained_parameters, 1)} bytes x trained parameters"
     if with_sum and with_new and model.has_masters:
         formula += " (gradients summed in fp32, and new gradients)"
     elif with_sum and with_new:
-        size_bytes = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
+        size_bytes = model.sum_bytes + FP32_BYTES * min(largest_parameter(model.shape), model.trained_parameters)
         formula = "4 bytes x trained parameters (summed gradients), and the largest new gradient"
     return MemoryPart("gradients", size_bytes, formula)
 
@@ -155,9 +159,9 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
     """Return the memory that an evaluation needs beyond a step: results of a layer, logits, and a 16-bit weight."""
     adapters = model.adapter_temporaries(batch.row_tokens)
-    own_bytes = max(0, model.counted.evaluated - adapters)
+    own_bytes = max(0, model.layer_bytes.evaluated - adapters)
     # Scores count in full, because they may be a single result as large as all others together.
-    scores = min(own_bytes, model.counted.made_per_pair * batch.row_tokens)
+    scores = min(own_bytes, model.layer_bytes.made_per_pair * batch.row_tokens)
     token_bytes = (
         model.layer_input + scores + EVALUATION_SHARE * (own_bytes - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
     )

@@ -14,8 +14,8 @@ from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.files.shards import SHARD_BYTES
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.fit import pass_rows, row_tokens
-from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
+from tui_trainer.planning.fit import longest_row_tokens, pass_rows
+from tui_trainer.planning.memory.parts import FP32_BYTES, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import split_part
 from tui_trainer.planning.memory.zero import zero_on_host
 from tui_trainer.planning.planned import Planned, estimated
@@ -79,13 +79,13 @@ def _parts(
     if loader_workers:
         step_row_count = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor
-        size_bytes = steps * step_row_count * row_tokens(config, setup) * _TOKEN_BYTES
+        size_bytes = steps * step_row_count * longest_row_tokens(config, setup) * _TOKEN_BYTES
         yield MemoryPart("batches", size_bytes, f"{steps} prefetched steps x tokens of a step x {_TOKEN_BYTES} bytes")
 
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
     static = Static(shape, setup)
-    whole_bytes = shape.loaded_parameters * static.weight_size
+    whole_bytes = shape.loaded_parameters * static.weight_number_bytes
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
         merge_bytes = static.merge_bytes if setup.merged_parameters else 0
         return MemoryPart("loading", whole_bytes + merge_bytes, "the whole model, before it is sharded")
@@ -96,8 +96,8 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     if setup.merged_parameters and setup.has_adapter:
         formula = "the whole model, with an adapter that is merged into it on the host"
         return MemoryPart("loading", whole_bytes + static.merge_bytes, formula)
-    reading_bytes = _READERS * FLOAT * largest_parameter(shape)
-    if (adapter_bytes := FLOAT * setup.merged_parameters) > reading_bytes:
+    reading_bytes = _READERS * FP32_BYTES * largest_parameter(shape)
+    if (adapter_bytes := FP32_BYTES * setup.merged_parameters) > reading_bytes:
         return MemoryPart("loading", adapter_bytes, "the update by the merged adapter, before it is copied to the GPU")
     return MemoryPart("loading", reading_bytes, f"{_READERS} x the largest tensor in fp32, read in parallel")
 
@@ -106,13 +106,15 @@ def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     """Return the memory of saving, which writes one file at a time and never splits a tensor over two files."""
     static = Static(shape, setup)
     state_size = sum(part.bytes for part in (static.optimizer(), *static.masters()))
-    whole_bytes = max(state_size, static.trained * (FLOAT if setup.has_adapter else static.weight_size))
-    largest_numbers = min(largest_parameter(shape), static.trained)
-    tensor_bytes = FLOAT * largest_numbers
+    whole_bytes = max(
+        state_size, static.trained_parameters * (FP32_BYTES if setup.has_adapter else static.weight_number_bytes)
+    )
+    largest_numbers = min(largest_parameter(shape), static.trained_parameters)
+    tensor_bytes = FP32_BYTES * largest_numbers
     limit = SHARD_BYTES // setup.shards
     if setup.shards > 1:
         # A process saves its shard of the optimizer state, and whole weights.
-        tensor_bytes = max(tensor_bytes // setup.shards, static.weight_size * largest_numbers)
+        tensor_bytes = max(tensor_bytes // setup.shards, static.weight_number_bytes * largest_numbers)
     shard_bytes = min(max(limit, tensor_bytes), whole_bytes)
     formula = f"2 x the largest shard ({format_bytes(limit)}, or one larger tensor), plus {format_bytes(PINNED_BYTES)}"
     return MemoryPart("saving", _SAVED_COPIES * shard_bytes + PINNED_BYTES, f"{formula} of pinned memory")

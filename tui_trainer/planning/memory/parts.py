@@ -13,7 +13,7 @@ from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
-FLOAT, HALF = 4, 2
+FP32_BYTES, HALF_BYTES = 4, 2
 KERNELS = "kernels"
 """Name of the memory part for kernels that are compiled for each size of a pass, and kept."""
 # Results for each pair of tokens and head if attention is computed step by step: scores, and softmax's results.
@@ -42,7 +42,7 @@ class BatchSizes:
     accumulation: int = 1
     most_labels: int = 0
     most_eval_labels: int = 0
-    labels_each: int = 0
+    label_count_per_row: int = 0
 
     @property
     def tokens(self) -> int:
@@ -50,7 +50,7 @@ class BatchSizes:
 
     @property
     def labels(self) -> int:
-        return self.rows * self.labels_each or min(self.tokens, self.most_labels or self.tokens)
+        return self.rows * self.label_count_per_row or min(self.tokens, self.most_labels or self.tokens)
 
     @property
     def eval_tokens(self) -> int:
@@ -58,7 +58,9 @@ class BatchSizes:
 
     @property
     def eval_labels(self) -> int:
-        return self.eval_rows * self.labels_each or min(self.eval_tokens, self.most_eval_labels or self.eval_tokens)
+        return self.eval_rows * self.label_count_per_row or min(
+            self.eval_tokens, self.most_eval_labels or self.eval_tokens
+        )
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,18 @@ class AdapterMemory:
 
     # Share of `adapter_temporaries` that a CPU needs in training, by bytes of a number: 16-bit ones reuse the memory of
     # fp32 results. The second is the share that exists at one time in an evaluation, on both devices.
-    ADAPTER_SHARE: ClassVar = {FLOAT: 0.45, HALF: 0.22}
+    ADAPTER_SHARE: ClassVar = {FP32_BYTES: 0.45, HALF_BYTES: 0.22}
     EVALUATION_ADAPTER_SHARE: ClassVar = 0.25
 
     @property
-    def weight_size(self) -> int:
+    def weight_number_bytes(self) -> int:
         """Bytes of one number in the model's own weights."""
-        return FLOAT if self.setup.weights == "float32" else HALF
+        return FP32_BYTES if self.setup.weights == "float32" else HALF_BYTES
 
     @property
     def compute_size(self) -> int:
         """Bytes of a number in the data type of matmuls."""
-        return HALF if self.setup.precision != "fp32" else self.weight_size
+        return HALF_BYTES if self.setup.precision != "fp32" else self.weight_number_bytes
 
     def adapter_matrices(self) -> Iterator[tuple[int, int, int]]:
         """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
@@ -114,8 +116,10 @@ class AdapterMemory:
         layers_at_once = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
         sum_numbers = sum(tensor.numbers // tensor.count * min(tensor.count, layers_at_once) for tensor in tensors)
         gradient_numbers = max(tensor.numbers // tensor.count for tensor in tensors)
-        formula = f"{self.weight_size} bytes x expert tensors (weights plus adapter), and the largest one's gradient"
-        return (MemoryPart("adapted experts", self.weight_size * (sum_numbers + gradient_numbers), formula),)
+        formula = (
+            f"{self.weight_number_bytes} bytes x expert tensors (weights plus adapter), and the largest one's gradient"
+        )
+        return (MemoryPart("adapted experts", self.weight_number_bytes * (sum_numbers + gradient_numbers), formula),)
 
     def dora_norms(self) -> tuple[MemoryPart, ...]:
         """Return the temporary tensors from which DoRA computes the norms of one layer: the update, the scaled update,
@@ -124,7 +128,7 @@ class AdapterMemory:
             return ()
         numbers = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
         formula = "4 bytes x (3 x the largest adapted matrix + an identity matrix), for DoRA's norms"
-        return (MemoryPart("DoRA norms", FLOAT * numbers, formula),)
+        return (MemoryPart("DoRA norms", FP32_BYTES * numbers, formula),)
 
     def token_tables(self, labels: int) -> tuple[MemoryPart, ...]:
         """Return the memory of training the rows of new tokens; empty if none train.
@@ -135,12 +139,12 @@ class AdapterMemory:
         if not self.setup.trained_tokens:
             return ()
         numbers = self.shape.vocabulary * self.shape.hidden_size
-        cast_bytes = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
-        each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + cast_bytes
+        cast_bytes = HALF_BYTES * (self.setup.precision != "fp32" and self.weight_number_bytes == FP32_BYTES)
+        each = self.weight_number_bytes * (1 if self.setup.chunks_loss(labels) else 2) + cast_bytes
         return (MemoryPart("token tables", each * numbers, f"{each} bytes x embeddings with trainable new tokens"),)
 
     def first_adapters(self) -> Iterator[MemoryPart]:
-        if size_bytes := begun_bytes(self.setup):
+        if size_bytes := initial_adapter_bytes(self.setup):
             yield MemoryPart("first adapters", size_bytes, "4 bytes x initial values of adapters")
 
     def _decomposition_bytes(self, linear: Linear) -> int:
@@ -148,14 +152,14 @@ class AdapterMemory:
         LAPACK's copy, the vectors of both sides and a workspace of 4 k^2 for the smaller side k (`LWORK` of gesdd)."""
         shorter = min(linear.inputs, linear.outputs)
         number_count = 2 * linear.inputs * linear.outputs + shorter * (linear.inputs + linear.outputs) + 4 * shorter**2
-        return FLOAT * number_count + self.weight_size * linear.inputs * linear.outputs
+        return FP32_BYTES * number_count + self.weight_number_bytes * linear.inputs * linear.outputs
 
     @property
     def merge_bytes(self) -> int:
         """Bytes of the adapter and, for the largest matrix, of a copy, its fp32 update, and the update in the weights'
         width."""
-        number_bytes = 2 * self.weight_size + FLOAT
-        return FLOAT * self.setup.merged_parameters + number_bytes * max(
+        number_bytes = 2 * self.weight_number_bytes + FP32_BYTES
+        return FP32_BYTES * self.setup.merged_parameters + number_bytes * max(
             (linear.inputs * linear.outputs for linear in self.shape.linears), default=0
         )
 
@@ -164,21 +168,21 @@ class Static(AdapterMemory):
     """Memory that does not depend on the batch, in bytes."""
 
     @property
-    def trained(self) -> int:
+    def trained_parameters(self) -> int:
         if trained_count := self.setup.trained_parameters:
             return trained_count
         trains_all = self.setup.method == "full"
         return self.shape.parameters if trains_all else sum(map(prod, self.adapter_matrices()))
 
     @property
-    def classes(self) -> int:
+    def class_count(self) -> int:
         """Count of logits for each label: words of the vocabulary, or classes."""
         return self.shape.labels or self.shape.vocabulary
 
     @property
     def has_masters(self) -> bool:
         """True for trained 16-bit weights: the optimizer updates an fp32 copy of them."""
-        return self.setup.method == "full" and self.weight_size == HALF
+        return self.setup.method == "full" and self.weight_number_bytes == HALF_BYTES
 
     def tokens_at_ends(self, batch: BatchSizes) -> int:
         """Return the count of tokens at the embedding and the head: those of the input and of the decoder's answers."""
@@ -186,34 +190,36 @@ class Static(AdapterMemory):
         return batch.tokens + batch.rows * answer_tokens
 
     @property
-    def end_numbers(self) -> int:
+    def end_parameters(self) -> int:
         """Count of the weights of the embedding and the head."""
         return self.shape.vocabulary * self.shape.hidden_size * (1 if self.shape.tied_embeddings else 2)
 
     @property
-    def layer_numbers(self) -> int:
+    def layer_parameters(self) -> int:
         """Count of the weights of one layer, on average."""
         layer_count = max(self.shape.layers + self.shape.decoder_layers, 1)
-        return max(0, self.shape.parameters - self.end_numbers) // layer_count
+        return max(0, self.shape.parameters - self.end_parameters) // layer_count
 
     def weights(self) -> MemoryPart:
         on_host = self.setup.towers_on_host
-        own_bytes = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_size
+        own_bytes = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_number_bytes
         if self.setup.method == "full":
-            return MemoryPart("weights", own_bytes, f"{self.weight_size} bytes x parameters")
+            return MemoryPart("weights", own_bytes, f"{self.weight_number_bytes} bytes x parameters")
         # Modules that train in full beside adapters have a 16-bit copy as well, which matmuls use.
-        saved_bytes = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
-        formula = f"{self.weight_size} bytes x frozen parameters, 4 bytes x trained parameters"
+        saved_bytes = HALF_BYTES * self.setup.saved_parameters if self.weight_number_bytes == HALF_BYTES else 0
+        formula = f"{self.weight_number_bytes} bytes x frozen parameters, 4 bytes x trained parameters"
         if four_bits := self.setup.four_bits:
             packed_weights = sum(linear.matrix_parameters for linear in quantised_linears(self.shape, four_bits))
-            own_bytes += int(packed_weights * (four_bits.bits_per_weight / 8 - self.weight_size))
+            own_bytes += int(packed_weights * (four_bits.bits_per_weight / 8 - self.weight_number_bytes))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
-        return MemoryPart("weights", own_bytes + FLOAT * self.trained + saved_bytes, formula)
+        return MemoryPart("weights", own_bytes + FP32_BYTES * self.trained_parameters + saved_bytes, formula)
 
     def towers(self) -> MemoryPart:
         """Return the weights of towers, for example of vision, which training on text does not use."""
-        tower_bytes = sum(self.shape.towers.values()) * self.weight_size
-        formula = f"{self.weight_size} bytes x parameters of {' and '.join(self.shape.towers)}, which stay frozen"
+        tower_bytes = sum(self.shape.towers.values()) * self.weight_number_bytes
+        formula = (
+            f"{self.weight_number_bytes} bytes x parameters of {' and '.join(self.shape.towers)}, which stay frozen"
+        )
         return MemoryPart("towers", tower_bytes, formula)
 
     def weight_parts(self) -> tuple[MemoryPart, ...]:
@@ -226,11 +232,13 @@ class Static(AdapterMemory):
     def masters(self) -> tuple[MemoryPart, ...]:
         """Return the fp32 copies of trained 16-bit weights; empty if the weights have other types."""
         formula = "4 bytes x trained parameters: the fp32 copies that are updated"
-        return (MemoryPart("master weights", FLOAT * self.trained, formula),) if self.has_masters else ()
+        return (
+            (MemoryPart("master weights", FP32_BYTES * self.trained_parameters, formula),) if self.has_masters else ()
+        )
 
     def optimizer(self) -> MemoryPart:
-        size_bytes = state_bytes(self.shape, self.setup, self.trained)
-        formula = f"{size_bytes / max(self.trained, 1):.3g} bytes x trained parameters ({self.setup.optim})"
+        size_bytes = state_bytes(self.shape, self.setup, self.trained_parameters)
+        formula = f"{size_bytes / max(self.trained_parameters, 1):.3g} bytes x trained parameters ({self.setup.optim})"
         return MemoryPart("optimizer", size_bytes, formula)
 
     def before_training(self, later_bytes: int) -> tuple[MemoryPart, ...]:
@@ -256,7 +264,7 @@ class Static(AdapterMemory):
     @property
     def gradient_bytes(self) -> int:
         """Bytes of the gradients of one backward pass."""
-        return self.trained * (HALF if self.has_masters else FLOAT)
+        return self.trained_parameters * (HALF_BYTES if self.has_masters else FP32_BYTES)
 
     @property
     def cast_bytes(self) -> int:
@@ -264,9 +272,11 @@ class Static(AdapterMemory):
         if self.setup.precision == "fp32" or self.has_masters:
             return 0
         if self.setup.has_adapter:
-            return HALF * self.trained
+            return HALF_BYTES * self.trained_parameters
         matrix_numbers = sum(linear.inputs * linear.outputs * linear.count for linear in self.shape.linears)
-        return HALF * (min(matrix_numbers, self.trained) if self.setup.freezes_layers else matrix_numbers)
+        return HALF_BYTES * (
+            min(matrix_numbers, self.trained_parameters) if self.setup.freezes_layers else matrix_numbers
+        )
 
     @property
     def largest_cast_bytes(self) -> int:
@@ -274,15 +284,15 @@ class Static(AdapterMemory):
 
         Source: torch's autocast_mode.cpp (issue 158232); under no_grad it keeps those of weights that train.
         """
-        if self.setup.precision == "fp32" or self.weight_size == HALF:
+        if self.setup.precision == "fp32" or self.weight_number_bytes == HALF_BYTES:
             return 0
-        return HALF * max((linear.inputs * linear.outputs for linear in self.shape.linears), default=0)
+        return HALF_BYTES * max((linear.inputs * linear.outputs for linear in self.shape.linears), default=0)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
         """Return the routers' logits and their softmax, which the model keeps for the backward pass."""
         if not self.setup.router_logits:
             return ()
-        size_bytes = 2 * FLOAT * tokens * self.setup.router_logits
+        size_bytes = 2 * FP32_BYTES * tokens * self.setup.router_logits
         return (MemoryPart("router loss", size_bytes, "8 bytes x tokens x experts x routers"),)
 
     def unpacking_bytes(self, tokens: int) -> int:
@@ -290,14 +300,14 @@ class Static(AdapterMemory):
         four_bits = self.setup.four_bits
         linears = quantised_linears(self.shape, four_bits)
         dtype = (four_bits.compute_dtype if four_bits else "") or self.setup.weights
-        number_size = FLOAT if dtype == "float32" else HALF
+        number_size = FP32_BYTES if dtype == "float32" else HALF_BYTES
         matrix_numbers = max((x.inputs * x.outputs for x in linears), default=0)
         return number_size * matrix_numbers + self.compute_size * tokens * max((x.outputs for x in linears), default=0)
 
     @property
     def sum_bytes(self) -> int:
         """Bytes of the gradient sum between two passes, which is always fp32 (`training/optimizer.py`)."""
-        return FLOAT * self.trained
+        return FP32_BYTES * self.trained_parameters
 
     def loss(self, tokens: int) -> MemoryPart:
         """Return the memory of head and loss for `tokens` labels.
@@ -307,12 +317,12 @@ class Static(AdapterMemory):
         copy or the slope of the cap (a fused kernel has only the copy), the gradients of the hidden states and, if the
         head trains, two of its weight: the chunk's, and the sum (fp32 if there are several chunks).
         """
-        chunk, vocabulary, hidden_size = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
+        chunk, vocabulary, hidden_size = self.setup.loss_chunk_tokens, self.class_count, self.shape.hidden_size
         if not self.setup.chunks_loss(tokens):
             size = (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
             return MemoryPart("head and loss", size, "12 bytes x labels x vocabulary")
         trains_head = self.setup.trains_head
-        sum_bytes = FLOAT if tokens > chunk else self.compute_size
+        sum_bytes = FP32_BYTES if tokens > chunk else self.compute_size
         head = (sum_bytes + self.compute_size) * vocabulary * hidden_size if trains_head else 0
         size = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * hidden_size + head
         return MemoryPart("head and loss", size, "logits of a chunk, gradients of the hidden states and of the head")
@@ -322,8 +332,8 @@ class Static(AdapterMemory):
         """Bytes of a chunk for each label and word of the vocabulary."""
         if self.setup.fused_loss:
             return self.compute_size
-        copy_bytes = 0 if self.compute_size == FLOAT else self.compute_size
-        return FLOAT + (FLOAT if self._has_soft_cap else copy_bytes)
+        copy_bytes = 0 if self.compute_size == FP32_BYTES else self.compute_size
+        return FP32_BYTES + (FP32_BYTES if self._has_soft_cap else copy_bytes)
 
     @property
     def _has_soft_cap(self) -> bool:
@@ -331,11 +341,13 @@ class Static(AdapterMemory):
 
     def evaluation_logits(self, tokens: int) -> int:
         """Return the bytes of an evaluation's logits, of their fp32 copy if they have 16 bits, and of log-softmax."""
-        limit, vocabulary = self.setup.loss_chunk_tokens, self.classes
-        copy_bytes = 0 if self.compute_size == FLOAT else self.compute_size
+        limit, vocabulary = self.setup.loss_chunk_tokens, self.class_count
+        copy_bytes = 0 if self.compute_size == FP32_BYTES else self.compute_size
         if not self.setup.chunks_loss(tokens):
-            return tokens * vocabulary * (2 * FLOAT + copy_bytes)
-        return min(tokens, limit) * vocabulary * (self.compute_size if self.setup.fused_loss else FLOAT + copy_bytes)
+            return tokens * vocabulary * (2 * FP32_BYTES + copy_bytes)
+        return (
+            min(tokens, limit) * vocabulary * (self.compute_size if self.setup.fused_loss else FP32_BYTES + copy_bytes)
+        )
 
 
 @dataclass(frozen=True)
@@ -346,13 +358,13 @@ class ModelMemory(Static):
     row_tokens: int
 
     @cached_property
-    def counted(self) -> LayerBytes:
+    def layer_bytes(self) -> LayerBytes:
         """Bytes of one token in one layer, from the dry run, or else 34 bytes for each number of a 16-bit hidden state,
         and 5 bytes for each head and pair of tokens unless a fused kernel saves no scores. Source: Korthikanti et al.,
         arXiv:2205.05198, section 4.1."""
         if self.setup.counted:
             return self.setup.counted
-        setup, width_factor, head_count = self.setup, self.compute_size / HALF, self.shape.attention_heads
+        setup, width_factor, head_count = self.setup, self.compute_size / HALF_BYTES, self.shape.attention_heads
         has_scores = setup.eager_attention or setup.math_attention or self.shape.attention_dropout
         score_numbers = 5 * head_count * self.row_tokens if has_scores else 0
         saved = int(width_factor * (34 * self.shape.hidden_size + score_numbers))
@@ -366,23 +378,23 @@ class ModelMemory(Static):
     @property
     def keeps_scores(self) -> bool:
         """Whether attention gives all scores to the backward pass."""
-        return self.counted.made_per_pair >= _RESULTS_OF_SCORES * self.compute_size * self.shape.attention_heads
+        return self.layer_bytes.made_per_pair >= _RESULTS_OF_SCORES * self.compute_size * self.shape.attention_heads
 
     @property
-    def own_temporaries(self) -> int:
+    def plain_temporary_bytes(self) -> int:
         """Bytes of one token's short-lived forward results in one layer, without those of adapters.
 
         fp32 results (of norms) of a 16-bit model are left out, because later results reuse their memory.
         """
-        layer_bytes = self.counted
-        wide_bytes = layer_bytes.wide if self.weight_size == HALF and self.shape.head == CAUSAL else 0
+        layer_bytes = self.layer_bytes
+        wide_bytes = layer_bytes.wide if self.weight_number_bytes == HALF_BYTES and self.shape.head == CAUSAL else 0
         return int(max(0, layer_bytes.made - layer_bytes.kept - self.adapter_temporaries(self.row_tokens) - wide_bytes))
 
     @property
     def layer_input(self) -> int:
         """Bytes of a layer's input for one token, which gradient checkpointing stores in the weights' data type."""
         layer_count = self.shape.layers + self.shape.decoder_layers * self._answer_share
-        return int(self.weight_size * self.shape.hidden_size * layer_count / self.shape.layers)
+        return int(self.weight_number_bytes * self.shape.hidden_size * layer_count / self.shape.layers)
 
     @property
     def _answer_share(self) -> float:
@@ -396,7 +408,7 @@ def largest_parameter(shape: ModelShape) -> int:
     return max([shape.vocabulary * shape.hidden_size, *matrix_numbers])
 
 
-def begun_bytes(setup: TrainingSetup) -> int:
+def initial_adapter_bytes(setup: TrainingSetup) -> int:
     """Return the bytes of adapters' initial fp32 values, if these are subtracted from the weights; otherwise 0."""
     return 4 * (setup.trained_parameters - setup.saved_parameters) if setup.mutates_weights else 0
 
@@ -415,7 +427,7 @@ def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
     if setup.has_adapter and (saved_numbers := trained - sum(map(prod, tensor_sizes))):
         # The other trained weights are modules saved in full, counted as one matrix as wide as the layers.
         tensor_sizes.append((max(saved_numbers, 0) // shape.hidden_size, shape.hidden_size, 1))
-    size_bytes = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensor_sizes)
+    size_bytes = FP32_BYTES * sum(count * (rows + columns) for rows, columns, count in tensor_sizes)
     # Sizes of the trained weights are assumed to be distributed as those of all weights.
     return size_bytes * trained // shape.parameters if setup.freezes_layers else size_bytes
 

@@ -9,7 +9,7 @@ GPU until they are copied back.
 
 from collections.abc import Sequence
 
-from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static
+from tui_trainer.planning.memory.parts import FP32_BYTES, MemoryPart, Static
 
 Moment = tuple[MemoryPart, ...]
 
@@ -24,12 +24,12 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
     """Return the moments of a step in one process, with what is gathered at each; the last sums the gradients."""
     loss_moment, *inner, update_moment = moments
     shape, trains_all = static.shape, static.setup.method == "full"
-    size, end_numbers, layer_numbers = static.compute_size, static.end_numbers, static.layer_numbers
+    size, end_numbers, layer_numbers = static.compute_size, static.end_parameters, static.layer_parameters
     layer_bytes = size * (end_numbers + 2 * layer_numbers)
     # The gradients of the head, and those of the layer with their fp32 sums.
-    layer_bytes += trains_all * (size * shape.vocabulary * shape.hidden_size + (size + FLOAT) * layer_numbers)
+    layer_bytes += trains_all * (size * shape.vocabulary * shape.hidden_size + (size + FP32_BYTES) * layer_numbers)
     if static.setup.cpu_offload:
-        layer_bytes += static.weight_size * layer_numbers // static.setup.shards
+        layer_bytes += static.weight_number_bytes * layer_numbers // static.setup.shards
     result = [
         (*_divided(static, loss_moment), _gathered(size * end_numbers, "unsharded copies of embedding and head")),
         *((*_divided(static, moment), _gathered(layer_bytes, "embedding, head and two layers")) for moment in inner),
@@ -39,11 +39,14 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
     # Shards of other processes arrive in a buffer and are copied from it, while the first layer is gathered already.
     first_bytes = size * (2 * end_numbers + layer_numbers)
     if static.setup.cpu_offload:
-        first_bytes += static.weight_size * end_numbers // static.setup.shards
+        first_bytes += static.weight_number_bytes * end_numbers // static.setup.shards
     result.append((*gradient_parts, _gathered(first_bytes, "two copies of embedding and head, and one of a layer")))
     if trains_all:
         result.append(
-            (*gradient_parts, _gathered((size + FLOAT) * end_numbers, "gradients of embedding and head, and their sum"))
+            (
+                *gradient_parts,
+                _gathered((size + FP32_BYTES) * end_numbers, "gradients of embedding and head, and their sum"),
+            )
         )
     return tuple(result)
 

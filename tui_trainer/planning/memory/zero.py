@@ -8,7 +8,7 @@ on the host, and in ZeRO 3 the shards of the weights.
 Source: deepspeed/runtime/zero of DeepSpeed 0.19.8, with the settings of `training/zero.py`. No card has confirmed it.
 """
 
-from tui_trainer.planning.memory.parts import FLOAT, MemoryPart, Static, largest_parameter
+from tui_trainer.planning.memory.parts import FP32_BYTES, MemoryPart, Static, largest_parameter
 from tui_trainer.planning.memory.split import Moment, split_part
 
 BUCKET_NUMBERS = 50_000_000
@@ -17,14 +17,16 @@ BUCKET_NUMBERS = 50_000_000
 
 def zero_lasting(static: Static) -> Moment:
     """Return the parts that exist during the whole run: weights and optimizer state."""
-    setup, trained_count = static.setup, static.trained
-    own = static.shape.parameters * static.weight_size + (FLOAT * trained_count if setup.has_adapter else 0)
-    copy_bytes = 0 if setup.cpu_offload else -(-FLOAT * trained_count // setup.shards)
+    setup, trained_count = static.setup, static.trained_parameters
+    own = static.shape.parameters * static.weight_number_bytes + (
+        FP32_BYTES * trained_count if setup.has_adapter else 0
+    )
+    copy_bytes = 0 if setup.cpu_offload else -(-FP32_BYTES * trained_count // setup.shards)
     shard_clause = " of the process's shard" if setup.zero_stage == 2 else ""
-    formula = f"{static.weight_size} bytes x parameters, and an fp32 copy{shard_clause}"
+    formula = f"{static.weight_number_bytes} bytes x parameters, and an fp32 copy{shard_clause}"
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
-        head_bytes = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
+        head_bytes = static.shape.vocabulary * static.shape.hidden_size * static.weight_number_bytes
         own, formula = own + head_bytes, f"{formula}, sharded over {setup.shards} processes, and the unsharded head"
     weights = MemoryPart("weights", own + copy_bytes, formula)
     return (weights,) if setup.cpu_offload else (weights, split_part(static.optimizer(), setup.shards))
@@ -36,22 +38,22 @@ def zero_moment(static: Static, moment: Moment) -> Moment:
     other_parts = tuple(part for part in moment if part.name not in ("gradients", "update"))
     sum_bytes = 0 if setup.cpu_offload else 2 * -(-static.sum_bytes // setup.shards)
     # A gradient larger than the bucket is summed by itself.
-    largest_numbers = min(static.trained, largest_parameter(static.shape))
-    new_bytes = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest_numbers)
+    largest_numbers = min(static.trained_parameters, largest_parameter(static.shape))
+    new_bytes = FP32_BYTES * (min(BUCKET_NUMBERS, static.trained_parameters) + largest_numbers)
     formula = f"2 x the summed gradients / {setup.shards}, a bucket, and the largest gradient"
     parts = (*other_parts, MemoryPart("gradients", sum_bytes + new_bytes, formula))
     if setup.zero_stage == 2:
         return parts
-    embedding_numbers, layer_numbers = static.shape.vocabulary * static.shape.hidden_size, static.layer_numbers
-    gathered_bytes = static.weight_size * (layer_numbers + max(layer_numbers, embedding_numbers))
+    embedding_numbers, layer_numbers = static.shape.vocabulary * static.shape.hidden_size, static.layer_parameters
+    gathered_bytes = static.weight_number_bytes * (layer_numbers + max(layer_numbers, embedding_numbers))
     return (*parts, MemoryPart("gathered", gathered_bytes, "copies of two layers, or of the embedding and a layer"))
 
 
 def zero_on_host(static: Static) -> MemoryPart:
     """Return a process's host memory: optimizer state and, for trained weights, their fp32 copy, the copy for the GPU,
     the sum of gradients and the sum that is being copied."""
-    setup, trained_count = static.setup, static.trained
-    size_bytes = static.optimizer().bytes + (3 * FLOAT + static.weight_size) * trained_count
-    size_bytes += static.shape.parameters * static.weight_size if setup.zero_stage == 3 else 0
+    setup, trained_count = static.setup, static.trained_parameters
+    size_bytes = static.optimizer().bytes + (3 * FP32_BYTES + static.weight_number_bytes) * trained_count
+    size_bytes += static.shape.parameters * static.weight_number_bytes if setup.zero_stage == 3 else 0
     formula = f"optimizer state, fp32 weights and gradients, sharded over {setup.shards} processes"
     return MemoryPart("offloaded", -(-size_bytes // setup.shards), formula)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tui_trainer.models.writing import Answer, generate_answers, ignores_left_padding, most_tokens, stop_ids
+from tui_trainer.models.writing import Answer, generate_answers, ignores_left_padding, longest_sequence_tokens, stop_ids
 from tui_trainer.tasks.parts.scores import normalised
 
 ANSWER_ROWS = 8
@@ -55,7 +55,7 @@ def answer_prompts(model: Any, tokenizer: Any, prompts: Sequence[Prompt], *, new
     longest_ids = max(ids_of_prompts, key=len, default=[])
     rows_at_a_time = _ROWS_AT_A_TIME
     if not model.config.is_encoder_decoder:
-        new_tokens = max(1, min(new_tokens, most_tokens(model, tokenizer) - len(longest_ids)))
+        new_tokens = max(1, min(new_tokens, longest_sequence_tokens(model, tokenizer) - len(longest_ids)))
         has_padding = any(len(ids) < len(longest_ids) for ids in ids_of_prompts)
         if has_padding and not ignores_left_padding(model, tokenizer, longest_ids):
             rows_at_a_time = 1

@@ -8,15 +8,15 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.mixture import weights_of
+from tui_trainer.config.mixture import parse_weights
 from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.data.batching.pack import expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import SpecialTokens, train_tokenizer
-from tui_trainer.data.preparing.cache import Built, Cut, PreparedData, RowKind, find_entry
+from tui_trainer.data.preparing.cache import PreparedContent, PreparedData, RowKind, RowSettings, find_entry
 from tui_trainer.data.preparing.estimate import Rate, estimate, size_of, text_excerpts
 from tui_trainer.data.preparing.prepare import count_first_rows, prepare
-from tui_trainer.data.preparing.processes import worth_processes
+from tui_trainer.data.preparing.processes import useful_process_count
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.progress import Progress
@@ -47,12 +47,12 @@ _UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparin
 # if it is not at its default, so that earlier runs still find their prepared rows.
 _TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
 _GONE_IN_KEYS = {"source_language": "", "target_language": ""}
-COLUMNS = tuple(name for name in DataSection.model_fields if name.endswith("_column"))
+COLUMN_SETTINGS = tuple(name for name in DataSection.model_fields if name.endswith("_column"))
 
 
 def named_columns(config: Config) -> list[str]:
     """Return the names of the settings that name a column, without those at their defaults: ["text_column"]."""
-    return [name for name in config.data.model_dump(exclude_defaults=True) if name in COLUMNS]
+    return [name for name in config.data.model_dump(exclude_defaults=True) if name in COLUMN_SETTINGS]
 
 
 class LearnsFromData:
@@ -60,7 +60,7 @@ class LearnsFromData:
 
     name: str
     head: Head
-    packs: bool = False
+    can_pack: bool = False
     """Whether documents may be packed into one row, which requires that tokens are predicted from those before."""
     gives_windows: bool = False
     """Whether a text that is longer than a row is split into overlapping windows, so that nothing is lost."""
@@ -68,10 +68,10 @@ class LearnsFromData:
     waiting_bytes: int = 8
     """Bytes on disk for each token while the data is prepared. The spool takes about twice the text
     (`data/preparing/row_selection.py`)."""
-    rows: RowKind = "examples"
+    row_kind: RowKind = "examples"
     tells_padding: bool = False
     """Whether the model gets a mask of the padding, so that padding does not change its results."""
-    reads_columns: tuple[str, ...] = ("text_column",)
+    used_column_settings: tuple[str, ...] = ("text_column",)
     """Names of the settings of columns that the task uses."""
 
     def reader(self, config: Config) -> Reader:
@@ -92,9 +92,15 @@ class LearnsFromData:
         reader = self.reader(config)
         reader.set_tokenizer(tokenizer, model_config)
         cut = replace(
-            self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
+            self.row_settings(config),
+            eval_fraction=0.0,
+            max_chars=0,
+            max_rows=0,
+            dedup=False,
+            weights=(),
+            skip_bad_rows=False,
         )
-        source = open_source(path, config.data.text_column, DataChoice(measured=True))
+        source = open_source(path, config.data.text_column, DataChoice(is_evaluation=True))
         return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
@@ -109,7 +115,7 @@ class LearnsFromData:
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None = None
     ) -> DataFacts:
         """Return the size of the data: counted if it was prepared before, else estimated. Raise DataError."""
-        cut = self.cut(config)
+        cut = self.row_settings(config)
         if prepared := find_entry(data, cut, cache_dir, progress):
             return self.facts(config, prepared)
         facts, is_enough = self._estimated(config, data, cut, data.signature)
@@ -117,10 +123,12 @@ class LearnsFromData:
         return facts if is_enough else self.facts(config, self.prepare(config, data, cache_dir, progress))
 
     @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
-    def _estimated(self, config: Config, data: ResolvedData, cut: Cut, signature: Hashable) -> tuple[DataFacts, bool]:
+    def _estimated(
+        self, config: Config, data: ResolvedData, cut: RowSettings, signature: Hashable
+    ) -> tuple[DataFacts, bool]:
         """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the files' state."""
         reader = self.reader_of_inputs(config)
-        guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
+        guess = estimate(data.sources, reader, cut, self.token_rate(config), frame_tokens=self.frame_tokens(config))
         row_count, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
         text_beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
         meets_unknown = bool(text_beginnings) and has_unknown_tokens(config, self.head, text_beginnings)
@@ -134,7 +142,7 @@ class LearnsFromData:
     ) -> DataFacts | None:
         """Return facts with `counts`. Small data is prepared; of larger data, only the first rows are counted, and
         `exact` is False. Return None if these first rows are refused. Raise DataError."""
-        cut = self.cut(config)
+        cut = self.row_settings(config)
         if data.bytes_on_disk < _COUNTED_BYTES:
             return self.facts(config, self.prepare(config, data, cache_dir, progress))
         try:
@@ -150,17 +158,17 @@ class LearnsFromData:
         return self._beginnings(data, self.reader_of_inputs(config))
 
     def _beginnings(self, data: ResolvedData, reader: Reader) -> tuple[str, ...]:
-        row_reader = reader if self.rows == "examples" else None
+        row_reader = reader if self.row_kind == "examples" else None
         return tuple(text for part in data.sources[0].parts for text in text_excerpts(size_of(part, row_reader)))
 
     def prepare(self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None) -> PreparedData:
         """Return the data as rows of token ids, prepared now or stored by content and settings. Raise DataError."""
         processes = config.data.num_proc
         if processes == "auto":
-            processes = worth_processes(data.bytes_on_disk, probe().usable_cores, memory_available_now())
-        return prepare(data, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
+            processes = useful_process_count(data.bytes_on_disk, probe().usable_cores, memory_available_now())
+        return prepare(data, self.reader(config), self.row_settings(config), cache_dir, progress, processes=processes)
 
-    def facts(self, config: Config, data: Built) -> DataFacts:
+    def facts(self, config: Config, data: PreparedContent) -> DataFacts:
         """Return the facts about prepared or estimated data."""
         counts, sources = data.counts, sources_in(data.details)
         facts = DataFacts(
@@ -174,30 +182,30 @@ class LearnsFromData:
             counts=counts,
             longest_row=counts.longest_row,
             row_documents=counts.row_documents,
-            classes=int(data.details.get("classes", 0)),
+            class_count=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
             sources=sources,
             splits=data.splits if isinstance(data, PreparedData) else (),
             notes=tuple(note for note in data.notes if note not in {source.words() for source in sources}),
             details=data.details,
         )
-        if self.rows == "stream":
+        if self.row_kind == "stream":
             return replace(facts, row_tokens=config.data.max_length, longest_row=config.data.max_length)
         # The last token of a document is no input if the model learns to predict the next token.
-        is_text, row_documents = self.rows == "documents", counts.row_documents
+        is_text, row_documents = self.row_kind == "documents", counts.row_documents
         input_lengths = data.lengths if is_text else [max(length - row_documents, 1) for length in data.lengths]
         # For "auto", a plan later calls `fills` with its own batch size.
         batch_setting = config.training.effective_batch_size
         batch_size = min(config.training.base_batch_size if batch_setting == "auto" else batch_setting, facts.rows)
         # A row of several documents is packed as a whole, and each document may have the maximum length.
         capacity = config.data.max_length if row_documents == 1 else max(config.data.max_length, *input_lengths)
-        fills = partial(expected_packed_rows, input_lengths, capacity) if self.packs and input_lengths else None
-        padding_of = partial(padding_shares, input_lengths, capacity=capacity, packs=self.packs)
+        fills = partial(expected_packed_rows, input_lengths, capacity) if self.can_pack and input_lengths else None
+        padding_of = partial(padding_shares, input_lengths, capacity=capacity, packs=self.can_pack)
         return replace(
             facts,
             row_tokens=(counts.train_labels if is_text else counts.train_tokens) / max(facts.rows, 1),
             packed_rows=fills(batch_size) if fills else None,
-            fills=fills,
+            compute_packed_rows=fills,
             padding=padding_of if len(input_lengths) and row_documents == 1 else None,
         )
 
@@ -212,11 +220,11 @@ class LearnsFromData:
     ) -> Baselines | None:
         return None
 
-    def target_tokens(self, config: Config, data: Built) -> int:
+    def target_tokens(self, config: Config, data: PreparedContent) -> int:
         """Return the number of tokens of the longest answer; before the data is prepared, the limit for answers."""
         return 0
 
-    def rate(self, config: Config) -> Rate:
+    def token_rate(self, config: Config) -> Rate:
         """Return a function that estimates the mean number of tokens per character in texts."""
         return partial(estimate_tokens_per_character, config, self.head)
 
@@ -224,38 +232,38 @@ class LearnsFromData:
         """Return the number of special tokens around the text of a row, for estimates."""
         return 2
 
-    def cut(self, config: Config) -> Cut:
+    def row_settings(self, config: Config) -> RowSettings:
         settings = config.data
-        return Cut(
-            rows=self.rows,
+        return RowSettings(
+            rows=self.row_kind,
             max_length=settings.max_length,
             eval_fraction=settings.eval_fraction,
             seed=settings.seed,
             tokenizer=tokenizer_identity(config, self.head)[0],
-            reading=json.dumps(self.reading(config), sort_keys=True),
-            max_chars=settings.max_chars if self.rows != "examples" else 0,
+            reading=json.dumps(self.encoding_settings(config), sort_keys=True),
+            max_chars=settings.max_chars if self.row_kind != "examples" else 0,
             max_rows=settings.max_rows,
             dedup=settings.dedup,
             skip_bad_rows=settings.on_bad_rows == "skip",
-            weights=weights_of(settings.paths, settings.weights),
+            weights=parse_weights(settings.paths, settings.weights),
         )
 
-    def reading(self, config: Config) -> dict[str, Any]:
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
         """Return all settings that decide the tokens and labels of a row, by name. They are a part of the cache key."""
         task_settings = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
-        column_settings = config.data.model_dump(include=set(COLUMNS))
+        column_settings = config.data.model_dump(include=set(COLUMN_SETTINGS))
         return {"task": _GONE_IN_KEYS | task_settings, "vocabulary": vocabulary, **column_settings}
 
     def data_problems(self, config: Config) -> list[Problem]:
         """Return a problem for each column setting that the task does not use, and for data.max_chars with a table."""
         problems = list[Problem]()
-        for name in (name for name in named_columns(config) if name not in self.reads_columns):
+        for name in (name for name in named_columns(config) if name not in self.used_column_settings):
             column = one_line(getattr(config.data, name), 40)
             message = f"is set to the column '{column}', but the task {self.name} does not use it"
             hint = "remove it, or set task.type to a task that uses it"
             problems.append(Problem(message=message, key=f"data.{name}", hint=hint))
-        if config.data.max_chars and self.rows == "examples":
+        if config.data.max_chars and self.row_kind == "examples":
             message, hint = (
                 "does not apply to tables, which are read row by row",
                 "set it to 0, and limit the rows with data.max_rows",
@@ -274,14 +282,14 @@ class TableReader(Reader):
     def __init__(self, config: Config, head: Head, specials: SpecialTokens) -> None:
         self.config = config
         self.max_length = config.data.max_length
-        self.learns = config.is_from_scratch
+        self.trains_tokenizer = config.is_from_scratch
         self._head, self._specials = head, specials
         self._tokenizer: Tokenizer | None = None
-        self.knows = False
+        self.has_trained_model = False
         """Whether tokens and labels come from a trained model."""
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
-        self._tokenizer, self.learns, self.knows = tokenizer, False, True
+        self._tokenizer, self.trains_tokenizer, self.has_trained_model = tokenizer, False, True
 
     @property
     def tokenizer(self) -> Any:
@@ -292,19 +300,21 @@ class TableReader(Reader):
 
     def load(self) -> None:
         # Other processes cannot import a tokenizer class that comes with the model.
-        if not self.learns and not self.config.model.trust_remote_code:
+        if not self.trains_tokenizer and not self.config.model.trust_remote_code:
             _ = self.tokenizer
 
     def language_notes(self) -> list[str]:
         """Return a note such as `texts are marked with their language: en to de`, if the tokenizer marks texts."""
-        tokenizer = None if self.learns else self.tokenizer
+        tokenizer = None if self.trains_tokenizer else self.tokenizer
         source_language, target_language = (getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang"))
         suffix = f" to {target_language}" if target_language else ""
         return [f"texts are marked with their language: {source_language}{suffix}"] if source_language else []
 
     def refuse_no_room(self, content: str, *, pair: bool = False) -> None:
         """Raise ConfigError if special tokens fill the whole row. `content` describes the text between them."""
-        count_special_tokens = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
+        count_special_tokens = (
+            self._specials.frame_tokens if self.trains_tokenizer else self.tokenizer.num_special_tokens_to_add
+        )
         frame_tokens = count_special_tokens(pair=pair)
         if self.max_length <= frame_tokens:
             message = f"is {self.max_length}, but {quantity(frame_tokens, 'special token')} must fit around {content}"
@@ -328,7 +338,7 @@ class TableReader(Reader):
     def unknown_token(self) -> UnknownToken | None:
         return unknown_token_of(self.tokenizer)
 
-    def tokens_of(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokenize_texts(self, texts: Sequence[str]) -> list[list[int]]:
         return token_ids(self.tokenizer, texts, special_tokens=False)
 
     def vocabulary(self) -> int:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.models.token_ids import strip_spelled_marks, token_ids
-from tui_trainer.models.writing import Sampling, generate_texts, most_tokens, pad_token_id, sample_continuation
+from tui_trainer.models.writing import (
+    Sampling,
+    generate_texts,
+    longest_sequence_tokens,
+    pad_token_id,
+    sample_continuation,
+)
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.free_answers import Prompt, answer_prompts, free_answer_scores
 from tui_trainer.tasks.parts.task import Task
@@ -46,7 +52,7 @@ class LearnsNextToken(Task):
         smoothing = config.training.label_smoothing_factor
         return NextTokenLoss(model, chunk_tokens=chunk_tokens, label_smoothing=smoothing)
 
-    def choices(self, config: Config, data: PreparedData) -> int:
+    def choice_count(self, config: Config, data: PreparedData) -> int:
         return data.counts.vocabulary
 
     def sample(
@@ -76,7 +82,7 @@ class LearnsNextToken(Task):
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         """Encode prompts. A prompt that leaves too little room for the new tokens loses its beginning."""
-        most_prompt_tokens = most_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
+        most_prompt_tokens = longest_sequence_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
         empty_prompt = [pad_token_id(tokenizer)]
         return [
             InputRow(ids[-most_prompt_tokens:] or empty_prompt, content, is_cut=len(ids) > most_prompt_tokens)
@@ -100,5 +106,5 @@ class LearnsNextToken(Task):
 
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
     """Return the limit of new tokens in each row: half of the model's length, or all of it with an encoder."""
-    model_length = most_tokens(model, tokenizer)
+    model_length = longest_sequence_tokens(model, tokenizer)
     return min(sampling.max_new_tokens, model_length if model.config.is_encoder_decoder else max(1, model_length // 2))

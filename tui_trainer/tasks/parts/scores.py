@@ -44,7 +44,7 @@ METRICS_OF: dict[Kind, tuple[str, ...]] = {
     "regression": ("pearson", "r2"),
 }
 ALL_METRICS = tuple(dict.fromkeys(name for names in METRICS_OF.values() for name in names))
-MOST_CLASSES = 20
+MOST_TABLE_CLASSES = 20
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -120,7 +120,7 @@ def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
 
 def _largest(rows_C: Ints) -> list[int]:
     """Return the numbers of the classes that have the most rows, in increasing order of the numbers."""
-    return sorted(np.argsort(-rows_C, kind="stable")[:MOST_CLASSES].tolist())
+    return sorted(np.argsort(-rows_C, kind="stable")[:MOST_TABLE_CLASSES].tolist())
 
 
 def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:

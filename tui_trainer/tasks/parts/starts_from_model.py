@@ -13,18 +13,18 @@ import numpy as np
 
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.sections import MODEL_KEY, Config, DataSection
-from tui_trainer.config.token_list import TOKENS
+from tui_trainer.config.token_list import ADD_TOKENS_KEY
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_columns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_offsets
 from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, strings_of, text_of
-from tui_trainer.data.preparing.byte_bpe import FOR_TEXT, TRAINED_HERE, SpecialTokens
+from tui_trainer.data.preparing.byte_bpe import TEXT_SPECIAL_TOKENS, TRAINED_TOKENIZER_KEY, SpecialTokens
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.models import unsloth
-from tui_trainer.models.adapters import adapter_problems, goes_on, refuse_other_labels, starting_adapter
+from tui_trainer.models.adapters import adapter_problems, refuse_other_labels, should_continue_adapter, starting_adapter
 from tui_trainer.models.added_tokens import (
     add_to_tokenizer,
     added_tokens,
@@ -40,7 +40,7 @@ from tui_trainer.models.config_json import ConfigFields, bad_model, read_json
 from tui_trainer.models.facts import Adapter, ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, own_labels
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, ENCODER_DECODER, Head, Labels, config_label_names
 from tui_trainer.models.loading import (
     load_config,
     load_pretrained,
@@ -160,11 +160,14 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     import torch
 
     token_rows = [
-        TokenRow(np.asarray(row.ids), more={name: np.asarray(values) for name, values in row.more.items()})
+        TokenRow(
+            np.asarray(row.ids),
+            model_arguments={name: np.asarray(values) for name, values in row.model_arguments.items()},
+        )
         for row in rows
     ]
     batch = collate_whole(token_rows, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
-    inputs = {"input_ids": batch.input_ids, **batch.more}
+    inputs = {"input_ids": batch.input_ids, **batch.model_arguments}
     with torch.no_grad():
         return model(**{name: torch.from_numpy(x).to(model.device) for name, x in inputs.items()}).logits.float()
 
@@ -184,7 +187,7 @@ class StartsFromModel:
     """The methods of tasks that find, check and build a model. `head` is the kind of head that the task trains."""
 
     head: Head = CAUSAL
-    specials: SpecialTokens = FOR_TEXT
+    specials: SpecialTokens = TEXT_SPECIAL_TOKENS
     """Special tokens of the tokenizer that a run from scratch trains on the data."""
 
     def labels(self, config: Config, data: PreparedData) -> Labels | None:
@@ -206,7 +209,7 @@ class StartsFromModel:
         problems = list(tower_problems(config, str(stored_facts.config.get("model_type"))))
         if not problems and not scratch:
             problems += rope_problems(stored_facts.config, config, self.head)
-            problems += token_problems(stored_facts, config, continues_adapter=goes_on(config.tuning))
+            problems += token_problems(stored_facts, config, continues_adapter=should_continue_adapter(config.tuning))
         if problems:
             return problems
         facts = find_model_facts(config, self.head)
@@ -295,11 +298,11 @@ class StartsFromModel:
             size = data.counts.vocabulary
             fields = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
             built_model = new_model(fields, settings, dtype, head=self.head)
-        if adapter and not goes_on(config.tuning):
+        if adapter and not should_continue_adapter(config.tuning):
             head_names = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
             built_model = merge_adapter(built_model, adapter.folder, without=head_names)
         if facts and not config.is_from_scratch and (new_tokens := added_tokens(facts, settings)):
-            resize_tables(built_model, new_tokens.rows, new_tokens.ids)
+            resize_tables(built_model, new_tokens.embedding_rows, new_tokens.ids)
         self.set_generation(config, built_model, tokenizer)
         self.record_settings(config, data, built_model)
         return built_model
@@ -307,8 +310,8 @@ class StartsFromModel:
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
         """Return whether the adapter to start from brings a head for these labels. Raise ConfigError if its training
         continues with other labels."""
-        adapter_labels = own_labels(read_json(adapter.folder / "config.json") or {})
-        if adapter_labels and goes_on(config.tuning):
+        adapter_labels = config_label_names(read_json(adapter.folder / "config.json") or {})
+        if adapter_labels and should_continue_adapter(config.tuning):
             refuse_other_labels(adapter_labels, labels.names, adapter.folder)
         return adapter_labels in ((), labels.names)
 
@@ -330,7 +333,7 @@ class StartsFromModel:
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
         """Return the generation settings in the model's files that change its texts, which are ignored here. None for a
         model from scratch or without generation. Raise ConfigError."""
-        if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING:
+        if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING_HEADS:
             return None
         facts = stored_model_facts(config, self.head)
         folders = [folder for folder in (facts.folder, facts.adapter and facts.adapter.folder) if folder]
@@ -348,7 +351,9 @@ class StartsFromModel:
         """Return the ids of the tokens whose embeddings train beside LoRA adapters (`models/added_tokens.py`)."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
-        return trained_ids(stored_model_facts(config, self.head), config, continues_adapter=goes_on(config.tuning))
+        return trained_ids(
+            stored_model_facts(config, self.head), config, continues_adapter=should_continue_adapter(config.tuning)
+        )
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
         """Store settings in the config of the model that its later use depends on."""
@@ -384,7 +389,7 @@ def scratch_change_problems(config: Config) -> list[Problem]:
     if config.model.add_tokens.strip():
         unit = "characters" if config.task.type == "char_lm" else "tokens"
         message = f"the {unit} of a model from scratch come from its data, so no others can be added"
-        problems.append(Problem(message=message, key=TOKENS, hint="remove it"))
+        problems.append(Problem(message=message, key=ADD_TOKENS_KEY, hint="remove it"))
     return problems
 
 
@@ -411,7 +416,7 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
 def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -> Tokenizer:
     """Load the tokenizer that this run trained on its data."""
     return tokenizer_of_file(
-        path, config.data.max_length, dict(special.named), distinguishes_pairs=special.distinguishes_pairs
+        path, config.data.max_length, dict(special.named_tokens), distinguishes_pairs=special.distinguishes_pairs
     )
 
 
@@ -421,7 +426,7 @@ def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[st
     measured_rate = None
     if facts and facts.tokenizer_folder:
         new_tokens = added_tokens(facts, config.model)
-        measured_rate = tokens_per_character(facts.tokenizer_folder, texts, new_tokens.new if new_tokens else ())
+        measured_rate = tokens_per_character(facts.tokenizer_folder, texts, new_tokens.new_tokens if new_tokens else ())
     return measured_rate or _USUAL_TOKENS_PER_CHARACTER
 
 
@@ -431,13 +436,18 @@ def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool
     if facts.tokenizer_folder is None:
         return False
     new_tokens = added_tokens(facts, config.model)
-    return 0 in (count_word_tokens(facts.tokenizer_folder, texts, new_tokens.new if new_tokens else ()) or {}).values()
+    return (
+        0
+        in (
+            count_word_tokens(facts.tokenizer_folder, texts, new_tokens.new_tokens if new_tokens else ()) or {}
+        ).values()
+    )
 
 
 def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
     """Return (key, end token, number of tokens) of the tokenizer that a run will use, without loading it."""
     if config.is_from_scratch:
-        return TRAINED_HERE, None, config.model.scratch.vocab_size
+        return TRAINED_TOKENIZER_KEY, None, config.model.scratch.vocab_size
     model_facts = stored_model_facts(config, head)
     facts = tokenizer_facts(model_facts.tokenizer_folder) if model_facts.tokenizer_folder else None
     eos_id = facts.eos_token_id if facts else None
@@ -446,6 +456,10 @@ def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int
     # Code that comes with the model may build another tokenizer from the same files.
     code_note = " with its code" if model_facts.has_remote_code and config.model.trust_remote_code else ""
     added = added_tokens(model_facts, config.model)
-    new = f" with {json.dumps(added.new)}" if added and added.new else ""
+    new = f" with {json.dumps(added.new_tokens)}" if added and added.new_tokens else ""
     vocabulary = facts.vocabulary if facts else model_facts.shape.vocabulary
-    return f"{model_facts.tokenizer_key or ''}{code_note}{new}", eos_id, vocabulary + len(added.new if added else ())
+    return (
+        f"{model_facts.tokenizer_key or ''}{code_note}{new}",
+        eos_id,
+        vocabulary + len(added.new_tokens if added else ()),
+    )

@@ -12,11 +12,11 @@ from tui_trainer.data.batching.collate import (
     Collate,
     CollatePacked,
     Rounding,
-    coarse,
     collate_packed,
-    even,
-    in_even_widths,
-    packed_in_coarse_widths,
+    round_collate_widths,
+    round_packed_widths,
+    round_up_coarsely,
+    round_up_to_multiple,
 )
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
@@ -44,7 +44,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Base class of a kind of training. Its loss is a sum: `training/step.py` divides once, over the whole batch."""
 
     title: str
-    reads: tuple[str, ...]
+    used_settings: tuple[str, ...]
     """Names of the settings of [task] that the task uses."""
     loads_to_score: tuple[str, ...] = ()
     """Modules that the task imports at the first evaluation, to compute scores."""
@@ -62,7 +62,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Usual number of held-out rows that the model answers in an evaluation, for `answer_scores`; 0: it never does."""
     holds_conversations: bool = False
     """Whether a user tries a trained model in a conversation, with its chat template."""
-    unsloth: bool = False
+    supports_unsloth: bool = False
     """Whether Unsloth can load models for the task: text decoders with a causal head."""
     is_only_by_columns: bool = False
     """Whether only its columns show that data is for this task, which then reports no errors of other data."""
@@ -102,25 +102,25 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         rounding = self.width_rounding(model.config.model_type, size_costs=size_costs)
         if rounding is None:
             return exact_collate
-        return in_even_widths(exact_collate, pad_id, longest_row, config.task.max_target_length, rounding)
+        return round_collate_widths(exact_collate, pad_id, longest_row, config.task.max_target_length, rounding)
 
     def collate_packed_in_run(self, pad_id: int, longest_row: int, *, size_costs: bool = False) -> CollatePacked:
         """Return the function that collates packed rows in training. With `size_costs`, it rounds their width up."""
         exact_collate = self.collate_packed(pad_id)
-        return packed_in_coarse_widths(exact_collate, longest_row) if size_costs else exact_collate
+        return round_packed_widths(exact_collate, longest_row) if size_costs else exact_collate
 
     def width_rounding(self, model_type: str, *, size_costs: bool = False) -> Rounding | None:
         """Return the function that rounds up the widths of padded rows, or None to pad to the longest row.
         `size_costs`: each new size of a matrix compiles a kernel (`TrainingSetup.compiles_each_size`)."""
         if model_type in _PADDING_SENSITIVE or not (self.tells_padding or size_costs):
             return None
-        return coarse if size_costs else even
+        return round_up_coarsely if size_costs else round_up_to_multiple
 
     @abstractmethod
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         """Return the loss function. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
-    def choices(self, config: Config, data: PreparedData) -> int:
+    def choice_count(self, config: Config, data: PreparedData) -> int:
         """Return the number of tokens or classes that a label can be, for the loss ln(choices) of a uniform prediction.
         0 if the loss has another form."""
         return 0
@@ -136,7 +136,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
         """Return logits of labelled positions or whole rows, float32 [N, C], to compare with an exported model."""
         logits: Tensor = model(**batch.inputs).logits.float()
-        return logits.flatten(0, 1)[batch.places] if len(batch.places) else logits
+        return logits.flatten(0, 1)[batch.label_positions] if len(batch.label_positions) else logits
 
     def answer_rows(self, config: Config) -> int:
         """Return the number of held-out rows that the model answers in an evaluation."""

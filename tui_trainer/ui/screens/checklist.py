@@ -9,7 +9,7 @@ from typing import ClassVar, Final, get_args
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from tui_trainer.advice.checklist import ALL, Finding, counts, patch_words
+from tui_trainer.advice.checklist import ALL, Finding, count_statuses, patch_words
 from tui_trainer.advice.contract import STATUSES, Group, Status
 from tui_trainer.config.changes import Change, settings_words
 from tui_trainer.config.load import all_settings, value_of
@@ -19,9 +19,9 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.commands import install
 from tui_trainer.ui.dialogs import ChoiceDialog
 from tui_trainer.ui.keymap import Action
-from tui_trainer.ui.own_processes import BESIDE_A_RUN
+from tui_trainer.ui.own_processes import RUN_TRAINING_REFUSAL
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, fit, labelled, pad, paragraph, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, both_ends_line, fit, labelled, pad, paragraph, width_of
 from tui_trainer.ui.starting import ask_to_apply
 from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
@@ -36,7 +36,7 @@ _LEAST_EVIDENCE: Final = 12
 # Cells of the heading line that its note cannot use.
 _HEADING_CELLS: Final = 16
 # The command with which checks advise to install a library.
-_INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
+_INSTALL_COMMAND: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
 
 def _mark(status: Status, glyphs: Glyphs) -> str:
@@ -51,14 +51,14 @@ def finding_lines(
     rule, verdict, mark = finding.rule, finding.verdict, _mark(finding.status, glyphs)
     status: Line = [(f"{'' if mark == 'ok' else f'{mark} '}{finding.status}", _ROLES[finding.status])]
     title = fit([(finding.title, "bold")], max(width - width_of(status), 0), glyphs.ellipsis)
-    lines: list[Line] = [beside(title, status, width)]
+    lines: list[Line] = [both_ends_line(title, status, width)]
     lines += paragraph(one_line(verdict.evidence), width)
     for change in finding.changes:
         lines += labelled("fix", one_line(change.words(glyphs.arrow)), _LABEL_COLUMNS, width, "accent")
     if verdict.advice:
         lines += labelled("do", one_line(verdict.advice), _LABEL_COLUMNS, width)
-    if rule.published or finding.alternative:
-        published = f"; published: {rule.published}" if rule.published else ""
+    if rule.published_gain or finding.alternative:
+        published = f"; published: {rule.published_gain}" if rule.published_gain else ""
         lines += labelled("gain", f"{finding.gain_words}{published}", _LABEL_COLUMNS, width)
     lines += labelled("why", rule.why, _LABEL_COLUMNS, width)
     for index, detail in enumerate(verdict.details):
@@ -66,7 +66,7 @@ def finding_lines(
     for key, value in ({key: value_of(config, key) for key in rule.settings} if config else {}).items():
         lines += labelled("now", patch_words({key: value}), _LABEL_COLUMNS, width)
         lines += labelled("", all_settings()[key].help, _LABEL_COLUMNS, width, "dim")
-    symptoms = [symptom for symptom in rule.during if plan is None or symptom.can_occur(plan)]
+    symptoms = [symptom for symptom in rule.symptoms if plan is None or symptom.can_occur(plan)]
     lines += paragraph("During a run, the doctor would report:", width, "dim") if symptoms else []
     for symptom in symptoms:
         lines += labelled("", f"{symptom.title}: {symptom.why}", _LABEL_COLUMNS, width, "dim")
@@ -79,7 +79,7 @@ class ChecklistPage(ListPage):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (180, "-wide")]  # noqa: RUF012
     ACTS: ClassVar[dict[str, Callable[["ChecklistPage"], object]]] = {
         "measure_all": lambda page: page.measure(ALL),
-        "cancel": lambda page: page.bench.measuring.cancel(),
+        "cancel": lambda page: page.bench.gain_measurements.cancel(),
         "install": lambda page: install(page.bench, page._named_libraries),
     }
 
@@ -90,8 +90,8 @@ class ChecklistPage(ListPage):
         """Position of each check, by name, when the list was last sorted. Applying a fix does not move its row."""
         self._open_only, self._chosen_name = False, ""
         self._list: ChoiceList[Finding | str] = ChoiceList(self._row, is_heading=lambda row: isinstance(row, str))
-        self._finding = Scroller(Pane(self._finding_lines), id="chosen")
-        self.found(bench.findings)
+        self._details_pane = Scroller(Pane(self._finding_lines), id="chosen")
+        self.set_findings(bench.findings)
 
     def body(self) -> ComposeResult:
         yield Pane(self._counts, id="counts")
@@ -101,18 +101,18 @@ class ChecklistPage(ListPage):
                 yield self._list
             with Area(id="finding"):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
-                yield self._finding
+                yield self._details_pane
 
     def _heading(self) -> tuple[str, str]:
         # The progress of a measurement is cut here, because a note that is too long would not be shown at all.
-        return "checks", one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
+        return "checks", one_line(self.bench.gain_measurements.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()
 
     def _counts(self, width: int, _: int) -> list[Line]:
-        bench, status_counts, glyphs = self.bench, counts(self._findings), self.bench.glyphs
-        seen_rows, is_check = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
+        bench, status_counts, glyphs = self.bench, count_statuses(self._findings), self.bench.glyphs
+        seen_rows, is_check = self._list.visible_indices, [isinstance(row, Finding) for row in self._list.rows]
         line: Line = []
         for status in _COUNTED:
             if status != "error" or status_counts[status]:
@@ -127,7 +127,7 @@ class ChecklistPage(ListPage):
             note = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
         elif len(is_check) > self._list.size.height:
             note += f"{sum(is_check[: seen_rows.start]) + 1}-{sum(is_check[: seen_rows.stop])} of {sum(is_check)} "
-        return [beside(fit(line, max(width - cell_len(note), 0), glyphs.ellipsis), [(note, "dim")], width)]
+        return [both_ends_line(fit(line, max(width - cell_len(note), 0), glyphs.ellipsis), [(note, "dim")], width)]
 
     def _row(self, finding: Finding | str, width: int) -> Line:
         if isinstance(finding, str):
@@ -155,24 +155,24 @@ class ChecklistPage(ListPage):
 
     def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         self.move(0)
-        if event.opens:
+        if event.is_double_click:
             self.action_show()
         elif finding := self._chosen_fix:
             key = self.bench.app.key_of("checklist.apply")
-            self.bench.tell(f"press {key} to apply {one_line(settings_words(finding.fix or {}))}")
+            self.bench.show_notice(f"press {key} to apply {one_line(settings_words(finding.fix or {}))}")
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
         self._list.move(lines)
         if finding := self._chosen:
             self._chosen_name = finding.name
-        self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
+        self._details_pane.scroll_lines(-self._details_pane.scrolled.virtual_size.height)
 
     @property
     def page_lines(self) -> int:
         return self._list.size.height
 
-    def found(self, findings: list[Finding]) -> None:
+    def set_findings(self, findings: list[Finding]) -> None:
         self._findings = list(findings)
         # Rows must not move under the user's eyes, so the list is sorted again only while it is not shown.
         if not self.is_shown or any(finding.name not in self._order for finding in findings):
@@ -205,7 +205,7 @@ class ChecklistPage(ListPage):
             "apply": lambda: self._chosen_fix,
             "apply_all": lambda: any(finding.fix and finding.is_open for finding in self._findings),
             "install": lambda: self._named_libraries,
-            "cancel": lambda: self.bench.measuring.alive,
+            "cancel": lambda: self.bench.gain_measurements.running_process,
             "undo": lambda: document and document.can_undo,
         }
         reasons = {"apply": "this check has no fix to apply", "install": "this check has nothing to install"}
@@ -216,14 +216,14 @@ class ChecklistPage(ListPage):
         reasons = [finding.why_not_measured for finding in findings if finding is not None]
         if all(reasons):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
-        if self.bench.measuring.alive:
+        if self.bench.gain_measurements.running_process:
             return f"already measuring: {self.bench.app.key_of('checklist.cancel')} stops the measurement"
-        if other_process := self.bench.measurement_beside(self.bench.measuring):
-            return f"{other_process.what} is still running: only one measurement at a time"
-        return BESIDE_A_RUN if self.bench.run_is_alive else ""
+        if other_process := self.bench.other_running_measurement(self.bench.gain_measurements):
+            return f"{other_process.command_name} is still running: only one measurement at a time"
+        return RUN_TRAINING_REFUSAL if self.bench.run_is_alive else ""
 
-    def by_clock(self) -> object:
-        return self.bench.measuring.words
+    def live_state(self) -> object:
+        return self.bench.gain_measurements.words
 
     @property
     def _chosen_fix(self) -> Finding | None:
@@ -245,7 +245,7 @@ class ChecklistPage(ListPage):
         if (document := self.bench.document) is None or document.loaded is None:
             return
         loaded_config, revision = document.loaded, document.revision
-        self.bench.tell("finding fixes that can be combined ...", "dim")
+        self.bench.show_notice("finding fixes that can be combined ...", "dim")
 
         def work() -> tuple[int, dict[str, object]]:
             from tui_trainer.advice.checklist import apply_fixes
@@ -253,16 +253,16 @@ class ChecklistPage(ListPage):
 
             return revision, apply_fixes(loaded_config, gather)[1]
 
-        self.bench.background.do("fixes", work, self._apply_all)
+        self.bench.background.run_work("fixes", work, self._apply_all)
 
     def _apply_all(self, result: tuple[int, dict[str, object]]) -> None:
         revision, patch = result
         bench, document = self.bench, self.bench.document
         bench.notice = None
         if document is None or document.revision != revision:
-            bench.tell("no fix was applied, because the settings changed meanwhile: try again", "warn")
+            bench.show_notice("no fix was applied, because the settings changed meanwhile: try again", "warn")
         elif not patch:
-            bench.tell("there are no fixes to apply", "warn")
+            bench.show_notice("there are no fixes to apply", "warn")
         elif not bench.app.takes_text:
             count = quantity(len(patch), "setting")
             changes = [Change(key=key, old=document.value(key), new=new) for key, new in patch.items()]
@@ -273,7 +273,7 @@ class ChecklistPage(ListPage):
     def _named_libraries(self) -> list[str]:
         """Libraries that the chosen check advises to install."""
         verdict = self._chosen.verdict if self._chosen else None
-        command = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
+        command = _INSTALL_COMMAND.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
         return [command[1]] if command else []
 
     def action_undo(self) -> None:
@@ -285,8 +285,8 @@ class ChecklistPage(ListPage):
             self.measure(finding.name)
 
     def measure(self, name: str) -> None:
-        if reason := self.bench.measuring.start(name):
-            self.bench.tell(reason, "bad")
+        if reason := self.bench.gain_measurements.start(name):
+            self.bench.show_notice(reason, "bad")
 
     def action_open_only(self) -> None:
         self._open_only = not self._open_only
@@ -295,5 +295,5 @@ class ChecklistPage(ListPage):
     def action_again(self) -> None:
         self._sort()
         self._show_list()
-        self.bench.tell("checking ...", "dim")
+        self.bench.show_notice("checking ...", "dim")
         self.bench.config_changed()

@@ -21,7 +21,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, Metric, metric_of, metrics_of
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.plot import GUTTER, Bounds, Raster, column_of, row_of, stable_bounds, with_y_axis, x_axis
-from tui_trainer.ui.screens.runs_view import SIGNS
+from tui_trainer.ui.screens.runs_view import RUN_LETTERS
 from tui_trainer.ui.spans import Glyphs, Line, Role, next_of, paragraph, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
@@ -60,7 +60,7 @@ def curves_lines(
 
     def draw_marks(points: _Points, sign: str, role: Role) -> None:
         for x, y in points:
-            raster.mark(column_of(x, x_bounds, raster.width), row_of(y, y_bounds, raster.height), sign, role)
+            raster.draw_mark(column_of(x, x_bounds, raster.width), row_of(y, y_bounds, raster.height), sign, role)
 
     # Lines, marks and signs are drawn in this order, so that no mark covers the sign of another curve.
     for curve, role in scaled_curves:
@@ -77,11 +77,11 @@ def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role:
     if not points:
         return
     x, y = np.array(points, np.float64).T
-    dots_x = np.linspace(window.low, window.high, raster.dots_across)
+    dots_x = np.linspace(window.low, window.high, raster.dot_columns)
     # Dot columns between two points are interpolated. Nothing is drawn before the first or after the last point.
     values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
     values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
-    raster.curve(values, values, bounds, role)
+    raster.draw_curve(values, values, bounds, role)
 
 
 def _signed(points: _Points, index: int, count: int) -> _Points:
@@ -149,7 +149,7 @@ class CompareDialog(Dialog):
         self._first, self._second = Curves(LOSS), Curves("")
         self._second.display = False
 
-    def inside(self) -> Iterable[Widget]:
+    def compose_content(self) -> Iterable[Widget]:
         with VerticalScroll(id="inside", can_focus=False):
             yield Pane(self._legend)
             with Container(id="charts"):
@@ -158,7 +158,7 @@ class CompareDialog(Dialog):
             yield Pane(lambda width, _: self.lines(width))
 
     def on_mount(self) -> None:
-        self._bench.background.do("comparison", self._compare, self._compared)
+        self._bench.background.run_work("comparison", self._compare, self._compared)
 
     def _compare(self) -> tuple[Comparison, Sequence[RunState]] | str:
         try:
@@ -176,20 +176,20 @@ class CompareDialog(Dialog):
         runs = self._answer.runs if isinstance(self._answer, Comparison) else ()
         for chart in (self._first, self._second):
             chart.curves = [_curve(sign, run, state, chart.metric, chart.unit)
-                            for sign, run, state in zip(SIGNS, runs, self._states, strict=False)]  # fmt: skip
+                            for sign, run, state in zip(RUN_LETTERS, runs, self._states, strict=False)]  # fmt: skip
 
     def _legend(self, width: int, _: int) -> list[Line]:
         warning = self._answer.warning if isinstance(self._answer, Comparison) else ""
         return [
             *([(f"{sign} ", role), (one_line(folder.name), "text"), (f"  {one_line(str(folder.root.parent))}", "dim")]
-              for sign, role, folder in zip(SIGNS, ROLES, self._folders, strict=False)),
+              for sign, role, folder in zip(RUN_LETTERS, ROLES, self._folders, strict=False)),
             *(paragraph(one_line(warning), width, "warn") if warning else []),
         ]  # fmt: skip
 
     def lines(self, width: int) -> list[Line]:
         if not isinstance(self._answer, Comparison):
             return [[(self._answer or "reading the journals ...", "text")]]
-        rows = comparison_lines(self._answer, width, SIGNS[: len(self._answer.runs)])
+        rows = comparison_lines(self._answer, width, RUN_LETTERS[: len(self._answer.runs)])
         return [[(row, "text")] for row in ["", *rows]]
 
     def press(self, key: str, character: str | None) -> bool:

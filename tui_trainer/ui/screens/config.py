@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.explain import groups
-from tui_trainer.data.samples import samples
+from tui_trainer.data.samples import built_in_samples
 from tui_trainer.data.sources.hub import cached_data_sets
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, is_hub_name
@@ -65,11 +65,11 @@ class ConfigPage(ListPage):
         "reset_all": lambda page: page.bench.note_change(page.model.reset_all()),
         "rehearse": lambda page: dialogs.rehearse(page.bench),
         "tune": lambda page: dialogs.tune(page.bench),
-        "sizes": lambda page: dialogs.sizes(page.bench),
-        "switches": lambda page: dialogs.switches(page.bench),
+        "sizes": lambda page: dialogs.open_size_search(page.bench),
+        "switches": lambda page: dialogs.open_option_bench(page.bench),
         "import": lambda page: offer_import(page.bench),
         "recipe": lambda page: page.show_recipe(page.model.document.recipe_name),
-        "editor": lambda page: page._own_editor.open(),
+        "editor": lambda page: page._external_editor.open(),
         "save": lambda page: files.save(page.bench, page.model.document),
         "save_as": lambda page: files.save_as(page.bench, page.model.document),
     }
@@ -89,17 +89,17 @@ class ConfigPage(ListPage):
     def model(self) -> ConfigModel:
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
-        data_set_names = [f"{SAMPLE_PREFIX}{name}" for name in samples()]
+        data_set_names = [f"{SAMPLE_PREFIX}{name}" for name in built_in_samples()]
         completions = {"data.path": data_set_names, "data.eval_path": data_set_names, "task.type": task_names()}
         completions["task.chat_template"] = template_names()
         # The cache may be large, and may be on a network disk, so it is listed in the background.
-        self.bench.background.do("cached data sets", cached_data_sets, data_set_names.extend, "cached data sets")
+        self.bench.background.run_work("cached data sets", cached_data_sets, data_set_names.extend, "cached data sets")
         has_gpu = bool(self.bench.hardware.gpus)
         return ConfigModel(self.bench.document, completions, has_gpu=has_gpu, arrow=self.bench.glyphs.arrow)
 
     @cached_property
-    def _own_editor(self) -> files.OwnEditor:
-        return files.OwnEditor(self.app, self.bench, self.model.document)
+    def _external_editor(self) -> files.ExternalEditor:
+        return files.ExternalEditor(self.app, self.bench, self.model.document)
 
     @cached_property
     def panes(self) -> ConfigPanes:
@@ -156,15 +156,15 @@ class ConfigPage(ListPage):
     def key(self) -> str:
         return self.table.key if self.table.rows else ""
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         # Free memory is rounded to what the memory bar can show.
-        return self.bench.fitting, 1000 * self.bench.memory_free_bytes // (self.bench.hardware.memory_bytes or GIB)
+        return self.bench.fitting_text, 1000 * self.bench.memory_free_bytes // (self.bench.hardware.memory_bytes or GIB)
 
     @property
     def typing_keys(self) -> list[tuple[str, str]]:
         if self.editor is None:
             return [("enter", "to the table"), ("escape", "clear")]
-        if self.editor.closed:
+        if self.editor.has_fixed_choices:
             return [("enter", "select"), ("up down", "choose"), ("escape", "cancel")]
         keys = [("enter", "accept"), ("escape", "cancel"), ("up down", "accept and move")]
         return [*keys, ("tab", "complete")] if self.editor.options else keys
@@ -176,8 +176,8 @@ class ConfigPage(ListPage):
     def _read_fields(self) -> None:
         """Read the text of the fields. Call this before closing a field: the event of its last letter may be late."""
         model, editor = self.model, self.editor
-        if editor and not editor.closed and one_line(editor.text) != self.value_field.value:
-            editor.typed(self.value_field.value)
+        if editor and not editor.has_fixed_choices and one_line(editor.text) != self.value_field.value:
+            editor.set_text(self.value_field.value)
             self._look_for_options()
         elif model.filter != self.filter_field.value:
             model.filter = self.filter_field.value
@@ -186,7 +186,7 @@ class ConfigPage(ListPage):
 
     def action_take(self) -> None:
         self._read_fields()
-        if self.editor is None or self.model.take(self.editor):
+        if self.editor is None or self.model.accept_value(self.editor):
             self._close()
         self.bench.note_change()
 
@@ -199,7 +199,7 @@ class ConfigPage(ListPage):
     def action_choose(self, steps: int) -> None:
         """Choose another option. If the field has none, accept its text and move the cursor to another setting."""
         self._read_fields()
-        if self.editor and (self.editor.closed or self.editor.chosen >= 0):
+        if self.editor and (self.editor.has_fixed_choices or self.editor.chosen >= 0):
             self.editor.choose(steps)
             self.value_field.put(self.editor.text)
         else:
@@ -225,13 +225,15 @@ class ConfigPage(ListPage):
 
         def show_options(options: tuple[str, ...]) -> None:
             if editor is self.editor:
-                editor.found(typed_text, options)
+                editor.set_completions(typed_text, options)
                 if editor.text != typed_text:
                     self.value_field.put(editor.text)
                     self._look_for_options()
                 self.bench.app.draw()
 
-        self.bench.background.do("completions", partial(editor.look, typed_text), show_options, "completions")
+        self.bench.background.run_work(
+            "completions", partial(editor.find_completions, typed_text), show_options, "completions"
+        )
 
     def _jump(self, letter: str) -> None:
         if self.editor:
@@ -291,7 +293,7 @@ class ConfigPage(ListPage):
             if editor.text in ("auto", *editor.setting.choices):
                 # Typing replaces a word, as there is nothing to edit in it.
                 self.value_field.select_all()
-            field = self.choice_field if editor.closed else self.value_field
+            field = self.choice_field if editor.has_fixed_choices else self.value_field
             self.table.lay(field)
             self.set_focus(field, scroll_visible=False)
             self._look_for_options()
@@ -305,7 +307,7 @@ class ConfigPage(ListPage):
         try:
             self.bench.app.open(RecipeDialog(self.bench, self.model.document, name))
         except ConfigError as error:
-            self.bench.tell(str(error.problems[0]), "bad")
+            self.bench.show_notice(str(error.problems[0]), "bad")
 
     def action_filter(self) -> None:
         self.action_clear()
@@ -318,19 +320,21 @@ class ConfigPage(ListPage):
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
         subject = "only settings that" if self.model.only_changed else "also settings that do not"
-        self.bench.tell(f"showing {subject} differ from the recipe")
+        self.bench.show_notice(f"showing {subject} differ from the recipe")
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
         message = "showing the usual settings for this task and method, and all changed settings"
-        self.bench.tell("showing all settings, also settings that are not used" if self.model.show_all else message)
+        self.bench.show_notice(
+            "showing all settings, also settings that are not used" if self.model.show_all else message
+        )
 
     def action_next_problem(self) -> None:
         key, message = self.model.next_problem(self.key)
         if key:
             self.show_setting(key)
         if message:
-            self.bench.tell(message)
+            self.bench.show_notice(message)
 
     def show_setting(self, key: str) -> None:
         self.model.reveal(key)
@@ -346,7 +350,7 @@ class ConfigPage(ListPage):
         if self.key:
             text = f"{self.key} = {toml_text(self.model.document.value(self.key))}"
             self.app.copy_to_clipboard(text)
-            self.bench.tell(f"copied, if your terminal lets programs copy (OSC 52): {one_line(text)}")
+            self.bench.show_notice(f"copied, if your terminal lets programs copy (OSC 52): {one_line(text)}")
 
     def action_download(self) -> None:
         """Download a data set if the cursor is on a data setting, otherwise a model."""

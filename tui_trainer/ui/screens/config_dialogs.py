@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tui_trainer.errors import InputError
-from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
-from tui_trainer.ui.command_dialogs import CommandDialog, begin, rows_as_text
+from tui_trainer.ui.command_dialogs import CommandDialog, open_and_start, rows_as_text
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, paragraph, progress_line, rows_of
 from tui_trainer.ui.workbench import Workbench
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tui_trainer.measure.config_process import ConfigProcess
 
 PREVIEW: Final = "preview"
-_SAMPLES = 16
+_SAMPLE_COUNT = 16
 _MOST_CHARACTERS = 20_000
 _LEAST_BAR_CELLS = 10
 # Cells for the numbers beside a bar.
@@ -31,7 +31,9 @@ _ROLES: Final[dict[str, Role]] = {
 
 
 def tune(bench: Workbench) -> None:
-    begin(CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=("apply the fastest", "the results of tune")))
+    open_and_start(
+        CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=("apply the fastest", "the results of tune"))
+    )
 
 
 def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
@@ -43,9 +45,9 @@ def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
     return [*lines, *paragraph(result["sentence"], width, "good" if result["patch"] else "text")]
 
 
-def sizes(bench: Workbench) -> None:
+def open_size_search(bench: Workbench) -> None:
     apply = "apply the best size", "the results of tune --effective"
-    begin(CommandDialog(bench, bench.sizes, "Effective batch", _size_lines, apply=apply))
+    open_and_start(CommandDialog(bench, bench.sizes, "Effective batch", _size_lines, apply=apply))
 
 
 def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line]:
@@ -56,7 +58,7 @@ def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line
     result = process.result or {}
     lines: list[Line] = []
     measured_sizes = [size for size in result["sizes"] if not size["failed"]]
-    best_rows = result["patch"].get(EFFECTIVE, result["effective_batch_size"])
+    best_rows = result["patch"].get(EFFECTIVE_BATCH_KEY, result["effective_batch_size"])
     for size in measured_sizes:
         share = size["rows_per_second"] / max(other_size["rows_per_second"] for other_size in measured_sizes)
         bar_text = bar(share, max(width - _CURVE_CELLS, _LEAST_BAR_CELLS), glyphs)
@@ -70,8 +72,8 @@ def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line
     return [*lines, *paragraph(result["sentence"], width, "good" if result["patch"] else "text")]
 
 
-def switches(bench: Workbench) -> None:
-    begin(CommandDialog(bench, bench.switches, "Gain of each training option", _switch_lines))
+def open_option_bench(bench: Workbench) -> None:
+    open_and_start(CommandDialog(bench, bench.switches, "Gain of each training option", _switch_lines))
 
 
 def _switch_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
@@ -84,7 +86,7 @@ def _switch_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
 
 def rehearse(bench: Workbench) -> None:
     apply, draw = ("apply what works", "the results of the rehearsal"), _rehearsal_lines
-    begin(CommandDialog(bench, bench.rehearsals, "Rehearsal (dry run)", draw, so_far=draw, apply=apply))
+    open_and_start(CommandDialog(bench, bench.rehearsals, "Rehearsal (dry run)", draw, so_far=draw, apply=apply))
 
 
 def _rehearsal_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
@@ -108,7 +110,7 @@ class PreviewDialog(Dialog):
         self._drawn: tuple[object, list[Line]] = (None, [])
 
     def on_mount(self) -> None:
-        self._bench.background.do(PREVIEW, self._make, self._finish, PREVIEW)
+        self._bench.background.run_work(PREVIEW, self._make, self._finish, PREVIEW)
 
     def _make(self) -> Preview | tuple[str, ...]:
         """Return the preview, or messages that say why there is none. Runs in another thread."""
@@ -117,11 +119,11 @@ class PreviewDialog(Dialog):
 
         try:
             config, gpu = fit_presets(self._plain), self._bench.chosen_gpu
-            return make_preview(config, _SAMPLES, self._note_progress, gpu=gpu)
+            return make_preview(config, _SAMPLE_COUNT, self._note_progress, gpu=gpu)
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return self._progress
 
     def _note_progress(self, work_name: str, done: float, total: float | None, unit: str) -> None:

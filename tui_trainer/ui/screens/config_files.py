@@ -18,9 +18,9 @@ from typing import Any
 from textual.app import App
 
 from tui_trainer.config.document import ConfigDocument
-from tui_trainer.config.save import OverwriteError, document_text, line_of, marked_text, without_marks, writing
+from tui_trainer.config.save import OverwriteError, document_text, line_of, marked_text, prepare_save, without_marks
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.files.local_paths import at_home, from_the_root
+from tui_trainer.files.local_paths import absolute_path, expand_home
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
@@ -41,12 +41,12 @@ def save(bench: Workbench, document: ConfigDocument) -> None:
 
 def save_as(bench: Workbench, document: ConfigDocument) -> None:
     rows: list[Row] = [("Saves the name of the recipe and your changes to it.", "dim"), ""]
-    default_path = str(document.file or from_the_root(_DEFAULT_FILE))
+    default_path = str(document.file or absolute_path(_DEFAULT_FILE))
 
     def write(text: str) -> str | None:
         if not (name := text.strip()):
             return "enter a file name"
-        _write(bench, document, at_home(name), dialog.answered)
+        _write(bench, document, expand_home(name), dialog.finish_or_refuse)
         return None
 
     dialog = TextDialog("Save as", rows, default_path, write)
@@ -58,7 +58,7 @@ def _write(
 ) -> None:
     """Write the config to a file in the background. `answer` gets the reason for a failure, or an empty string."""
 
-    write = writing(document, path, force=force)
+    write = prepare_save(document, path, force=force)
 
     def work() -> tuple[str, dict[str, Any]] | ConfigError:
         try:
@@ -79,7 +79,7 @@ def _write(
                 answers.append(("l", "reload, keep my edits", reload))
             bench.app.open_next(ChoiceDialog("Overwrite?", wrapped(one_line(str(result.problems[0])), 70), answers))
         elif isinstance(result, ConfigError):
-            bench.tell(failure, "bad")
+            bench.show_notice(failure, "bad")
         else:
             bench.old_edits = {}
             document.mark_saved(path, *result)
@@ -87,11 +87,11 @@ def _write(
             bench.note_change(f"saved to {location}; `tui-trainer {shlex.quote(str(location))}` opens it again", "good")
         bench.app.draw()
 
-    bench.tell("saving ...", "dim")
-    bench.background.do("save", work, finish_write, "save")
+    bench.show_notice("saving ...", "dim")
+    bench.background.run_work("save", work, finish_write, "save")
 
 
-class OwnEditor:
+class ExternalEditor:
     """The user's own editor with the settings as TOML. A text with errors is kept until corrected or discarded."""
 
     def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
@@ -104,14 +104,16 @@ class OwnEditor:
         try:
             text_after = edit_text_in(self._app, shlex.split(command), text_before)
         except (OSError, ValueError) as error:
-            bench.tell(f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad")
+            bench.show_notice(
+                f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad"
+            )
             return
         if text_after == text_before and not self._unfinished:
-            bench.tell("nothing changed in the editor")
+            bench.show_notice("nothing changed in the editor")
             return
         text = without_marks(text_after)
         try:
-            self._document.take(text)
+            self._document.replace_values(text)
         except ConfigError as error:
             self._refuse(text, error.problems)
         else:
@@ -130,7 +132,7 @@ class OwnEditor:
 
     def _discard(self) -> None:
         self._unfinished = ""
-        self._bench.tell("discarded the edited text; the settings are unchanged")
+        self._bench.show_notice("discarded the edited text; the settings are unchanged")
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
@@ -182,7 +184,7 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
     def discard() -> None:
         bench.old_edits = {}
         bench.config_changed()
-        bench.tell("discarded the unsaved edits")
+        bench.show_notice("discarded the unsaved edits")
 
     edit_count, saved_at = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
     subject = f"{edit_count} edits from {saved_at} UTC were" if edit_count > 1 else f"An edit from {saved_at} UTC was"

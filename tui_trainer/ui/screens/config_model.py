@@ -42,7 +42,7 @@ class Editor:
     text: str
     original: str
     names: Iterable[str] = ()
-    closed: bool = False
+    has_fixed_choices: bool = False
     options: tuple[str, ...] = ()
     chosen: int = -1
     error: str = ""
@@ -59,7 +59,10 @@ class Editor:
         editor = cls(setting=setting, text=text, original=text, names=names)
         # The values of a boolean setting may include "auto".
         if allowed_values := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
-            editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in allowed_values)
+            editor.has_fixed_choices, editor.options = (
+                True,
+                tuple(display_text(setting, choice) for choice in allowed_values),
+            )
             editor.chosen = allowed_values.index(value) if value in allowed_values else 0
             editor.text = editor.options[editor.chosen]
         else:
@@ -71,11 +74,11 @@ class Editor:
         """Whether the options are names of files or folders that have not been looked up yet."""
         return self.setting.completes in ("file", "files", "folder") and self.looked_for is None
 
-    def look(self, text: str) -> tuple[str, ...]:
+    def find_completions(self, text: str) -> tuple[str, ...]:
         """Return the completions of `text`, to be passed to `found`. May be slow."""
         return tuple(editing.completions(self.setting, text, names=self.names))
 
-    def found(self, text: str, options: tuple[str, ...]) -> None:
+    def set_completions(self, text: str, options: tuple[str, ...]) -> None:
         """Store the completions of `text`, unless the text in the editor has changed since."""
         if self.is_looking and text == self.text:
             self.looked_for, self.options = text, options
@@ -85,9 +88,9 @@ class Editor:
     def _look_now(self) -> None:
         self.looked_for, self.completes_soon, self.options = None, False, ()
         if not self.is_looking:
-            self.options = self.look(self.text)
+            self.options = self.find_completions(self.text)
 
-    def typed(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         self.text, self.chosen = text, -1
         self._look_now()
         value = parse(self.setting, text)
@@ -108,7 +111,7 @@ class Editor:
         if len(common) <= len(self.text) or not common.startswith(self.text):
             self.choose(1)
         else:
-            self.typed(common)
+            self.set_text(common)
 
     def jump(self, letters: str) -> None:
         """Choose the first option that starts with the letters typed. The same first letter again takes the next."""
@@ -148,7 +151,7 @@ class ConfigModel:
         document = self.document
         state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, self.resolved)
         if self._rows[0] != state:
-            rows = table_rows(document, self._wanted(), self.unread, self.filter)
+            rows = table_rows(document, self._wanted(), self.unused_settings, self.filter)
             rows = [replace(row, value=self.value_text(row.key)) if row.key in self.resolved else row for row in rows]
             if not (self.only_changed or self.show_all or self.filter):
                 rows.append(ListRow(name=self._folded_words({row.key for row in rows})))
@@ -166,18 +169,18 @@ class ConfigModel:
             if values[key] == "auto" or (isinstance(planned.value, int | float) and values[key] != planned.value)
         }  # fmt: skip
 
-    def decided(self, key: str) -> tuple[str, str]:
+    def planned_value(self, key: str) -> tuple[str, str]:
         """Return the planned value of a setting and its reason; both empty if it is the setting's own, or not known."""
         value, text, reason = self.resolved.get(key, (None, "", ""))
         return (text, reason) if self.document.value(key) == value else ("", "")
 
     def value_text(self, key: str) -> str:
         """Return the setting's value with its unit, and the planned value if it is another one: `16 -> 8 rows`."""
-        setting, value, decided = all_settings()[key], self.document.value(key), self.decided(key)[0]
+        setting, value, decided = all_settings()[key], self.document.value(key), self.planned_value(key)[0]
         return f"{display_text(setting, value)} {self._arrow} {decided}" if decided else value_text(setting, value)
 
     @property
-    def unread(self) -> dict[str, str]:
+    def unused_settings(self) -> dict[str, str]:
         """Settings that this run does not use, each with the reason. They belong to the last config without errors."""
         document = self.document
         if document.loaded is not None and self._unread[0] != document.revision:
@@ -187,7 +190,7 @@ class ConfigModel:
     def _folded_words(self, shown_keys: set[str]) -> str:
         """Return a line such as `9 more settings: 5 rarely changed, 4 not used by this run; + shows them`."""
         keys = [setting.key for _, _, settings in groups() for setting in settings if setting.key not in shown_keys]
-        unused = sum(key in self.unread for key in keys)
+        unused = sum(key in self.unused_settings for key in keys)
         rare = len(keys) - unused
         parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unused} not used by this run"] * bool(unused)
         return f"{len(keys)} more settings: {', '.join(parts)}; + shows them"
@@ -200,7 +203,7 @@ class ConfigModel:
             setting.key for _, _, settings in groups() for setting in settings
             if shows_all or self.document.is_changed(setting.key)
             or (not self.only_changed and setting.key in problem_keys)
-            or not (self.only_changed or setting.advanced or setting.key in self.unread)
+            or not (self.only_changed or setting.advanced or setting.key in self.unused_settings)
         )  # fmt: skip
 
     def reveal(self, key: str) -> None:
@@ -220,11 +223,11 @@ class ConfigModel:
     def edit(self, key: str) -> Editor:
         return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
 
-    def take(self, editor: Editor) -> bool:
+    def accept_value(self, editor: Editor) -> bool:
         """Set the typed value and return whether it is valid. If it is not, `editor.error` has the reason."""
         value = parse(editor.setting, editor.text)
         problem = value if isinstance(value, Problem) else None
-        if problem is None and (editor.closed or editor.text != editor.original):
+        if problem is None and (editor.has_fixed_choices or editor.text != editor.original):
             problem = self.document.set(editor.setting.key, value)
         editor.error = reason(problem) if problem else ""
         return problem is None

@@ -23,7 +23,18 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.wording import UNDER_A_MINUTE, plan_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
+from tui_trainer.ui.spans import (
+    Glyphs,
+    Line,
+    Role,
+    Span,
+    both_ends_line,
+    labelled,
+    pad,
+    paragraph,
+    title_rule,
+    width_of,
+)
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
@@ -38,7 +49,7 @@ GROUP_CELLS = 25
 _DETAIL_CELLS = 9
 
 
-class RowKind(NamedTuple):
+class MemoryKind(NamedTuple):
     """A kind of memory, with sign and role in the memory bar. `parts` names the parts of a plan that belong to it."""
 
     name: str
@@ -47,18 +58,18 @@ class RowKind(NamedTuple):
     role: Role
     parts: tuple[str, ...] = ()
 
-    def drawn(self, glyphs: Glyphs) -> str:
+    def glyph(self, glyphs: Glyphs) -> str:
         return self.ascii_sign if glyphs.ascii else self.sign
 
 
-REST = RowKind("the rest", "░", ":", "dim")
-OTHERS = RowKind("in use", "/", "/", "rule")
+REST = MemoryKind("the rest", "░", ":", "dim")
+OTHERS = MemoryKind("in use", "/", "/", "rule")
 KINDS = (
-    RowKind("weights", "█", "#", "accent", ("weights", "towers", "master weights", "16-bit copies")),
-    RowKind("gradients", "▚", "%", "chart_raw", ("gradients",)),
-    RowKind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
-    RowKind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
-    RowKind("head and loss", "▞", "o", "chart_smooth", ("head and loss",)),
+    MemoryKind("weights", "█", "#", "accent", ("weights", "towers", "master weights", "16-bit copies")),
+    MemoryKind("gradients", "▚", "%", "chart_raw", ("gradients",)),
+    MemoryKind("optimizer", "▓", "+", "warn", ("optimizer", "update")),
+    MemoryKind("activations", "▒", "=", "good", ("activations", "one layer", "temporaries", "backward pass")),
+    MemoryKind("head and loss", "▞", "o", "chart_smooth", ("head and loss",)),
     REST,
 )
 _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
@@ -68,7 +79,7 @@ _KIND_OF = {part: kind for kind in KINDS for part in kind.parts}
 class MemoryUse:
     """Content of the memory bar: bytes of each kind in order, other processes first, and the memory budget."""
 
-    segments: tuple[tuple[RowKind, int], ...]
+    segments: tuple[tuple[MemoryKind, int], ...]
     budget: MemoryBudget
 
     @classmethod
@@ -81,7 +92,7 @@ class MemoryUse:
         return cls((others, *((kind, size_bytes) for kind, size_bytes in kind_bytes.items() if size_bytes)), budget)
 
 
-def figures(plan: Plan) -> dict[str, str]:
+def figure_texts(plan: Plan) -> dict[str, str]:
     """Return the figures of a plan as texts, by title. A `~` marks an estimate."""
     rows = sorted((row for row in plan.shown_figures() if row[1].config_place), key=lambda row: row[1].config_place)
     texts = {name: figure_text(figure, planned.value) for name, figure, planned in rows}
@@ -107,7 +118,7 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
     if plan is None:
         return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
     line: Line = [(label, "dim")]
-    for (title, text), column_cells in zip(figures(plan).items(), _COLUMN_CELLS, strict=False):
+    for (title, text), column_cells in zip(figure_texts(plan).items(), _COLUMN_CELLS, strict=False):
         role: Role = "dim" if is_planning else "text"
         if title == "memory" and free_bytes:
             memory_share = plan.memory_bytes.value / free_bytes
@@ -140,7 +151,7 @@ def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[S
     limit_cell = round(total_bytes * cells_per_byte)
     signs: list[Span] = []
     for (kind, _), start, end in zip(use.segments, [0, *end_cells], end_cells, strict=False):
-        signs += [(kind.drawn(glyphs), kind.role if cell < limit_cell else "bad") for cell in range(start, end)]
+        signs += [(kind.glyph(glyphs), kind.role if cell < limit_cell else "bad") for cell in range(start, end)]
     signs += [(glyphs.bar_empty, "dim")] * (cells - len(signs))
     if sum(segment_bytes) > total_bytes:
         signs[min(limit_cell, cells - 1)] = (glyphs.vertical, "bad")
@@ -168,7 +179,7 @@ def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Lin
     for kind, size_bytes in segments:
         entry = f"{kind.name} {format_bytes(size_bytes)}  "
         if size_bytes and len(entry) + 2 <= room_cells:
-            line += [(f"{kind.drawn(glyphs)} ", kind.role), (entry, "text")]
+            line += [(f"{kind.glyph(glyphs)} ", kind.role), (entry, "text")]
             room_cells -= len(entry) + 2
     return [*line, *free_line]
 
@@ -184,18 +195,22 @@ class ConfigPanes:
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
         dot: Span = (f"  {glyphs.dot}  ", "dim")
-        changed_count, problem_count, unsaved = len(document.changes()), len(document.problems), len(document.unsaved())
+        changed_count, problem_count, unsaved = (
+            len(document.changes()),
+            len(document.problems),
+            len(document.unsaved_values()),
+        )
         no_problems: Line = [(f"{glyphs.good} no problems", "good")]
         right: Line = [(f"{glyphs.bad} {quantity(problem_count, 'problem')}", "bad")] if problem_count else no_problems
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
         left += [(f"{changed_count} changed", "bold" if changed_count else "dim"), dot]
         if document.file is None:
             left.append((f"no file yet, {quantity(unsaved, 'unsaved change')}" if unsaved else "no file yet", "dim"))
-            return [beside(left, right, width)]
+            return [both_ends_line(left, right, width)]
         saved_note: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
         path_cells = max(width - width_of([*left, saved_note, *right]) - 3, 12)
         file_name = shortened(one_line(str(document.file)), path_cells, glyphs)
-        return [beside([*left, (file_name, "text"), saved_note], right, width)]
+        return [both_ends_line([*left, (file_name, "text"), saved_note], right, width)]
 
     def groups(self, *_size: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
@@ -217,11 +232,11 @@ class ConfigPanes:
         filter_note = ", changed only" if model.only_changed else ", all" if model.show_all else ""
         count = f"{sum(bool(row.key) for row in model.rows)} of {sum(len(settings) for *_, settings in groups())}"
         if self.is_filtering:
-            return [beside([], [(count, "dim")], width)]
+            return [both_ends_line([], [(count, "dim")], width)]
         titles = " " * MARK_CELLS + pad(f"setting{filter_note}, {count}", name_cells() + 1)
         titles += pad("value", value_cells(width, name_cells()) + 1) + "recipe" * bool(preset_cells(width))
         all_key: Line = [(self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
-        return [beside([(titles.rstrip(), "dim")], [] if model.show_all else all_key, width)]
+        return [both_ends_line([(titles.rstrip(), "dim")], [] if model.show_all else all_key, width)]
 
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:
@@ -237,7 +252,9 @@ class ConfigPanes:
         budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes) if plan else None
         use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget) if plan and budget else None
         free_bytes = budget.free_bytes if budget else None
-        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting) + memory_lines(use, width, glyphs)
+        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting_text) + memory_lines(
+            use, width, glyphs
+        )
         return [*([title_rule("", width, glyphs)] if height > len(lines) else []), *lines]
 
 
@@ -245,7 +262,7 @@ def detail_lines(
     model: ConfigModel, setting: Setting, editor: Editor | None, width: int, height: int, glyphs: Glyphs
 ) -> list[Line]:
     """Return lines about a setting, the most important parts first. A part that does not fit is left out."""
-    document, unused_reason = model.document, model.unread.get(setting.key, "")
+    document, unused_reason = model.document, model.unused_settings.get(setting.key, "")
     problems = [reason(problem) for problem in document.problems_of(setting.key)]
     if editor and editor.error:
         problems = [editor.error]
@@ -262,8 +279,8 @@ def detail_lines(
     default_note = "" if is_default else f" (default {display_text(setting, setting.default)})"
     rows = {
         "value": _value_and_source(model, setting),
-        "reason": model.decided(setting.key)[1],
-        "type": "" if editor and editor.closed else f"{setting.expected}{default_note}",
+        "reason": model.planned_value(setting.key)[1],
+        "type": "" if editor and editor.has_fixed_choices else f"{setting.expected_words}{default_note}",
         "memory": setting.memory,
         "speed": setting.speed,
     }

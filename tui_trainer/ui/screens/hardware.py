@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from tui_trainer.errors import ConfigError
-from tui_trainer.files.local_paths import from_the_root
+from tui_trainer.files.local_paths import absolute_path
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDiagnosis, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
@@ -24,7 +24,7 @@ from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import spans
 from tui_trainer.ui.keymap import Action
-from tui_trainer.ui.own_processes import BESIDE_A_RUN
+from tui_trainer.ui.own_processes import RUN_TRAINING_REFUSAL
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, fit, pad, title_rule, width_of
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of
@@ -49,7 +49,7 @@ _WELCOME = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class HardwareScene:
     """Data of the screen for a column of `width` cells. Each `..._section` method returns one section, or no lines."""
 
     diagnosis: MachineDiagnosis
@@ -255,13 +255,15 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
     return [span for least_room, span in columns if room >= least_room]
 
 
-class Part(KeyedPane):
+class HardwareSection(KeyedPane):
     """A section of the page. It is computed again when the machine's state changes, and hidden if it has no lines."""
 
-    def __init__(self, part: Callable[[Machine], list[Line]], *, is_live: bool = False, id: str | None = None) -> None:
+    def __init__(
+        self, part: Callable[[HardwareScene], list[Line]], *, is_live: bool = False, id: str | None = None
+    ) -> None:
         super().__init__(self._part_lines, id=id)
         self._part, self.is_live = part, is_live
-        self._drawn: tuple[Machine | None, list[Line]] = (None, [])
+        self._drawn: tuple[HardwareScene | None, list[Line]] = (None, [])
 
     def _part_lines(self, width: int, _: int = 0) -> list[Line]:
         machine = cast("HardwarePage", self.screen).machine(width, self.is_live)
@@ -291,29 +293,33 @@ class HardwarePage(ListPage):
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            Part(Machine.welcome_section), Part(Machine.device_section), Part(Machine.problems_section),
-            Part(Machine.gpu_table, is_live=True), Part(Machine.card_section),
-            Part(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)), id="processor"),
-            self._bars["busy"], self._bars["memory"], Part(Machine.cores_section, is_live=True), classes="column left",
+            HardwareSection(HardwareScene.welcome_section), HardwareSection(HardwareScene.device_section), HardwareSection(HardwareScene.problems_section),
+            HardwareSection(HardwareScene.gpu_table, is_live=True), HardwareSection(HardwareScene.card_section),
+            HardwareSection(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)), id="processor"),
+            self._bars["busy"], self._bars["memory"], HardwareSection(HardwareScene.cores_section, is_live=True), classes="column left",
         )  # fmt: skip
-        parts = map(Part, (Machine.peak_section, Machine.users_section, Machine.processes_section))
-        trail = Area(Part(Machine.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        parts = map(
+            HardwareSection, (HardwareScene.peak_section, HardwareScene.users_section, HardwareScene.processes_section)
+        )
+        trail = Area(
+            HardwareSection(HardwareScene.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail"
+        )
         middle = Area(trail, *parts, classes="column middle")
         right = Area(
-            Part(Machine.trial_section), Part(Machine.disk_section, is_live=True), Part(Machine.libraries_section),
-            Part(Machine.system_section), classes="column",
+            HardwareSection(HardwareScene.trial_section), HardwareSection(HardwareScene.disk_section, is_live=True), HardwareSection(HardwareScene.libraries_section),
+            HardwareSection(HardwareScene.system_section), classes="column",
         )  # fmt: skip
         yield Area(middle, right, id="others")
 
     def body(self) -> ComposeResult:
         yield self._scroller
 
-    def machine(self, width: int, is_live: bool) -> Machine:
+    def machine(self, width: int, is_live: bool) -> HardwareScene:
         """Return the data for a section of `width` cells. Only a live section gets the gauges."""
         is_new, document = self.bench.has_no_runs and self.bench.run is None, self.bench.document
         is_example = document is None or document.is_default
         welcome = {"app.start": _EXAMPLE if is_example else "starts a run with these settings"} | _WELCOME
-        return Machine(
+        return HardwareScene(
             diagnosis=self._diagnosis, hardware=self.bench.hardware, gauges=self.bench.gauges if is_live else None,
             profile=self._profile, wide=self.size.width >= _TWO_COLUMNS, width=width, glyphs=self.bench.glyphs,
             trial=self._trial, try_key=self.bench.app.key_of("hardware.try_out"),
@@ -329,7 +335,7 @@ class HardwarePage(ListPage):
     def tick(self) -> None:
         self._show_gauges()
         self._look_at_processes()
-        for part in self.query(Part):
+        for part in self.query(HardwareSection):
             if part.is_live:
                 part.redraw()
 
@@ -338,16 +344,16 @@ class HardwarePage(ListPage):
         has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
         if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
             self._next_look = inf
-            self.bench.background.do("busiest processes", self._reader.look, self._found_processes, "processes")
+            self.bench.background.run_work("busiest processes", self._reader.look, self._found_processes, "processes")
 
     def _found_processes(self, look: ProcessLook) -> None:
-        from tui_trainer.ui.processes import cells, in_order
+        from tui_trainer.ui.processes import cells, sort_processes
 
         self._next_look = monotonic()
         # The CPU use of a process is known only from the second reading on.
         if any(process.cores is not None for process in look.processes):
             self._next_look += max(_PROCESSES_EVERY_SECONDS, look.cpu_seconds / _SHARE_OF_A_CORE)
-            rows = [cells(process, time()) for process in in_order(look.processes, "cpu")[:_MOST_PROCESSES]]
+            rows = [cells(process, time()) for process in sort_processes(look.processes, "cpu")[:_MOST_PROCESSES]]
             self._processes = tuple((row["cpu"], row["memory"], row["command"]) for row in rows)
             self.redraw()
 
@@ -361,12 +367,12 @@ class HardwarePage(ListPage):
             # The bar changes only if a change is visible.
             share = None if gauge.share is None else round(gauge.share, 3)
             label = pad(name.removeprefix("gpu-"), LABEL)
-            self._bars[name].show(replace(gauge, share=share, label=label), sparks.get(gauge.spark, ()))
+            self._bars[name].show(replace(gauge, share=share, label=label), sparks.get(gauge.curve_name, ()))
 
     def refusal(self, action: Action) -> str:
         if action.name == "try_out":
             reason = "the benchmarks are running" if self._is_trying else ""
-            return BESIDE_A_RUN if self.bench.run_is_alive else reason
+            return RUN_TRAINING_REFUSAL if self.bench.run_is_alive else reason
         can_do = len(self.bench.hardware.gpus) > 1 if action.name == "next_gpu" else self._scroller.is_overflowing
         return "" if can_do or action.name in ("look_again", "processes", "download", "install") else NOTHING_TO_DO
 
@@ -399,7 +405,7 @@ class HardwarePage(ListPage):
         self._diagnose()
         self.bench.machine_changed()
         gpu = self._diagnosis.gpu
-        self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no usable GPU")
+        self.bench.show_notice(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no usable GPU")
 
     def action_processes(self) -> None:
         from tui_trainer.ui.processes import ProcessesDialog
@@ -420,7 +426,7 @@ class HardwarePage(ListPage):
         """Run the benchmarks in a child process."""
         hardware, gpu_choice = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
-        self.bench.tell("running benchmarks of precisions, attention, speed and disks ...", "dim")
+        self.bench.show_notice("running benchmarks of precisions, attention, speed and disks ...", "dim")
 
         def show_trial(trial: Trial) -> None:
             self._is_trying = False
@@ -428,16 +434,16 @@ class HardwarePage(ListPage):
                 self._trial = trial
             count = len(trial["problems"])
             message = f"benchmarks: {quantity(count, 'problem') if count else 'no problems'} found"
-            self.bench.tell(message, "warn" if count else "good")
+            self.bench.show_notice(message, "warn" if count else "good")
             self.bench.app.draw()
 
         # In a thread of its own, so that planning does not wait for it.
-        self.bench.background.do("trial", lambda: try_machine(hardware, gpu_choice), show_trial, "trial")
+        self.bench.background.run_work("trial", lambda: try_machine(hardware, gpu_choice), show_trial, "trial")
 
     def action_look_again(self) -> None:
         """Read the machine's hardware again, in the background because a driver may hang."""
-        self.bench.tell("looking ...", "dim")
-        self.bench.background.do("hardware", probe_again, self._looked)
+        self.bench.show_notice("looking ...", "dim")
+        self.bench.background.run_work("hardware", probe_again, self._looked)
 
     def _looked(self, hardware: Hardware) -> None:
         self.bench.hardware, self._runs_folder = hardware, Path()
@@ -446,13 +452,13 @@ class HardwarePage(ListPage):
             self.bench.chosen_gpu = None
         self._diagnose()
         self.bench.machine_changed()
-        self.bench.tell("refreshed: memory, disks, GPUs and their processes", "good")
+        self.bench.show_notice("refreshed: memory, disks, GPUs and their processes", "good")
         self.bench.app.draw()
 
     def _look_at_runs_folder(self) -> None:
         """Read the free space of the folder for runs if the folder has changed, and show it."""
         loaded_config = self.bench.document.loaded if self.bench.document else None
-        path = from_the_root(loaded_config.config.output.runs_dir) if loaded_config else self._runs_folder
+        path = absolute_path(loaded_config.config.output.runs_dir) if loaded_config else self._runs_folder
 
         def update(runs: Place) -> None:
             folders = tuple(runs if folder.label == runs.label else folder for folder in self.bench.hardware.places)
@@ -463,4 +469,4 @@ class HardwarePage(ListPage):
         if path != self._runs_folder:
             self._runs_folder = path
             if ("runs", str(path)) not in [(folder.label, folder.path) for folder in self.bench.hardware.places]:
-                self.bench.background.do("runs folder", lambda: read_place("runs", path), update)
+                self.bench.background.run_work("runs folder", lambda: read_place("runs", path), update)

@@ -42,7 +42,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
         """Create the list with the recipe `name` chosen. Raises ConfigError if a recipe cannot be read."""
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
-        self._bench, self._document, self._keeps_own = bench, document, True
+        self._bench, self._document, self._keeps_user_settings = bench, document, True
         self.field.placeholder = "name, title or task"
         self._recipes = all_profiles("recipes")
         self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
@@ -56,7 +56,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        tab_label = "drop my values" if self._keeps_own else "keep my values"
+        tab_label = "drop my values" if self._keeps_user_settings else "keep my values"
         return (("enter", "select"), ("up down", "choose"), ("tab", tab_label), ("escape", "back"))
 
     def misfit(self, name: str) -> str:
@@ -69,12 +69,12 @@ class RecipeDialog(SearchDialog[str | Profile]):
         config = self._document.plain
         return f"finding recipes that fit: {fitting_words(config)}" if config and self._fits is None else ""
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return self.waiting
 
     def _find_fits(self) -> None:
         """Compute in the background the config with each recipe, and whether the recipe fits the model and the data."""
-        document, keeps_own = self._document, self._keeps_own
+        document, keeps_own = self._document, self._keeps_user_settings
 
         def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
             from tui_trainer.launching.fitted_presets import misfit
@@ -93,17 +93,19 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
         def show(fits: _Fits | None, chosen_fit: _Fits) -> None:
             self._fits, self._chosen_fit = fits, chosen_fit
-            self.narrow()
+            self.list_matches()
             self.choose(self.list.place)
 
         show(None, {})
         # The chosen recipe is computed first, so that its preview does not wait for the others.
         work = partial(find, (self.recipe.name,))
-        self._bench.background.do("chosen recipe", work, lambda fits: show(None, fits), _FITS)
+        self._bench.background.run_work("chosen recipe", work, lambda fits: show(None, fits), _FITS)
         work = partial(find, tuple(name for name in self._recipes if name != self.recipe.name))
-        self._bench.background.do(_FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS)
+        self._bench.background.run_work(
+            _FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS
+        )
 
-    def narrow(self) -> None:
+    def list_matches(self) -> None:
         by_task = {name: list[Profile]() for name in task_names()}
         for recipe in self._recipes.values():
             task = self._task_of(recipe)
@@ -128,7 +130,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def on_choice(self) -> None:
         if isinstance(recipe := self.list.chosen, Profile):
             self.recipe = recipe
-        name, keep_own = self.recipe.name, self._keeps_own
+        name, keep_own = self.recipe.name, self._keeps_user_settings
         config = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
         try:
             self._preview = self._document.preview_recipe(name, keep_own=keep_own, fit=lambda plain: config or plain)
@@ -143,16 +145,16 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def empty_words(self) -> str:
         return "no matching recipes"
 
-    def take(self) -> None:
+    def accept_input(self) -> None:
         if self._preview is not None and self.recipe is self.list.chosen:
             self.close()
-            problem = self._document.choose_recipe(self.recipe.name, keep_own=self._keeps_own)
+            problem = self._document.choose_recipe(self.recipe.name, keep_own=self._keeps_user_settings)
             self._bench.note_change(str(problem) if problem else f"recipe {self.recipe.name}")
 
     def take_key(self, event: Key) -> bool:
         if event.key != "tab":
             return super().take_key(event)
-        self._keeps_own = not self._keeps_own
+        self._keeps_user_settings = not self._keeps_user_settings
         self._find_fits()
         return True
 
@@ -175,10 +177,10 @@ class RecipeDialog(SearchDialog[str | Profile]):
             lines += paragraph(one_line(f"This recipe does not fit: {reason}."), width, "warn")
         if self._preview is None:
             return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {self._error}"), width, "bad")]
-        changes, kept_changes = self._preview.changes, self._preview.stays
+        changes, kept_changes = self._preview.changes, self._preview.kept_changes
         lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
         title = f"Changes {quantity(len(changes), 'setting')}" if changes else "Changes nothing"
-        note = "your own values are kept" if self._keeps_own else "your own values are dropped"
+        note = "your own values are kept" if self._keeps_user_settings else "your own values are dropped"
         heading = title_rule(title, width, glyphs, note)
         change_rows = _change_lines(changes, width, glyphs)
         kept_title, kept_rows = f"Keeps {quantity(len(kept_changes), 'setting')} that you changed", list[Line]()

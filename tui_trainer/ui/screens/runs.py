@@ -19,7 +19,7 @@ from textual.events import ScreenResume
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
 from tui_trainer.runs import delete_and_rename
-from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing
+from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing_settings
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
 from tui_trainer.runs.overview import Overviews, RunOverview
@@ -35,7 +35,7 @@ from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
 from tui_trainer.ui.run_dialogs import offer_try
 from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.compare_dialog import CompareDialog
-from tui_trainer.ui.spans import Line, beside, paragraph
+from tui_trainer.ui.spans import Line, both_ends_line, paragraph
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
@@ -79,12 +79,12 @@ class ChosenRun:
 
     journal: FollowedJournal
     differences: tuple[Difference, ...] = ()
-    before: str = ""
+    earlier_run_name: str = ""
     """Name of the earlier run; empty if there is none of the same task."""
     is_ancestor: bool = False
 
 
-def look_at(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
+def read_details(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
     """Read new events of the run's journal, and compare its settings with those of an earlier run. May be slow."""
     folder = RunFolder(run.path)
     journal.read_new()
@@ -93,7 +93,7 @@ def look_at(run: RunOverview, runs: Sequence[RunOverview], journal: FollowedJour
     ancestor_name = str(link["name"]) if isinstance(link, dict) and link.get("method") and "name" in link else ""
     if (earlier_run := view.run_before(run, runs, ancestor_name)) is None:
         return ChosenRun(journal)
-    differences = differing([RunFolder(earlier_run.path), folder])
+    differences = differing_settings([RunFolder(earlier_run.path), folder])
     return ChosenRun(journal, differences, earlier_run.name, is_ancestor=earlier_run.name == ancestor_name)
 
 
@@ -124,14 +124,14 @@ class RunsPage(FilteredPage, ListPage):
         self._overviews = Overviews()
         self.table = LineList(
             lambda index, width: view.run_row(self.model, index, _now(), width, bench.glyphs),
-            lambda: (len(self.model.shown), self.model.place),
+            lambda: (len(self.model.shown_runs), self.model.chosen_index),
             titles=lambda width: view.run_titles(self.model, width, bench.glyphs),
             empty=lambda: view.empty_words(self.model, bench.app.key_of("app.start")),
         )
-        self._below = KeyedPane(self._summary, id="summary", from_left=False)
+        self._summary_pane = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: chosen.journal.state if (chosen := self._chosen_run) else RunState(), id="curve")
         self._ticks = 0
-        self._last_own_run = bench.own_run
+        self._last_own_run = bench.local_run
         self._measured: dict[Path, object] = {}
         """State of each run's folder (see `_folder_state`) when the folder's size was last measured."""
         self._looked_at: OrderedDict[Path | None, tuple[object, ChosenRun]] = OrderedDict()
@@ -148,10 +148,10 @@ class RunsPage(FilteredPage, ListPage):
                 yield Pane(self._detail_lines, id="details")
                 yield self.chart
                 yield Pane(self._differences, id="differences")
-        yield self._below
+        yield self._summary_pane
 
     def on_line_list_scrolled(self) -> None:
-        self._below.redraw()
+        self._summary_pane.redraw()
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
@@ -185,7 +185,9 @@ class RunsPage(FilteredPage, ListPage):
                 self._looked_at.popitem(last=False)
             self.bench.app.draw()
 
-        self.bench.background.do(_LOOKING, partial(look_at, run, self.model.found or (), journal), store, _LOOKING)
+        self.bench.background.run_work(
+            _LOOKING, partial(read_details, run, self.model.all_runs or (), journal), store, _LOOKING
+        )
 
     def _differences(self, width: int, _: int) -> list[Line]:
         run, details = self.model.chosen, self._chosen_run
@@ -193,29 +195,31 @@ class RunsPage(FilteredPage, ListPage):
             return []
         if details is None:
             return [[("reading the journal ...", "dim")]]
-        if not details.before:
+        if not details.earlier_run_name:
             return paragraph("no earlier run of this task to compare with", width, "dim")
-        return view.difference_lines(details.differences, details.before, details.is_ancestor, width, self.bench.glyphs)
+        return view.difference_lines(
+            details.differences, details.earlier_run_name, details.is_ancestor, width, self.bench.glyphs
+        )
 
     def _detail_lines(self, width: int, _: int) -> list[Line]:
         run = self.model.chosen
         return view.detail_lines(run, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if run else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
-        seen_rows, count = self.table.seen_places, len(self.model.shown)
+        seen_rows, count = self.table.visible_indices, len(self.model.shown_runs)
         position = f"{seen_rows.start + 1}-{seen_rows.stop} of {count}" if len(seen_rows) < count else ""
         note: Line = [(f"; {self.bench.exports.words}", "accent")] if self.bench.exports.words else []
         if self.model.marked and not note:
             for name in ("compare", "export", "delete"):
                 note += [("   ", "text"), (self.bench.app.key_of(f"runs.{name}"), "key"), (f" {name}", "accent")]
-        return [beside([(view.summary(self.model), "dim"), *note], [(position, "dim")], width)]
+        return [both_ends_line([(view.summary(self.model), "dim"), *note], [(position, "dim")], width)]
 
-    def by_clock(self) -> object:
-        now, runs = _now(), self.model.shown
-        return self.bench.exports.words, [age_words(runs[index], now) for index in self.table.seen_places]
+    def live_state(self) -> object:
+        now, runs = _now(), self.model.shown_runs
+        return self.bench.exports.words, [age_words(runs[index], now) for index in self.table.visible_indices]
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        run, last_run, self._last_own_run = self.bench.own_run, self._last_own_run, self.bench.own_run
+        run, last_run, self._last_own_run = self.bench.local_run, self._last_own_run, self.bench.local_run
         if run is not None and run is not last_run:
             self.model.path = run.folder.root
         self._read()
@@ -235,13 +239,13 @@ class RunsPage(FilteredPage, ListPage):
                 unmeasured_runs = [run for run in runs if self._measured.get(run.path) != _folder_state(run)]
                 return runs, unmeasured_runs, "" if runs else str(list_problem() or "")
 
-            self.bench.background.do(_READING, read, self._take_runs)
+            self.bench.background.run_work(_READING, read, self._take_runs)
 
     def _take_runs(self, result: tuple[list[RunOverview], list[RunOverview], str]) -> None:
         """Show the runs, and measure the folders whose size may have changed."""
         runs, unmeasured_runs, self.model.without_list = result
-        if runs != self.model.found:
-            self.model.take(runs)
+        if runs != self.model.all_runs:
+            self.model.set_runs(runs)
             # A deleted run's details must not be shown for a new run of the same name.
             for path in set(self._looked_at) - {run.path for run in runs}:
                 del self._looked_at[path]
@@ -249,7 +253,7 @@ class RunsPage(FilteredPage, ListPage):
         # The chosen run comes first, because the user sees its size.
         unmeasured_runs.sort(key=lambda run: run.path != self.model.path)
         if unmeasured_runs and self.is_shown and not self.bench.background.is_busy(_MEASURING):
-            self.bench.background.do(_MEASURING, partial(self._measure, unmeasured_runs), lambda _: self._read())
+            self.bench.background.run_work(_MEASURING, partial(self._measure, unmeasured_runs), lambda _: self._read())
 
     def _measure(self, runs: list[RunOverview]) -> None:
         deadline = monotonic() + _MEASURING_SECONDS
@@ -262,7 +266,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
-        if message.opens:
+        if message.is_double_click:
             self.action_do("open")
         self.bench.app.draw()
 
@@ -271,7 +275,7 @@ class RunsPage(FilteredPage, ListPage):
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
-        self.model.choose(self.model.place + lines)
+        self.model.choose(self.model.chosen_index + lines)
 
     @property
     def page_lines(self) -> int:
@@ -316,7 +320,7 @@ class RunsPage(FilteredPage, ListPage):
             return ""
         if run is None:
             return "no run is selected"
-        if action.name in ("rename", "delete") and self.bench.exports.is_of(run.path):
+        if action.name in ("rename", "delete") and self.bench.exports.is_exporting(run.path):
             return f"{run.name} is being exported"
         return refusal(action.name, run, self.bench.app.key_of("runs.stop"))
 
@@ -336,11 +340,11 @@ class RunsPage(FilteredPage, ListPage):
             if exists:
                 self.copy_path(report)
             else:
-                self.bench.tell(f"copy report: {NO_REPORT}", "dim")
+                self.bench.show_notice(f"copy report: {NO_REPORT}", "dim")
             self.bench.app.draw()
 
         # In the background, because the disk may be slow.
-        self.bench.background.do("report", report.is_file, copy)
+        self.bench.background.run_work("report", report.is_file, copy)
 
     def action_open(self) -> None:
         run = self.bench.run
@@ -394,15 +398,15 @@ class RunsPage(FilteredPage, ListPage):
                 work = parse(text)
             except InputError as error:
                 return _reason(error)
-            self.bench.background.do(f"label {path}", partial(_tried, work, path), take_answer)
+            self.bench.background.run_work(f"label {path}", partial(_result_or_message, work, path), take_answer)
             return None
 
         def take_answer(answer: T | str) -> None:
-            dialog.answered(answer if isinstance(answer, str) else "")
+            dialog.finish_or_refuse(answer if isinstance(answer, str) else "")
             if not isinstance(answer, str):
                 done(answer)
             elif dialog.is_closed:
-                self.bench.tell(answer, "bad")
+                self.bench.show_notice(answer, "bad")
             self._read()
             self.bench.app.draw()
 
@@ -411,20 +415,20 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_rename(self) -> None:
         path, bench = self._chosen.path, self.bench
-        own_run = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
+        own_run = bench.local_run if bench.local_run and bench.local_run.folder.root == path else None
 
         def rename(name: str, path: Path) -> tuple[str, Problem | None]:
             if own_run is not None:
                 # Read the rest of the journal before its folder moves: it may say how the run ended.
-                own_run.look()
+                own_run.read_new_events()
             return name, delete_and_rename.rename(path, name)
 
         def show_result(answer: tuple[str, Problem | None]) -> None:
             name, problem = answer
-            bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
+            bench.show_notice(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
             self.model.path = path.with_name(name)
             if own_run is not None:
-                own_run.take()
+                own_run.apply_new_events()
                 own_run.folder = RunFolder(self.model.path)
             if bench.run is not None and bench.run.folder.root == path:
                 bench.attach_to(RunFolder(self.model.path), go=False)
@@ -436,14 +440,16 @@ class RunsPage(FilteredPage, ListPage):
         bench, runs = self.bench, self.model.marked_runs or [self._chosen]
         running_note = f"is running, so it is kept; {bench.app.key_of('runs.stop')} stops it"
         refusals = [f"{run.name} {running_note}" for run in runs if run.alive]
-        refusals += [f"{run.name} is being exported, so it is kept" for run in runs if bench.exports.is_of(run.path)]
-        runs = [run for run in runs if not run.alive and not bench.exports.is_of(run.path)]
+        refusals += [
+            f"{run.name} is being exported, so it is kept" for run in runs if bench.exports.is_exporting(run.path)
+        ]
+        runs = [run for run in runs if not run.alive and not bench.exports.is_exporting(run.path)]
         if not runs:
-            bench.tell("; ".join(refusals), "warn")
+            bench.show_notice("; ".join(refusals), "warn")
             return
-        bench.tell("checking how much space the deletion frees ...", "dim")
-        work = partial(_tried_all, delete_and_rename.bytes_to_free, [run.path for run in runs])
-        bench.background.do("deleting", work, partial(self._ask_to_delete, runs, refusals))
+        bench.show_notice("checking how much space the deletion frees ...", "dim")
+        work = partial(_results_or_messages, delete_and_rename.bytes_to_free, [run.path for run in runs])
+        bench.background.run_work("deleting", work, partial(self._ask_to_delete, runs, refusals))
 
     def _ask_to_delete(self, runs: Sequence[RunOverview], refused: Sequence[str], sizes: Sequence[int | str]) -> None:
         """Ask before deleting runs. `sizes`: for each run the bytes that this frees, or why it cannot be deleted."""
@@ -452,7 +458,7 @@ class RunsPage(FilteredPage, ListPage):
         runs = [run for run, size in run_sizes if not isinstance(size, str)]
         self.bench.notice = None
         if not runs:
-            self.bench.tell("; ".join(refused), "bad")
+            self.bench.show_notice("; ".join(refused), "bad")
         self.bench.app.draw()
         if not runs or self.bench.app.takes_text:
             return
@@ -462,7 +468,7 @@ class RunsPage(FilteredPage, ListPage):
             rows = ["Only the list of runs changes, because nothing is left on the disk."]
         rows += [(one_line(str(run.path)), "dim") for run in runs[:_NAMES_SHOWN]]
         rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
-        shown_paths = {run.path for run in self.model.shown}
+        shown_paths = {run.path for run in self.model.shown_runs}
         if hidden_count := sum(run.path not in shown_paths for run in runs):
             rows.append((f"{quantity(hidden_count, 'run')} hidden by the filter will be deleted too", "warn"))
         rows += [(one_line(reason), "warn") for reason in refused]
@@ -483,18 +489,18 @@ class RunsPage(FilteredPage, ListPage):
                 texts = [f"deleted {len(results)} runs: {format_bytes(sum(run.freed_bytes for run in results))} freed"]
                 if kept_count := sum(bool(run.kept) for run in results):
                     texts.append(f"folders not removed because of other files in them: {kept_count}")
-            bench.tell("; ".join([*texts, *reasons]), "bad" if reasons else "good")
+            bench.show_notice("; ".join([*texts, *reasons]), "bad" if reasons else "good")
             bench.app.draw()
             self._read()
 
         if bench.run is not None and bench.run.folder.root in paths and not bench.run.alive:
             bench.show_run(None)
-        if bench.own_run is not None and bench.own_run.folder.root in paths and not bench.own_run.alive:
-            bench.own_run = None
-        bench.tell(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
+        if bench.local_run is not None and bench.local_run.folder.root in paths and not bench.local_run.alive:
+            bench.local_run = None
+        bench.show_notice(f"deleting {f'{len(runs)} runs' if are_many else runs[0].name} ...", "dim")
         # The name contains the paths, so that a later deletion does not replace one that is still waiting.
-        bench.background.do(
-            f"deleting {paths}", partial(_tried_all, delete_and_rename.delete, paths), report, _DELETING
+        bench.background.run_work(
+            f"deleting {paths}", partial(_results_or_messages, delete_and_rename.delete, paths), report, _DELETING
         )
 
     def action_new(self) -> None:
@@ -522,7 +528,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _tried(work: Callable[[Path], T], path: Path) -> T | str:
+def _result_or_message(work: Callable[[Path], T], path: Path) -> T | str:
     """Return the result of `work(path)`. For a FolderError, return its message, without the path."""
     try:
         return work(path)
@@ -530,8 +536,8 @@ def _tried(work: Callable[[Path], T], path: Path) -> T | str:
         return _reason(error)
 
 
-def _tried_all(work: Callable[[Path], T], paths: Sequence[Path]) -> list[T | str]:
-    return [_tried(work, path) for path in paths]
+def _results_or_messages(work: Callable[[Path], T], paths: Sequence[Path]) -> list[T | str]:
+    return [_result_or_message(work, path) for path in paths]
 
 
 def _reason(error: InputError) -> str:

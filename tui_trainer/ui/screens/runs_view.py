@@ -18,13 +18,13 @@ from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
 from tui_trainer.runs.comparison import MOST_RUNS, Difference, value_words
 from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.overview import RunOverview
-from tui_trainer.runs.result import number, plain
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import spans
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.units import GIB, format_bytes, quantity
 
-SIGNS: Final = "ABCDEF"
+RUN_LETTERS: Final = "ABCDEF"
 """Letters of the compared runs, in the order in which they were marked."""
 _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "accent", "preparing": "accent", "paused": "warn", "interrupted": "warn", "failed": "bad",
@@ -48,7 +48,7 @@ class Column:
     """Priority: if not all columns fit, those with the smallest ranks are shown."""
     order: Callable[[RunOverview], Any] | None
     text: Callable[[RunOverview, str, int, Glyphs], str]
-    falls: bool = False
+    is_descending: bool = False
     """Whether the largest value comes first if the list is sorted by this column."""
     is_right: bool = False
     role: Callable[[RunOverview], Role] | None = None
@@ -67,23 +67,23 @@ COLUMNS: Final = {column.title: column for column in (
            role=lambda run: _STATE_ROLES.get(run.status, "dim")),
     Column("done", 4, 1, attrgetter("share_done"),
            lambda run, *_: "" if run.share_done is None else f"{int(100 * run.share_done)}%",
-           falls=True, is_right=True),
+           is_descending=True, is_right=True),
     Column(_CURVE, _CURVE_CELLS[-1], 4, None,
            lambda run, _, cells, glyphs: spans.sparkline(run.loss_curve, cells, glyphs), role=lambda _: "chart_smooth"),
     Column("loss", 7, 10, attrgetter("loss"), lambda run, *_: loss_words(run.loss), is_right=True),
     Column("held out", 8, 2, attrgetter("eval_loss"), lambda run, *_: loss_words(run.eval_loss), is_right=True),
     Column("score", 18, 7, lambda run: run.scores.get(run.metric, next(iter(run.scores.values()), None)),
-           lambda run, *_: run.score, falls=True),
+           lambda run, *_: run.score, is_descending=True),
     Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda run, *_: str(run.out_of_memory_events or ""),
-           falls=True, is_right=True, role=lambda _: "warn"),
+           is_descending=True, is_right=True, role=lambda _: "warn"),
     Column("data", 14, 5, attrgetter("data"), lambda run, *_: short_name(run.data.partition(",")[0])),
     Column("model", 18, 6, _model_words, lambda run, *_: _model_words(run)),
     Column("task", 23, 13, attrgetter("task"), lambda run, *_: run.task),
     Column("began", 16, 12, attrgetter("started_at"), lambda run, *_: run.started_at[:16].replace("T", " "),
-           falls=True),
-    Column("last event", 11, 8, attrgetter("last_event_at"), lambda run, age, *_: age, falls=True, is_right=True),
+           is_descending=True),
+    Column("last event", 11, 8, attrgetter("last_event_at"), lambda run, age, *_: age, is_descending=True, is_right=True),
     Column("size", 10, 9, attrgetter("size_bytes"),
-           lambda run, *_: "" if run.size_bytes is None else format_bytes(run.size_bytes), falls=True, is_right=True),
+           lambda run, *_: "" if run.size_bytes is None else format_bytes(run.size_bytes), is_descending=True, is_right=True),
 )}
 # fmt: on
 _ORDERS: Final = {title: column.order for title, column in COLUMNS.items() if column.order}
@@ -113,7 +113,7 @@ _MOST_DIFFERENCES: Final = 30
 class RunsModel:
     """State of the list: all runs, the shown runs in their order, the chosen run, and the marked runs."""
 
-    found: Sequence[RunOverview] | None = None
+    all_runs: Sequence[RunOverview] | None = None
     """All runs; None until they are read."""
     words: str = ""
     order: str = ""
@@ -122,8 +122,8 @@ class RunsModel:
     path: Path | None = None
     """Path of the chosen run; None if none is shown."""
     marked: list[Path] = field(default_factory=list)
-    shown: list[RunOverview] = field(default_factory=list)
-    place: int = 0
+    shown_runs: list[RunOverview] = field(default_factory=list)
+    chosen_index: int = 0
     """Index of the chosen run among the shown ones."""
     problem: str = ""
     """Error message about the filter, which lists the valid names; empty if the filter is valid."""
@@ -132,9 +132,9 @@ class RunsModel:
     _cells: dict[str, int] = field(default_factory=dict)
     """Width of each column in cells, by title; 0 or missing for a column without any text."""
 
-    def take(self, runs: Sequence[RunOverview]) -> None:
+    def set_runs(self, runs: Sequence[RunOverview]) -> None:
         """Replace the list of runs. The same run stays chosen, or if it is gone, the run now at its index."""
-        self.found = runs
+        self.all_runs = runs
         run_paths = {run.path for run in runs if run.is_run}
         self.marked = [path for path in self.marked if path in run_paths]
         self._cells = {}
@@ -155,22 +155,24 @@ class RunsModel:
 
     def _settle(self) -> None:
         """Filter and sort the runs. Runs without a value in the sorted column come last."""
-        score_names, words = {name for run in self.found or () for name in run.scores}, self.words.split()
+        score_names, words = {name for run in self.all_runs or () for name in run.scores}, self.words.split()
         score_measures = {name.lower(): lambda run, name=name: run.scores.get(name) for name in sorted(score_names)}
         conditions = [_condition(word, _MEASURES | score_measures) for word in words]
         self.problem = next((condition for condition in conditions if isinstance(condition, str)), "")
-        runs = [run for run in self.found or () if run.status != "gone" or "gone" in words]
-        self.shown = [run for run in runs if all(isinstance(test, str) or test(run) for test in conditions)]
+        runs = [run for run in self.all_runs or () if run.status != "gone" or "gone" in words]
+        self.shown_runs = [run for run in runs if all(isinstance(test, str) or test(run) for test in conditions)]
         if sort_key := _ORDERS.get(self.order):
-            sorted_runs = [run for run in self.shown if _is_known(sort_key(run))]
-            sorted_runs.sort(key=sort_key, reverse=self.falls)
-            self.shown = sorted_runs + [run for run in self.shown if not _is_known(sort_key(run))]
-        self.choose(next((index for index, run in enumerate(self.shown) if run.path == self.path), self.place))
+            sorted_runs = [run for run in self.shown_runs if _is_known(sort_key(run))]
+            sorted_runs.sort(key=sort_key, reverse=self.is_descending)
+            self.shown_runs = sorted_runs + [run for run in self.shown_runs if not _is_known(sort_key(run))]
+        self.choose(
+            next((index for index, run in enumerate(self.shown_runs) if run.path == self.path), self.chosen_index)
+        )
 
     @property
-    def falls(self) -> bool:
+    def is_descending(self) -> bool:
         """Whether the largest value of the sorted column comes first."""
-        return (self.order in COLUMNS and COLUMNS[self.order].falls) != self.is_reversed
+        return (self.order in COLUMNS and COLUMNS[self.order].is_descending) != self.is_reversed
 
     def sort_by(self, title: str) -> None:
         """Sort by a column and choose the first run. If the list is sorted by this column already, reverse it."""
@@ -186,17 +188,17 @@ class RunsModel:
         self.sort_by(spans.next_of(["", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
 
     def choose(self, index: int) -> None:
-        self.place = max(min(index, len(self.shown) - 1), 0)
-        self.path = self.shown[self.place].path if self.shown else None
+        self.chosen_index = max(min(index, len(self.shown_runs) - 1), 0)
+        self.path = self.shown_runs[self.chosen_index].path if self.shown_runs else None
 
     @property
     def chosen(self) -> RunOverview | None:
-        return self.shown[self.place] if self.shown else None
+        return self.shown_runs[self.chosen_index] if self.shown_runs else None
 
     @property
     def marked_runs(self) -> list[RunOverview]:
         """Marked runs in the order of marking, including those that the filter hides."""
-        by_path = {run.path: run for run in self.found or ()}
+        by_path = {run.path: run for run in self.all_runs or ()}
         return [by_path[path] for path in self.marked]
 
     def toggle_mark(self) -> None:
@@ -207,14 +209,14 @@ class RunsModel:
 
     def toggle_all(self) -> None:
         """Mark all shown runs. If all of them are marked already, remove their marks."""
-        shown_paths = [run.path for run in self.shown if run.is_run]
+        shown_paths = [run.path for run in self.shown_runs if run.is_run]
         paths = [path for path in shown_paths if path not in self.marked]
         self.marked = [*self.marked, *paths] if paths else [path for path in self.marked if path not in shown_paths]
 
     def sign(self, path: Path, glyphs: Glyphs) -> str:
         """Return the sign before a run: its letter or a mark if it is marked, the pointer if it is chosen, or " "."""
         if path in self.marked:
-            return SIGNS[self.marked.index(path)] if len(self.marked) <= MOST_RUNS else glyphs.changed
+            return RUN_LETTERS[self.marked.index(path)] if len(self.marked) <= MOST_RUNS else glyphs.changed
         return glyphs.pointer if path == self.path else " "
 
     def columns(self, width: int) -> list[tuple[str, int]]:
@@ -260,19 +262,19 @@ def _condition(word: str, measures: Mapping[str, _Measure]) -> _Condition | str:
 
 def empty_words(model: RunsModel, start_key: str) -> str:
     """Return the text that replaces an empty list."""
-    if model.found is None:
+    if model.all_runs is None:
         return "reading ..."
     return "no matching runs" if model.words else model.without_list or f"no runs yet; {start_key} starts one"
 
 
 def summary(model: RunsModel) -> str:
     """Return a line such as `12 here, 3 matching 'chat', 2 marked`."""
-    if model.found is None:
+    if model.all_runs is None:
         return "reading ..."
-    gone_count = sum(run.status == "gone" for run in model.found)
+    gone_count = sum(run.status == "gone" for run in model.all_runs)
     return ", ".join(filter(None, (
-        quantity(len(model.found) - gone_count, "run"),
-        f"{len(model.shown)} matching {one_line(model.words, 30)!r}" if model.words else "",
+        quantity(len(model.all_runs) - gone_count, "run"),
+        f"{len(model.shown_runs)} matching {one_line(model.words, 30)!r}" if model.words else "",
         f"sorted by {model.order}{', reversed' * model.is_reversed}" if model.order else "",
         f"{gone_count} gone" if gone_count else "",
         f"{len(model.marked)} marked" if model.marked else "",
@@ -292,14 +294,14 @@ def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, 
     titles: list[tuple[str, Span]] = []
     for title, cells in model.columns(width):
         is_sorted, indent = title == model.order, " " * (title == _NAME)
-        text = indent + ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
+        text = indent + ((glyphs.below if model.is_descending else glyphs.above) if is_sorted else " ") + title
         text = text.rjust(cells + 1) if COLUMNS[title].is_right else text
         titles.append((title, (pad(text, cells + 1 + len(indent)), "bold" if is_sorted else "dim")))
     return titles
 
 
 def run_row(model: RunsModel, index: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
-    run = model.shown[index]
+    run = model.shown_runs[index]
     default_role: Role = "text" if run.is_run else "dim"
     age, line = age_words(run, now), [(model.sign(run.path, glyphs), default_role)]
     for title, cells in model.columns(width):
@@ -308,7 +310,7 @@ def run_row(model: RunsModel, index: int, now: datetime, width: int, glyphs: Gly
         text = text.rjust(cells) if column.is_right else cut_inside(text, cells, glyphs)
         role = column.role(run) if column.role else default_role
         line += [(" ", "text"), *fit([(text, role)], cells, glyphs.ellipsis)]
-    return spans.cursor_line(line) if index == model.place else line
+    return spans.cursor_line(line) if index == model.chosen_index else line
 
 
 def detail_lines(run: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
@@ -343,8 +345,8 @@ def _facts(run: RunOverview, now: datetime) -> dict[str, str]:
         "steps": steps_words(run),
         "epoch": "" if run.epoch is None else f"{run.epoch:.2f}",
         "loss": f"{loss_words(run.loss)}, held out {loss_words(run.eval_loss)}",
-        "best": "" if run.best is None else f"{plain(run.metric)} {number(run.best)}",
-        "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in run.scores.items()),
+        "best": "" if run.best is None else f"{display_name(run.metric)} {format_score(run.best)}",
+        "scores": ", ".join(f"{display_name(name)} {format_score(value)}" for name, value in run.scores.items()),
         "memory": f"ran out {quantity(shortages, 'time')}" if (shortages := run.out_of_memory_events) else "",
         "started": f"{run.started_at[:16].replace('T', ' ')} UTC" if run.started_at else "",
         "last event": age_words(run, now) + " ago" * ((run.age_seconds(now) or 0) >= 0),

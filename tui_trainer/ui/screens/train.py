@@ -17,7 +17,7 @@ from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metrics_of
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.export_dialogs import ExportDialog
-from tui_trainer.ui.keymap import Action, in_keys
+from tui_trainer.ui.keymap import Action, name_keys_for_commands
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
@@ -38,10 +38,10 @@ Heading = Callable[[TrainScene], tuple[str, str | Line]]
 _LOG_ROWS = 200
 _MOST_CURVES, _LOSSES = 2, (LOSS, HELD_OUT_LOSS)
 _LEAST_FOR_TWO = 8
-_CAN_BE_LARGE = ("charts", "result", "events", "log", "samples")
-_OF_THE_RUN = ("pause", "save", "evaluate", "stop")
-_WITHOUT_A_RUN = ("log", "freeze", "up", "down")
-_BESIDE_THE_PICTURE = (*_OF_THE_RUN, "freeze", "doctor", "try_model", "export", "report", "more")
+_ENLARGEABLE_SECTIONS = ("charts", "result", "events", "log", "samples")
+_RUN_REQUESTS = ("pause", "save", "evaluate", "stop")
+_ACTIONS_WITHOUT_RUN = ("log", "freeze", "up", "down")
+_ACTIONS_WHILE_FROZEN = (*_RUN_REQUESTS, "freeze", "doctor", "try_model", "export", "report", "more")
 _CHANGED_BY_THE_CLOCK = ("gauges", "machine", "log")
 
 
@@ -49,10 +49,17 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     """Return the names of the sections that are shown for this state."""
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
-    if scene.large:
-        return frozenset({"run", "progress", "right" if scene.large in _BESIDE_THE_CHART else "left", scene.large})
+    if scene.enlarged_section:
+        return frozenset(
+            {
+                "run",
+                "progress",
+                "right" if scene.enlarged_section in _BESIDE_THE_CHART else "left",
+                scene.enlarged_section,
+            }
+        )
     state = scene.state
-    has_steps, has_own_gauges = bool(state.steps), bool(state.gauges) and not scene.is_beside
+    has_steps, has_own_gauges = bool(state.steps), bool(state.gauges) and not scene.trains_on_this_machine
     parts = {"run", "events", "left", "right", "machine", "charts" if has_steps else "preparation"}
     if scene.table_open:
         parts.add("table")
@@ -73,7 +80,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
         "scores": bool(state.training_scores) and "rates" in parts,
         "ranks": slowest_rank(state) is not None and "rates" in parts,
         "standing": state.evals or state.training_scores,
-        "times": state.recent, "switched-on": scene.what_is_on, "samples": state.samples,
+        "times": state.recent_sums, "switched-on": scene.enabled_options, "samples": state.samples,
     }  # fmt: skip
     return frozenset(parts | {name for name, has_content in contents.items() if has_content})
 
@@ -88,8 +95,8 @@ def _readings_heading(scene: TrainScene) -> tuple[str, str]:
     return "process", f"read at step {scene.run.gauges[-1].step:,}" if scene.run.gauges else ""
 
 
-def _enabled(scene: TrainScene, width: int, _: int) -> list[Line]:
-    return [row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")]
+def _enabled_lines(scene: TrainScene, width: int, _: int) -> list[Line]:
+    return [row for text in scene.enabled_options for row in scene.wrapped(text, width, 2, indent="  ")]
 
 
 def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -122,23 +129,23 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "samples": (scores.sample_rows, "samples"),
     # Sections that never change come last, because there may be no room for them.
     "plan": (view.plan_rows, "plan"),
-    "switched-on": (_enabled, "options"),
+    "switched-on": (_enabled_lines, "options"),
 }
 _EVENTS: Final[Parts] = {"events": (view.event_rows, view.events_heading)}
 PARTS: Final[Parts] = _ABOVE_THE_CHART | _BELOW_THE_CHART | _EVENTS | _BESIDE_THE_CHART
 _ENDED = "the run has ended"
 # Condition under which an action on the run is possible, and the reason to show if it is not.
 _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
-    **dict.fromkeys(_OF_THE_RUN, (lambda run: run.takes_requests, _ENDED)),
+    **dict.fromkeys(_RUN_REQUESTS, (lambda run: run.takes_requests, _ENDED)),
     "pause": (lambda run: run.takes_requests or
               (not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))), _ENDED),
-    "detach": (lambda run: run.takes_requests and run.is_ours and run.state.phase != "paused",
+    "detach": (lambda run: run.takes_requests and run.is_trained_here and run.state.phase != "paused",
                "only a run that trains in this window, and is not paused, can be detached"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
     "more": (lambda run: not run.alive, "the run is still active"),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
                "this run has no final model yet"),
-    "doctor": (lambda run: run.doctor.verdict is not None and run.state.steps, NOTHING_TO_DO),
+    "doctor": (lambda run: run.doctor.examination is not None and run.state.steps, NOTHING_TO_DO),
     "report": (lambda run: run.has_report, NO_REPORT),
     "table": (lambda run: any(done.table_rows for done in run.state.evals),
               "no evaluation of this run has a table of scores yet"),
@@ -178,15 +185,15 @@ class TrainPage(FilteredPage):
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
         self._shown_scene: TrainScene | None = None
-        self._by_clock: object = None
+        self._drawn_live_state: object = None
         self._log_open = self._table_open = self._frozen = False
-        self._large = ""
+        self._enlarged_section = ""
         self._events_back = 0
         self._curves_of, self._curves = "", [LOSS]
         """Task that the curves were chosen for, and the names of their metrics."""
         self.chart: LossChart = LossChart(lambda: self._scene.run, id="chart")
         self.second: LossChart = LossChart(lambda: self._scene.run, id="second")
-        self.chart.beside, self.second.beside = self.second, self.chart
+        self.chart.other_chart, self.second.other_chart = self.second, self.chart
 
     def body(self) -> ComposeResult:
         yield from map(self._part, _ABOVE_THE_CHART)
@@ -219,23 +226,23 @@ class TrainPage(FilteredPage):
     @property
     def _scene(self) -> TrainScene:
         if self._shown_scene is None:
-            self._shown_scene = self._look()
+            self._shown_scene = self._make_scene()
         return self._shown_scene
 
-    def _look(self) -> TrainScene:
+    def _make_scene(self) -> TrainScene:
         bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         return TrainScene(
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
-            events=[(in_keys(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
-            what_is_on=[finding.verdict.switch for finding in bench.findings if finding.verdict.switch],
-            examination=run.doctor.verdict if run else None, is_beside=bench.run_is_ours_and_alive,
-            has_screens=run is not None and run.is_ours,
+            events=[(name_keys_for_commands(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
+            enabled_options=[finding.verdict.switch_state for finding in bench.findings if finding.verdict.switch_state],
+            examination=run.doctor.examination if run else None, trains_on_this_machine=bench.is_training_here,
+            has_screens=run is not None and run.is_trained_here,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
-            large=self._large, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
+            enlarged_section=self._enlarged_section, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),
             report=str(run.folder.report) if run and run.state.finished and run.has_report else "",
             run_folder=str(run.folder.root) if run else "", offer=[] if run else self._offer(),
-            starting=bench.start_words, background_run=bench.background_run_words,
+            starting_words=bench.start_words, background_run=bench.background_run_words,
         )  # fmt: skip
 
     def on_mount(self) -> None:
@@ -246,7 +253,7 @@ class TrainPage(FilteredPage):
         self.set_class(scene.state is None, "-no-run")
         self.set_class(not scene.run.steps, "-no-steps")
         self.set_class(scene.is_over, "-over")
-        self.set_class(bool(scene.large), "-large")
+        self.set_class(bool(scene.enlarged_section), "-large")
         for name in (*PARTS, "charts", "small", "left", "right"):
             self.query_one(f"#{name}").set_class(name not in visible_names, "-absent")
         self.take_curves()
@@ -271,7 +278,7 @@ class TrainPage(FilteredPage):
         if not (self.is_shown and self.is_mounted):
             return
         if not self._frozen:
-            self._shown_scene = self._look()
+            self._shown_scene = self._make_scene()
             self._arrange()
         for pane in self.query(Pane):
             if isinstance(pane, TopLine | KeyHints) or pane.id == "notice" or (pane.is_on_screen and not self._frozen):
@@ -280,9 +287,9 @@ class TrainPage(FilteredPage):
     def tick(self) -> None:
         """Redraw the sections that change with time: gauges and log. The other sections wait for news of the run."""
         clock_state = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
-        if self._frozen or clock_state == self._by_clock:
+        if self._frozen or clock_state == self._drawn_live_state:
             return
-        self._by_clock = clock_state
+        self._drawn_live_state = clock_state
         self._shown_scene = replace(self._scene, gauges=clock_state[0], sparks=clock_state[1], log_lines=clock_state[2])
         for name in _CHANGED_BY_THE_CLOCK:
             pane = self.query_one(f"#{name}", Pane)
@@ -290,7 +297,7 @@ class TrainPage(FilteredPage):
                 pane.redraw()
 
     def run_changed(self) -> None:
-        self._frozen, self._table_open, self._large, self._events_back = False, False, "", 0
+        self._frozen, self._table_open, self._enlarged_section, self._events_back = False, False, "", 0
         self._curves_of, self._curves = "", [LOSS]
         if self.is_mounted:
             for chart in self.query(LossChart):
@@ -311,16 +318,16 @@ class TrainPage(FilteredPage):
 
     def refusal(self, action: Action) -> str:
         run, name = self.bench.run, action.name
-        if self._frozen and name not in _BESIDE_THE_PICTURE:
+        if self._frozen and name not in _ACTIONS_WHILE_FROZEN:
             return f"the display is frozen: press {self.bench.app.key_of('train.freeze')} to unfreeze it"
-        if name in _WITHOUT_A_RUN or (name == "table" and self._table_open):
+        if name in _ACTIONS_WITHOUT_RUN or (name == "table" and self._table_open):
             return ""
         if run is None:
             return f"no run; press {self.bench.app.key_of('app.start')} to start one"
         if name == "try_model" and run.alive and not run.state.checkpoints:
             return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
         if name == "clear":
-            can_clear = self._filter.value or self._large or self.chart.view.cross_step is not None
+            can_clear = self._filter.value or self._enlarged_section or self.chart.view.cross_step is not None
             return "" if can_clear else NOTHING_TO_DO
         is_possible, reason = _NEEDS.get(name, (lambda run: run.state.steps, NOTHING_TO_DO))
         return "" if is_possible(run) else reason
@@ -345,11 +352,11 @@ class TrainPage(FilteredPage):
         return self.bench.run
 
     def more_answers(self) -> list[Answer]:
-        export_action = next(action for action in self.bench.app.keymap.of("train") if action.name == "export")
+        export_action = next(action for action in self.bench.app.keymap.actions_on("train") if action.name == "export")
         return more_answers(self.bench, self.run.folder, has_model=not self.refusal(export_action))
 
     def offer_more(self) -> None:
-        actions = {action.name: action for action in self.bench.app.keymap.of("train")}
+        actions = {action.name: action for action in self.bench.app.keymap.actions_on("train")}
         answers: list[Answer] = [(key, actions[name].label, partial(self.action_do, name))
                                  for key, name in (("x", "export"), ("w", "try_model"))
                                  if not self.refusal(actions[name])]  # fmt: skip
@@ -358,7 +365,7 @@ class TrainPage(FilteredPage):
     def action_smoothing(self) -> None:
         self.chart.next_smoothing()
         smoothing = self.chart.view.smoothing
-        self.bench.tell(f"smoothing {smoothing:g}" if smoothing else "no smoothing")
+        self.bench.show_notice(f"smoothing {smoothing:g}" if smoothing else "no smoothing")
 
     def action_log_scale(self) -> None:
         refusal = self.chart.toggle_log()
@@ -367,17 +374,17 @@ class TrainPage(FilteredPage):
         if not refusal and self.chart.view.metric in _LOSSES:
             self.bench.app.preferences.log_scale = self.chart.view.log
             self.bench.app.preferences.save()
-        self.bench.tell(refusal or ("logarithmic" if self.chart.view.log else "linear"))
+        self.bench.show_notice(refusal or ("logarithmic" if self.chart.view.log else "linear"))
 
     def action_metric(self) -> None:
         self.chart.next_metric()
         self._draw_curves([self.chart.view.metric, *self._curves[1:]])
-        self.bench.tell(one_line(self.chart.view.metric))
+        self.bench.show_notice(one_line(self.chart.view.metric))
 
     def action_curves(self) -> None:
         state, glyphs, metrics = self._scene.run, self.bench.glyphs, metrics_of(self._scene.run)
         # Names of scores come from the journal, so they are made safe to show.
-        names_by_text = {glyphs.only(one_line(name)): name for name in metrics}
+        names_by_text = {glyphs.replace_unsupported(one_line(name)): name for name in metrics}
         commands = [Command(name=text, help=metrics[name].newest(state), do=lambda: None)
                     for text, name in names_by_text.items()]  # fmt: skip
         marked_texts = [text for text, name in names_by_text.items() if name in self._curves]
@@ -395,28 +402,30 @@ class TrainPage(FilteredPage):
         self.bench.app.draw()
 
     def action_log(self) -> None:
-        self._log_open, self._large = not self._log_open, ""
+        self._log_open, self._enlarged_section = not self._log_open, ""
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
             message = "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder"
-            self.bench.tell(message, "warn")
+            self.bench.show_notice(message, "warn")
 
     def action_table(self) -> None:
-        self._table_open, self._large = not self._table_open, ""
+        self._table_open, self._enlarged_section = not self._table_open, ""
 
     def action_large(self) -> None:
-        visible_names = visible_parts(replace(self._scene, large=""))
-        self._large = next_of(["", *(name for name in _CAN_BE_LARGE if name in visible_names)], self._large)
+        visible_names = visible_parts(replace(self._scene, enlarged_section=""))
+        self._enlarged_section = next_of(
+            ["", *(name for name in _ENLARGEABLE_SECTIONS if name in visible_names)], self._enlarged_section
+        )
 
     def action_freeze(self) -> None:
         is_frozen, self._frozen = not self._frozen, False
         if is_frozen:
-            self._shown_scene = replace(self._look(), frozen=True)
+            self._shown_scene = replace(self._make_scene(), frozen=True)
             self.query_one("#events", Pane).redraw()
         self._frozen = self.chart.disabled = self.second.disabled = is_frozen
 
     def scroll_events(self, lines_back: int) -> None:
-        if self._large == "samples":
+        if self._enlarged_section == "samples":
             self.query_one("#right", Scroller).scroll_lines(-lines_back)
             return
         self._events_back = min(max(self._events_back + lines_back, 0), max(len(self._scene.matching_events) - 1, 0))
@@ -425,8 +434,8 @@ class TrainPage(FilteredPage):
         if self.is_typing or self._filter.value:
             self._filter.value = ""
             self.action_take()
-        elif self._large:
-            self._large = ""
+        elif self._enlarged_section:
+            self._enlarged_section = ""
         else:
             self.chart.clear_cross()
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from tui_trainer.runs import result
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.result import ScoreWords, number, score_words
+from tui_trainer.runs.result import ScoreWords, format_score, score_words
 from tui_trainer.runs.wording import sample_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.screens.train_view import LABEL, TrainScene
@@ -26,7 +26,7 @@ def scores_line(scene: TrainScene, *_: int) -> list[Line]:
     """Return a line with the scores that are measured during training steps; no line without such scores."""
     line: Line = []
     for score in score_words(scene.run.training_scores, {}):
-        line += [(f"{scene.shown(score.name)} ", "dim"), (f"{number(score.value)}   ", "text")]
+        line += [(f"{scene.to_safe_text(score.name)} ", "dim"), (f"{format_score(score.value)}   ", "text")]
     return [line] if line else []
 
 
@@ -57,15 +57,22 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*rows, *scene.labelled("final", final, width, LABEL)] if state.evals else rows
 
 
-def _standing(scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = number) -> Line:
+def _standing(
+    scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = format_score
+) -> Line:
     """Return the row of a score: its newest value, its best value with the step (judged by `metric`), its baseline."""
     event = result.best_by(scene.run, metric)
     best, step = (show(result.metric_value(event, metric) or 0.0), f"{event.step:,}") if event else ("", "")
-    line = fit([(scene.shown(score.name), "dim")], _STANDING_NAME, scene.glyphs.ellipsis)
+    line = fit([(scene.to_safe_text(score.name), "dim")], _STANDING_NAME, scene.glyphs.ellipsis)
     line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
         name, value = score.baseline
-        line += [("  ", "text"), scene.verdict(score.beaten), (f" {show(value)} ", "text"), (scene.shown(name), "dim")]
+        line += [
+            ("  ", "text"),
+            scene.verdict(score.beats_baseline),
+            (f" {show(value)} ", "text"),
+            (scene.to_safe_text(name), "dim"),
+        ]
     return line
 
 
@@ -88,20 +95,20 @@ def sample_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     for sample in reversed(scene.run.samples):
         lines = scene.wrapped(sample_words(sample.prompt, sample.text, 2 * width), width - 2, most=6)
         block: list[Line] = [[(f"after step {sample.step}", "dim")], *hanging([("  ", "text")], lines)]
-        if len(rows) + len(block) > _SAMPLE_LINES and not scene.large:
+        if len(rows) + len(block) > _SAMPLE_LINES and not scene.enlarged_section:
             return rows or block[:_SAMPLE_LINES]
         rows += block
     return rows
 
 
 def target_rows(scene: TrainScene, *_: int) -> list[Line]:
-    return [[scene.verdict(target.met), (f" {scene.shown(target.words)}", "text")]
+    return [[scene.verdict(target.met), (f" {scene.to_safe_text(target.words)}", "text")]
             for target in result.targets_of(scene.run)]  # fmt: skip
 
 
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
     event = scene.newest_table
-    title = f"scores: {scene.shown(event.table_title)}" if event and event.table_title else "scores"
+    title = f"scores: {scene.to_safe_text(event.table_title)}" if event and event.table_title else "scores"
     return title, f"after step {event.step:,}" if event else ""
 
 
@@ -115,7 +122,10 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
 
     If the columns are classes with long names, the title of a column is the number of its class, to save width.
     """
-    names, titles = ([glyphs.only(one_line(name)) for name in texts] for texts in (done.table_rows, done.table_columns))
+    names, titles = (
+        [glyphs.replace_unsupported(one_line(name)) for name in texts]
+        for texts in (done.table_rows, done.table_columns)
+    )
     is_square = list(done.table_columns) == list(done.table_rows)
     is_numbered = is_square and max(map(cell_len, names)) > _SHORT_NAME
     if is_numbered:

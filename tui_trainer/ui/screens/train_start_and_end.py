@@ -8,9 +8,9 @@ from tui_trainer.lines.plan_and_events import event_line
 from tui_trainer.runs import result
 from tui_trainer.runs.result import ScoreWords, beaten_words
 from tui_trainer.runs.steps_and_eta import speed_rows
-from tui_trainer.runs.wording import gone_words, plan_time_words, rows_words, sentence
+from tui_trainer.runs.wording import interrupted_words, plan_time_words, rows_words, sentence
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
-from tui_trainer.ui.keymap import in_keys
+from tui_trainer.ui.keymap import name_keys_for_commands
 from tui_trainer.ui.screens.train_view import TrainScene, work_line
 from tui_trainer.ui.spans import Line, Role, fit
 from tui_trainer.units import quantity
@@ -26,9 +26,9 @@ def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     text_cells, title = min(width, _READING_WIDTH) - 4, scene.background_run or "Nothing is training yet."
     line: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
     line.append((" to start. You see the plan first and confirm it.", "text"))
-    if scene.starting:
+    if scene.starting_words:
         title = "A new run is being prepared."
-        line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting, "text")]
+        line = [(f"{scene.glyphs.pointer} ", "accent"), (scene.starting_words, "text")]
     lines: list[Line] = [[], [(title, "bold")], [], line, []]
     for text in scene.offer:
         lines += scene.labelled(f"{scene.glyphs.dot} ", text, text_cells, 2)
@@ -70,7 +70,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return _result(scene, width)
     lines: list[Line] = []
     if failure is not None:
-        message = in_keys(failure.message).strip() or "the run failed without an error message"
+        message = name_keys_for_commands(failure.message).strip() or "the run failed without an error message"
         lines = scene.wrapped(message, width, most=4, role="bad")
         if path := failure.log_path:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
@@ -78,7 +78,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
     elif finished is not None:
         lines = [[(sentence(result.ending_words(state)), "bold")]]
     elif scene.interrupted:
-        gone_text = gone_words(state, scene.key_of("train.pause"))
+        gone_text = interrupted_words(state, scene.key_of("train.pause"))
         return scene.wrapped(f"{gone_text}. The process was killed, or the machine went down.", width, role="bad")
     else:
         return []
@@ -129,17 +129,22 @@ def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     unit = f"{loss_unit(state.task)}{result.kept_at_words(state)}"
     lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (unit, "dim")]]
     for name, baseline in (state.baselines.losses if state.baselines else {}).items():
-        label = fit([(f"  {scene.shown(name)}", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
+        label = fit([(f"  {scene.to_safe_text(name)}", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
         verdict = scene.verdict(loss < baseline, beaten_words(loss < baseline))
         lines.append([(f"{' ' * _STORY_LABEL}{baseline:.4f}", "text"), *label, (" ", "text"), verdict])
     return lines
 
 
 def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
-    name = fit([(scene.shown(score.name), "dim")], _NAME_WIDTH, scene.glyphs.ellipsis)
-    line: Line = [*name, (f" {result.number(score.value)}", "bold")]
+    name = fit([(scene.to_safe_text(score.name), "dim")], _NAME_WIDTH, scene.glyphs.ellipsis)
+    line: Line = [*name, (f" {result.format_score(score.value)}", "bold")]
     if score.baseline is None:
         return line
     # The name of the baseline is last, because the end of the line may be cut.
-    to_beat = f"  {result.number(score.baseline[1])} {scene.shown(score.baseline[0])}"
-    return [*line, ("  ", "text"), scene.verdict(score.beaten, beaten_words(score.beaten)), (to_beat, "dim")]
+    to_beat = f"  {result.format_score(score.baseline[1])} {scene.to_safe_text(score.baseline[0])}"
+    return [
+        *line,
+        ("  ", "text"),
+        scene.verdict(score.beats_baseline, beaten_words(score.beats_baseline)),
+        (to_beat, "dim"),
+    ]

@@ -14,7 +14,7 @@ from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowes
 from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, time_words
 from tui_trainer.runs.wording import batch_words, rows_words, trained_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, hanging, rows_of, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, both_ends_line, fit, hanging, rows_of, width_of
 from tui_trainer.units import MIB, format_count, format_seconds, quantity
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
@@ -51,21 +51,21 @@ class TrainScene:
     sparks: Mapping[str, Sequence[float]]
     events: Sequence[tuple[str, Role]] = ()
     log_lines: Sequence[str] = ()
-    what_is_on: Sequence[str] = ()
+    enabled_options: Sequence[str] = ()
     examination: Examination | None = None
-    is_beside: bool = True
+    trains_on_this_machine: bool = True
     has_screens: bool = True
     interrupted: bool = False
     log_open: bool = False
     table_open: bool = False
-    large: str = ""
+    enlarged_section: str = ""
     frozen: bool = False
     events_back: int = 0
     words: str = ""
     key_of: Callable[[str], str] = str
     report: str = ""
     run_folder: str = ""
-    starting: str = ""
+    starting_words: str = ""
     background_run: str = ""
     offer: Sequence[str] = ()
 
@@ -87,14 +87,14 @@ class TrainScene:
         sign = glyphs.dot if is_met is None else glyphs.good if is_met else glyphs.bad
         return f"{sign} {words}".rstrip(), "dim" if is_met is None else "good" if is_met else "bad"
 
-    def shown(self, text: str) -> str:
+    def to_safe_text(self, text: str) -> str:
         """Return text from a file on one line, without control characters, and in ASCII if the terminal needs that."""
-        return self.glyphs.only(one_line(text))
+        return self.glyphs.replace_unsupported(one_line(text))
 
     def wrapped(self, text: str, width: int, most: int = 8, role: Role = "text", indent: str = "") -> list[Line]:
         """Return text from a file as up to `most` lines of `width` cells. An ellipsis shows that it was cut."""
         ellipsis = f" {self.glyphs.ellipsis}"
-        rows = rows_of(self.shown(text), width, subsequent_indent=indent, max_lines=most, placeholder=ellipsis)
+        rows = rows_of(self.to_safe_text(text), width, subsequent_indent=indent, max_lines=most, placeholder=ellipsis)
         return [[(row, role)] for row in rows[:most]]
 
     def labelled(self, label: str, text: str, width: int, cells: int, role: Role = "text") -> list[Line]:
@@ -112,7 +112,7 @@ class TrainScene:
         return result.exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
 
     def base_name(self, plan: PlanMade) -> str:
-        return self.shown(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
+        return self.to_safe_text(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
 
 
 def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -132,9 +132,11 @@ def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
         eta_spans = []
     # The journal keeps the first name of a renamed run, so the folder's name is shown.
     run_name = PurePath(scene.run_folder).name or state.name
-    name: Line = [(scene.shown(run_name[:_NAME_LIMIT]), "bold")]
+    name: Line = [(scene.to_safe_text(run_name[:_NAME_LIMIT]), "bold")]
     name_cells = max(width - width_of(line) - width_of(eta_spans), 0)
-    return [beside([*fit(name, min(name_cells, width_of(name)), scene.glyphs.ellipsis), *line], eta_spans, width)]
+    return [
+        both_ends_line([*fit(name, min(name_cells, width_of(name)), scene.glyphs.ellipsis), *line], eta_spans, width)
+    ]
 
 
 def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -148,14 +150,14 @@ def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
         return [fit([(percent, "text"), *losses], width, scene.glyphs.ellipsis)]
     bar_cells = min(width - width_of(losses) - 6, _LONGEST_BAR)
     progress_bar: Line = [(bar(share_done, bar_cells, scene.glyphs), "accent")] if bar_cells >= 8 else []
-    return [beside([*progress_bar, (percent, "text")], losses, width)]
+    return [both_ends_line([*progress_bar, (percent, "text")], losses, width)]
 
 
 def work_line(scene: TrainScene, width: int) -> Line:
     """Return `tokenising ████····  42 %  of 1.2 M characters`, or only the amount done if there is no total."""
     if (progress := scene.run.progress) is None:
         return []
-    work_text, unit = f"{scene.shown(progress.what)[:40]}  ", scene.shown(progress.unit)[:20]
+    work_text, unit = f"{scene.to_safe_text(progress.what)[:40]}  ", scene.to_safe_text(progress.unit)[:20]
     if not progress.total:
         return [(work_text, "text"), (f"{format_count(progress.done)} {unit}", "dim")]
     share = min(max(progress.done / progress.total, 0.0), 1.0)
@@ -178,7 +180,7 @@ def rates_line(scene: TrainScene, width: int, _: int) -> list[Line]:
 
 
 def parts_line(scene: TrainScene, width: int, _: int) -> list[Line]:
-    shares = part_shares(scene.run.recent)
+    shares = part_shares(scene.run.recent_sums)
     line: Line = []
     for index, (name, role) in enumerate(list(_PARTS.items())[:-1]):
         percent = "--" if shares is None else f"{shares[index] * 100:.0f}"
@@ -196,19 +198,19 @@ def doctor_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Return a line such as `doctor  Waiting for data: 61 % of the time, 0.42 of 1.69 s/step  H more`."""
     if scene.examination is None:
         return []
-    verdict: Line = [(scene.examination.healthy, "text")]
-    if (finding := scene.examination.leading) is not None:
-        evidence = scene.shown(finding.found.evidence)
+    verdict: Line = [(scene.examination.healthy_sentence, "text")]
+    if (finding := scene.examination.leading_finding) is not None:
+        evidence = scene.to_safe_text(finding.cause.evidence)
         cost_note = "" if finding.cost_words in evidence else f"{finding.cost_words}, "
-        role: Role = "bad" if finding.found.is_fault else "warn"
+        role: Role = "bad" if finding.cause.is_fault else "warn"
         verdict = [(f"{finding.symptom.title}: ", role), (f"{cost_note}{evidence}", "text")]
     more_spans: Line = [("  ", "text"), (scene.key_of("train.doctor"), "key"), (" more", "dim")]
     left = fit([("doctor  ", "dim"), *verdict], max(width - width_of(more_spans), 8), scene.glyphs.ellipsis)
-    return [beside(left, more_spans, width)]
+    return [both_ends_line(left, more_spans, width)]
 
 
 def parts_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
-    shares, mean_seconds = part_shares(scene.run.recent), _mean_seconds(scene.run)
+    shares, mean_seconds = part_shares(scene.run.recent_sums), _mean_seconds(scene.run)
     if shares is None or mean_seconds is None:
         return []
     bar_cells = min(width - 28, 30)
@@ -243,7 +245,7 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, plan, data = scene.run, scene.run.plan, scene.run.data
     if plan is None:
         return []
-    device = scene.shown(state.device) or "--"
+    device = scene.to_safe_text(state.device) or "--"
     model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
     if is_tuned(plan):
         description = trained_words(plan)
@@ -254,7 +256,7 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
         ("data", rows_words(data.rows, data.tokens) if data else "--"),
         ("batch", batch_words(plan)),
         ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} per epoch"),
-        *([("attention", scene.shown(plan.attention))] if plan.attention else []),
+        *([("attention", scene.to_safe_text(plan.attention))] if plan.attention else []),
         *figure_rows(state),
     ]
     advice = "within tolerance" if result.memory_excess_bytes(state) else ""
@@ -285,7 +287,7 @@ def events_heading(scene: TrainScene) -> tuple[str, str]:
     state = scene.run
     if scene.words:
         key, count_text = scene.key_of("train.clear"), f"{len(scene.matching_events)} of {len(scene.events)}"
-        return f"events with {scene.shown(scene.words)}: {count_text}", f"{key} shows all"
+        return f"events with {scene.to_safe_text(scene.words)}: {count_text}", f"{key} shows all"
     if scene.frozen:
         return "events", f"frozen: {scene.key_of('train.freeze')} unfreezes"
     if not state.checkpoints:
@@ -299,7 +301,7 @@ def log_rows(scene: TrainScene, _: int, height: int) -> list[Line]:
     if not scene.log_lines:
         return [[("nothing has been written to standard output or standard error", "dim")]]
     matching_lines = [text for text in scene.log_lines if has_words(text, scene.words)] or ["no matches"]
-    return [[(scene.shown(text), "dim")] for text in (matching_lines[-height:] if height > 0 else [])]
+    return [[(scene.to_safe_text(text), "dim")] for text in (matching_lines[-height:] if height > 0 else [])]
 
 
 def has_words(text: str, words: str) -> bool:
@@ -323,7 +325,7 @@ def _losses(state: RunState) -> Line:
     # There is room for one score: the metric that chooses the best evaluation, otherwise the first score.
     scores, metric = result.newest_scores(state), state.plan.metric if state.plan else ""
     shown_scores = result.score_words({metric: scores[metric]} if metric in scores else scores, {})[:1]
-    fields += [(score.name, result.number(score.value)) for score in shown_scores]
+    fields += [(score.name, result.format_score(score.value)) for score in shown_scores]
     line = [span for label, value in fields for span in _field(f"   {label} ", value)]
     return [*line[:2], (epochs_note, "dim"), *line[2:]]
 
@@ -333,7 +335,7 @@ def _field(label: str, value: str, role: Role = "text") -> Line:
 
 
 def _mean_seconds(state: RunState) -> float | None:
-    return sum(step.step_seconds for step in state.recent) / len(state.recent) if state.recent else None
+    return sum(step.step_seconds for step in state.recent_sums) / len(state.recent_sums) if state.recent_sums else None
 
 
 def part_shares(steps: Collection[StepDone]) -> list[float] | None:

@@ -21,7 +21,7 @@ Sparks = Mapping[str, Sequence[float]]
 _LABEL: Final = 9
 _BAR: Final = 10
 _WIDE_BAR: Final = 14
-_TAIL: Final = 13
+_VALUE_TEXT_CELLS: Final = 13
 _BOTH_ABOVE: Final = 52
 _ANY: Final = 10_000
 # Target metrics of seeds/D-ner-sentiment-notebook.md: GPU 75-95 %, its memory 80-95 %, CPU 50-80 %.
@@ -42,7 +42,7 @@ class Gauge:
     share: float | None
     band: Band | None = None
     tail: str = ""
-    spark: str = ""
+    curve_name: str = ""
 
 
 def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyphs) -> Line:
@@ -58,7 +58,9 @@ def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyph
     return [(bar_text[:filled_cells], "good" if band[0] <= share <= band[1] else "accent"), (tail, "dim")]
 
 
-def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _TAIL - 1) -> Line:
+def gauge_line(
+    gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _VALUE_TEXT_CELLS - 1
+) -> Line:
     """Return the gauge in `width` cells. Above 52 cells, it has its tail and a curve of up to `most_parts` cells."""
     is_wide = width > _BOTH_ABOVE
     percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
@@ -66,9 +68,11 @@ def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most
     line += target_bar(gauge.share, _WIDE_BAR if is_wide else _BAR, gauge.band, glyphs)
     is_on_target = gauge.share is not None and gauge.band is not None and gauge.band[0] <= gauge.share <= gauge.band[1]
     line.append((f" {percent:>5} ", "good" if is_on_target else "text"))
-    curve_cells = max(min(width - width_of(line) - _TAIL - 2, most_parts), 0) if is_wide else _TAIL - 1
+    curve_cells = (
+        max(min(width - width_of(line) - _VALUE_TEXT_CELLS - 2, most_parts), 0) if is_wide else _VALUE_TEXT_CELLS - 1
+    )
     if is_wide or not gauge.tail:
-        values = sparks.get(gauge.spark, ())
+        values = sparks.get(gauge.curve_name, ())
         curve = sparkline(values[-curve_cells:], curve_cells, glyphs, low=0.0, high=1.0) if curve_cells else ""
         line.append((f"{curve} ", "chart_raw"))
     if gauge.tail:
@@ -113,7 +117,7 @@ class GaugeBar(Pane):
     def _gauge_lines(self, width: int, height: int) -> list[Line]:
         gauge, values = self._shown
         if height == 1:
-            return [gauge_line(gauge, {gauge.spark: values}, width, self.glyphs, most_parts=_ANY)]
+            return [gauge_line(gauge, {gauge.curve_name: values}, width, self.glyphs, most_parts=_ANY)]
         first_line = gauge_line(gauge, {}, width, self.glyphs, most_parts=0)
         return [first_line, *curve_lines(values, width, height - 1, gauge.band, self.glyphs)]
 
@@ -126,12 +130,12 @@ class GaugeTrail:
         self._parts = parts
         self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
-    def take(self, gauges: Gauges, at_seconds: float) -> None:
+    def add_reading(self, gauges: Gauges, at_seconds: float) -> None:
         """Add a reading at a time of the monotonic clock, in seconds. A share that is not reported leaves a gap."""
         period = math.floor(at_seconds / self._part_seconds)
         for gauge in gauges_of(gauges, len(gauges.gpus)):
-            values = self._sums.setdefault(gauge.spark, deque(maxlen=self._parts))
-            if gauge.share is not None and gauge.spark:
+            values = self._sums.setdefault(gauge.curve_name, deque(maxlen=self._parts))
+            if gauge.share is not None and gauge.curve_name:
                 _, share_sum, count = values.pop() if values and values[-1][0] == period else (period, 0.0, 0)
                 values.append((period, share_sum + gauge.share, count + 1))
 
@@ -149,9 +153,9 @@ def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
     """Yield the gauges of up to `most_cards` GPUs, and then of CPU, memory and disk."""
     for card in gauges.gpus[:most_cards]:
         yield from card_gauges(card)
-    yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, spark="cpu")
+    yield Gauge("CPU", gauges.cpu_share, CPU_TARGET, curve_name="cpu")
     memory_share, memory_text = _use(gauges.memory_used_bytes, gauges.memory_bytes)
-    yield Gauge("RAM", memory_share, tail=memory_text, spark="memory")
+    yield Gauge("RAM", memory_share, tail=memory_text, curve_name="memory")
     used_bytes, disk_bytes = gauges.disk_used_bytes, gauges.disk_bytes
     # The used bytes include reserved space that users cannot have, so free bytes say more.
     free_text = "--" if used_bytes is None or disk_bytes is None else f"{(disk_bytes - used_bytes) / GIB:.0f} GiB free"

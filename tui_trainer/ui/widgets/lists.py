@@ -30,7 +30,7 @@ class LineList(Pane):
         """Sent when a row is clicked. `opens` is True for a double click."""
 
         place: int
-        opens: bool
+        is_double_click: bool
 
     @dataclass
     class TitleClicked(Message):
@@ -46,7 +46,7 @@ class LineList(Pane):
         id: str | None = None,
     ) -> None:  # fmt: skip
         def draw(width: int, _: int) -> list[Line]:
-            rows = [draw_row(place, width) for place in self.seen_places]
+            rows = [draw_row(place, width) for place in self.visible_indices]
             if not rows:
                 return hanging([(" " * MARK_CELLS, "dim")], paragraph(empty(), width - MARK_CELLS, "dim"))
             return [*([[span for _, span in titles(width)]] if titles else []), *rows]
@@ -56,7 +56,7 @@ class LineList(Pane):
         self._top, self._followed = 0, -1
 
     @property
-    def seen_places(self) -> range:
+    def visible_indices(self) -> range:
         (count, chosen_place), height = self._extent(), self.size.height - self._first_row
         if chosen_place != self._followed and height > 0:
             # The mouse wheel may scroll the chosen row out of view. Choosing another row scrolls back.
@@ -88,7 +88,7 @@ class LineList(Pane):
 
     def spots(self) -> Iterator[tuple[int, int]]:
         yield from ((x, 0) for x, _ in self._title_cells())
-        rows = enumerate(self.seen_places, self._first_row)
+        rows = enumerate(self.visible_indices, self._first_row)
         yield from ((0, y) for y, place in rows if not self._is_heading(place))
 
     def on_click(self, event: Click) -> None:
@@ -96,7 +96,7 @@ class LineList(Pane):
         if row < 0:
             for name in [name for x, name in self._title_cells() if x <= event.x][-1:]:
                 self.post_message(self.TitleClicked(name))
-        elif row < len(self.seen_places) and not self._is_heading(self._top + row):
+        elif row < len(self.visible_indices) and not self._is_heading(self._top + row):
             self.choose(self._top + row, opens=event.chain > 1)
 
     def choose(self, place: int, *, opens: bool) -> None:

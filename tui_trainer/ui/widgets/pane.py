@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tui_trainer.ui.keymap import key_of_sign
-from tui_trainer.ui.spans import Line, beside, fit, harmless, text_of, title_rule, width_of
+from tui_trainer.ui.spans import Line, both_ends_line, fit, make_safe, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
 # Changed parts of a line with fewer cells between them are sent together: moving the cursor costs as many bytes.
@@ -87,7 +87,7 @@ class Pane(HasGlyphs, Widget):
             self.refresh(*regions)
 
     def _computed(self, width: int, height: int) -> list[Line]:
-        return [harmless(fit(line, width), width) for line in self._draw(width, height)]
+        return [make_safe(fit(line, width), width) for line in self._draw(width, height)]
 
     def on_resize(self) -> None:
         self.redraw()
@@ -207,7 +207,7 @@ class Section(KeyedPane):
             lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
             if missing_count := len(lines[height:]):
                 more_spans: Line = [(f" {self.glyphs.ellipsis} {missing_count} more", "dim")]
-                lines[height - 1] = beside(lines[height - 1], more_spans, width)
+                lines[height - 1] = both_ends_line(lines[height - 1], more_spans, width)
             return lines
 
         super().__init__(with_heading, id=id)

@@ -176,7 +176,7 @@ class SettingsTable(Area):
             key = self.rows[message.place].key
             if key and self._field is None:
                 self._go(message.place)
-            self.post_message(self.Clicked(key, message.opens))
+            self.post_message(self.Clicked(key, message.is_double_click))
 
     def lay(self, field: Widget | None) -> None:
         """Put `field`, a child of the table, over the value of the cursor's row; None hides the present field."""
@@ -189,7 +189,7 @@ class SettingsTable(Area):
     def on_line_list_scrolled(self) -> None:
         if self._field is not None:
             # The field is displayed even if its row is scrolled away: hidden, it would lose the focus and the keys.
-            row = self._place - self._list.seen_places.start
+            row = self._place - self._list.visible_indices.start
             self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
             self._field.styles.width = value_room(self.size.width, self.name_cells) - 2
             self._field.display = True
