@@ -85,6 +85,7 @@ COMMANDS: Mapping[str, list[str]] = {
     "chat": ["RUN", "--max-new-tokens", "2"],
     "predict": ["RUN", "--data", "asked.jsonl", "--out", "out.jsonl", "--max-new-tokens", "2"],
     "evaluate": ["RUN"],
+    "gate": ["RUN", "--max-new-tokens", "2"],
     "export": ["RUN", "--to", "adapter"],
     "bench": ["RUN", "--rows", "1", "--rounds", "1", "--only", "one by one"],
     "publish": ["RUN", "--to", "me/it", "--yes"],

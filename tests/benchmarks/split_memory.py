@@ -142,7 +142,8 @@ def _tracked(case: Case) -> dict[str, int]:
     optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
     ids_BT = torch.zeros(1, case.tokens, dtype=torch.int64)
     batch = MicroBatch(
-        inputs={"input_ids": ids_BT}, labels=ids_BT.flatten(), label_positions=torch.arange(case.tokens), sample_count=1,
+        inputs={"input_ids": ids_BT}, labels=ids_BT.flatten(), label_positions=torch.arange(case.tokens),
+        sample_count=1,
         token_count=case.tokens,
     )  # fmt: skip
     for parameter in optimizer.trained_parameters:

@@ -61,9 +61,11 @@ def test_paths_are_separated_by_commas(subtests, here):
 
 
 def test_each_path_is_made_absolute(here):
-    data = DataSection(path="a.txt, sample:python-reference,/b.txt", eval_path="sample:python-errors, *.txt")
+    eval_path = "sample:python-errors, *.txt"
+    data = DataSection(path="a.txt, sample:python-reference,/b.txt", replay="c.txt", eval_path=eval_path)
     found = with_absolute_paths(Config(data=data)).data
     assert paths_in(found.path) == (str(here / "a.txt"), "sample:python-reference", "/b.txt")
+    assert found.replay_paths == (str(here / "c.txt"),)
     assert paths_in(found.eval_path) == ("sample:python-errors", str(here / "*.txt"))
     assert with_absolute_paths(Config(data=found)).data == found
 

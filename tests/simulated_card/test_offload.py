@@ -71,7 +71,8 @@ class Trained:
         labels = ids_BT.roll(-1, 1).flatten()
         places = torch.arange(ROWS * TOKENS)
         return MicroBatch(
-            inputs={"input_ids": ids_BT}, labels=labels, label_positions=places, sample_count=ROWS, token_count=ROWS * TOKENS,
+            inputs={"input_ids": ids_BT}, labels=labels, label_positions=places, sample_count=ROWS,
+            token_count=ROWS * TOKENS,
         ).to(self.device)  # fmt: skip
 
     def step(self):

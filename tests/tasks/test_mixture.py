@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from tests.runs.journals import read_all
 from tests.tasks.test_resume import SETTINGS, hashes
 from tui_trainer.cli import main
+from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.errors import DataError
 from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.launching.run_lifecycle import execute_run
@@ -82,6 +85,64 @@ def test_every_task_reads_sources_with_other_columns_and_applies_their_weights(t
             assert task.data_facts(*asked) == facts
             rows = Rows(data.train_path)
             assert len({rows.row(index).tobytes() for index in range(len(rows))}) <= used[0] // 2 + used[1]
+
+
+def replayed(tmp_path: Path, task: str, **changes: Any) -> LoadedConfig:
+    """Return the config of a run on 60 rows, with a fifth of each epoch from 50 replayed ones."""
+    settings = {"data.path": tmp_path / "a.jsonl", "data.weights": "", "data.replay": tmp_path / "b.jsonl"}
+    return loaded(tmp_path, task, **{**settings, "data.replay_share": 0.2, "data.max_length": 200, **changes})
+
+
+def test_replay_is_a_share_of_each_epoch_of_every_task_and_is_never_held_out(tmp_path, subtests):
+    for name in TABLES:
+        with subtests.test(name):
+            (tmp_path / name).mkdir()
+            config, task = replayed(tmp_path / name, name).config, find_task(name)
+            asked = config, data_of(config), tmp_path / "cache"
+            guess, data = task.data_facts(*asked), task.prepare(*asked, lambda *_: None)
+            own, replay = task.facts(config, data).sources
+            assert (own.is_replay, replay.is_replay) == (False, True) and (own.rows, replay.rows) == (60, 50)
+            share = replay.rows_per_epoch / (own.rows_per_epoch + replay.rows_per_epoch)
+            # Of texts, the share is that of their characters.
+            assert share == pytest.approx(0.2, abs=0.08 if name == "causal_lm" else 0.01)
+            assert own.rows_per_epoch + data.counts.eval_rows == 60 and data.counts.eval_rows == pytest.approx(
+                12, abs=1
+            )
+            guessed = [source.rows_per_epoch for source in guess.sources]
+            assert guessed == pytest.approx([own.rows_per_epoch, replay.rows_per_epoch], rel=0.25)
+            assert replay.words().endswith(f"{replay.rows_per_epoch} per training epoch (data.replay)")
+            without = replayed(tmp_path / name, name, **{"data.replay": ""}).config
+            assert task.prepare(without, data_of(without), tmp_path / "cache", None).counts.train_rows < 60
+
+
+@pytest.mark.full
+def test_replay_is_named_by_plan_model_card_and_report(tmp_path, capsys):
+    run = open_new(replayed(tmp_path, "seq2seq"))
+    assert execute_run(run).exit_code == 0 and main(["report", str(run.folder.root)]) == 0
+    assert [source.is_replay for source in read_plan(run.folder).sources] == [False, True]
+    assert "12 rows of each epoch are replayed" in (run.folder.model / "README.md").read_text()
+    assert "50 rows, 12 per training epoch (data.replay)" in (run.folder.root / "report.md").read_text()
+    paths = {"data.path": tmp_path / "a.jsonl", "data.replay": tmp_path / "b.jsonl", "task.type": "seq2seq"}
+    sets = [f"--set={key}={value}" for key, value in {**SETTINGS, **paths}.items()]
+    assert main(["plan", *sets]) == 0
+    assert "per training epoch (data.replay)" in capsys.readouterr().out
+
+
+def test_replay_that_cannot_work_is_refused_in_a_sentence(tmp_path, subtests):
+    config, task, (answered, _) = replayed(tmp_path, "chat").config, find_task("chat"), TABLES["chat"]
+    for own_count, row, count, share, message in (
+        (60, lambda n: {"text": f"no answer {n}"}, 9, 0.2, "b.jsonl: no column holds conversations"),
+        (60, answered, 1, 0.005, "leaves none of its 1 rows to train on; raise data.replay_share"),
+        (60, answered, 1, 0.5, None),
+        (300, answered, 1, 0.5, "has too few rows for data.replay_share = 0.5"),
+    ):
+        with subtests.test(message):
+            write(tmp_path / "a.jsonl", own_count, answered)
+            write(tmp_path / "b.jsonl", count, row)
+            asked = with_changes(config, {"data.replay_share": share})
+            with pytest.raises(DataError) if message else nullcontext() as refused:
+                task.prepare(asked, data_of(asked), tmp_path / "cache", None)
+            assert not message or message in str(refused.value), refused.value
 
 
 @pytest.mark.full

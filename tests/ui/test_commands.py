@@ -25,6 +25,9 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
 ):
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "asked.jsonl", [asked_row("sequence_classification", n) for n in range(12)])
+    # The row of a sheep, and the same text with a wrong label.
+    suite = [{"prompt": "The sheep home 0", "must": "learn", "label": label} for label in ("sheep", "hen")]
+    write_rows(tmp_path / "suite.jsonl", suite)
     async with open_canned(size=(100, 30)) as screens:
         screens.bench.attach_to(finished_run)
         await screens.shows("held out", "result")
@@ -36,6 +39,12 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
         await screens.shows("Enter begin", "Computes the loss and scores of")
         await screens.press("enter")
         await screens.ticks("rows: held-out data of", "accuracy", "loss")
+        await screens.press("escape", "M", "G")
+        await screens.shows("suite.jsonl")
+        await screens.press(*"suite", "enter")
+        await screens.shows("Enter begin", "answer the rows of")
+        await screens.press("enter")
+        await screens.ticks("2 rows of", "does not pass: 1 not learnt, 0 allowed", "why    it is not hen")
         await screens.press("escape", "M", "p")
         await screens.shows("asked.jsonl")
         await screens.press(*"asked", "enter")

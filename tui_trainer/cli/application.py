@@ -30,7 +30,7 @@ _SLOW_SECONDS = 5.0
 _SECTIONS = {
     "Training": "train plan check preview rehearse tune profiles explain guide diagnose where import download install",
     "Runs": "runs attach ask stop resume doctor report compare label rename delete submit join track",
-    "Trained models": "generate chat predict evaluate export bench publish",
+    "Trained models": "generate chat predict evaluate gate export bench publish",
 }
 
 

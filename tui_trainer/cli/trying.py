@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from tui_trainer.cli.application import (
     print_json,
     trained_model,
 )
-from tui_trainer.errors import EXIT_STOPPED, DataError, FolderError, InputError
+from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, DataError, FolderError, InputError
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import TEMPERATURE, Sampling
 from tui_trainer.terminal.safe_text import one_line, shell_word
@@ -154,15 +154,11 @@ def evaluate(
     """Evaluate trained models on held-out rows or a file: loss and scores, compared with the base model."""
     from dataclasses import asdict
 
-    from tui_trainer.exporting.evaluating import Evaluator, run_of
+    from tui_trainer.exporting.evaluating import Evaluator
     from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.lines.evaluation import evaluation_lines
 
-    for name in {*models, against} - {"base", "none", ""}:
-        # A folder may belong to no run. Models that cannot be evaluated are refused below.
-        with suppress(FolderError):
-            lock_named_run(str(run_of(name).root), "evaluate")
-    trained = trained_model(run_of(models[0]))
+    trained = _first_in_use(models, against, "evaluate")
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
     with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
         result = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
@@ -172,6 +168,65 @@ def evaluate(
         print_json(asdict(result))
     else:
         print("\n".join(evaluation_lines(asdict(result))))
+
+
+def _first_in_use(models: Sequence[str], against: str, command: str) -> "TrainedModel":
+    """Return the model of the first run. Its run and those of the other models are in use until the command ends."""
+    from tui_trainer.exporting.evaluating import run_of
+
+    for name in {*models, against} - {"base", "none", ""}:
+        # A folder may belong to no run. Models that cannot be used are refused later.
+        with suppress(FolderError):
+            lock_named_run(str(run_of(name).root), command)
+    return trained_model(run_of(models[0]))
+
+
+@app.command()
+def gate(
+    models: Annotated[
+        list[str], typer.Argument(metavar="RUN|FOLDER...", help="A run; then other runs, or folders of exports.")
+    ],
+    suite: Annotated[str, option("--suite", "FILE.jsonl", "Rows to answer; default: 40 general ones.")] = "",
+    against: Annotated[
+        str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
+    ] = "base",
+    allow_broken: Annotated[
+        int, typer.Option("--allow-broken", min=0, help="Rows that may be right before and wrong now.")
+    ] = 0,
+    allow_missing: Annotated[
+        int, typer.Option("--allow-missing", min=0, help="Rows to learn that may be wrong now.")
+    ] = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum tokens of an answer.")] = 128,
+    gpu: GpuName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that a trained model has learnt what it should and broken nothing: its answers beside the base model's."""
+    from dataclasses import asdict
+
+    from tui_trainer.exporting.gate import Gate
+    from tui_trainer.exporting.predicting import inference_device
+    from tui_trainer.lines.gate import gate_lines
+
+    judge = Gate(
+        _first_in_use(models, against, "gate"), inference_device(gpu), write_progress if as_json else show_progress
+    )
+    with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
+        result = judge.judge(
+            models,
+            suite=suite,
+            against=against,
+            max_new_tokens=max_new_tokens,
+            allow_broken=allow_broken,
+            allow_missing=allow_missing,
+        )
+    for note in result.notes:
+        print_to_stderr(note)
+    if as_json:
+        print_json({**asdict(result), "passed": result.is_passed})
+    else:
+        print("\n".join(gate_lines(asdict(result))))
+    if not result.is_passed:
+        raise typer.Exit(EXIT_FAILED)
 
 
 _SECONDS_BETWEEN_LINES = 30.0

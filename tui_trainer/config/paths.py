@@ -16,14 +16,19 @@ from tui_trainer.files.local_paths import absolute_path, path_exists
 from tui_trainer.terminal.safe_text import one_line
 
 # Settings with the paths of files that a run reads.
-_PATH_SETTINGS = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add_tokens")
+_PATH_SETTINGS = (MODEL_KEY, DATA_KEY, "data.replay", "data.eval_path", "task.chat_template", "model.add_tokens")
 
 
 def data_of(config: Config) -> ResolvedData:
     """Return the data that the settings of a config describe, without looking for the files."""
     field_names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
-    return ResolvedData(paths=data.paths, eval_paths=data.eval_paths, **data.model_dump(include=field_names))
+    return ResolvedData(
+        paths=data.paths,
+        replay_paths=data.replay_paths,
+        eval_paths=data.eval_paths,
+        **data.model_dump(include=field_names),
+    )
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -36,6 +41,7 @@ def with_absolute_paths(config: Config) -> Config:
     absolute_values = {
         "task.chat_template": absolute(template) if is_file else template,
         DATA_KEY: _data(config.data.paths),
+        "data.replay": _data(config.data.replay_paths),
         "data.eval_path": _data(config.data.eval_paths),
         MODEL_KEY: _model(config.model.model_name_or_path),
         "output.runs_dir": absolute(config.output.runs_dir),

@@ -333,6 +333,11 @@ class DataSection(SettingsSection):
     weights: Numbers = option("")
     """How often each source is used per epoch, a number per path, separated by commas: 2 = each row twice, 0.5 = half
     of the rows, chosen by data.seed; empty: once."""
+    replay: Paths = option("", completes="files")
+    """Other sources, with rows like those that the model learnt before, so that it forgets less; replay_share of an
+    epoch, never held out; empty: none."""
+    replay_share: float = option(0.03, low=0.001, high=0.5)
+    """Share of the training rows (of texts: of their characters) that come from data.replay."""
     eval_path: Paths = option("", completes="files")
     """Other sources to evaluate on, separated by commas; empty: the validation split of data.path if it has one, else
     eval_fraction of the text is held out."""
@@ -384,6 +389,10 @@ class DataSection(SettingsSection):
     @property
     def eval_paths(self) -> tuple[str, ...]:
         return paths_in(self.eval_path) if self.eval_path else ()
+
+    @property
+    def replay_paths(self) -> tuple[str, ...]:
+        return paths_in(self.replay) if self.replay else ()
 
 
 class DataloaderSection(SettingsSection):

@@ -42,11 +42,13 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`."""
+    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`. `owner` is the model
+    of a run that is named by itself, with the run's own settings."""
 
     name: str
     folder: Path
     base: Path | None
+    owner: TrainedModel | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +99,7 @@ class Evaluator:
     ) -> ModelEvaluation:
         """Measure models, each named by run or folder. Raises InputError if one cannot be measured on these rows."""
         candidates = [candidate_of(name, self.trained) for name in models]
-        reference = self._reference(against)
+        reference = reference_of(against, self.trained, self.notes)
         tokenizer = load_tokenizer(self.trained)
         for candidate in [*candidates, *filter(None, [reference])]:
             self._refuse_incomparable(candidate, tokenizer)
@@ -122,16 +124,6 @@ class Evaluator:
                 changed=tuple(pairs),
                 notes=tuple(self.notes),
             )
-
-    def _reference(self, against: str) -> Candidate | None:
-        if against == NONE:
-            return None
-        if against != BASE:
-            return candidate_of(against, self.trained)
-        folder, reason = self.trained.base_model()
-        if reason:
-            self.notes.append(f"not compared with the base model: {reason}")
-        return Candidate(BASE, folder, None) if folder else None
 
     def _refuse_incomparable(self, model: Candidate, own_tokenizer: Any) -> None:
         """Raise InputError if a model cannot be compared, because its tokens or labels differ from the run's."""
@@ -220,15 +212,22 @@ class MeasuredRows:
         return texts
 
     def _load(self, candidate: Candidate) -> Any:
-        dtype = self.trained.compared_dtype if self.device.type == "cpu" else "auto"
         if candidate in self.waiting:
             return self.waiting.pop(candidate).to(self.device)
-        self.progress(f"loading {candidate.name}", 0, None, "")
-        model = load_model(self.trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
-        if self.trained.generates_text:
-            # The base model gets the generation settings of the trained model.
-            self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))
-        return model.to(self.device)
+        return load_candidate(self.trained, candidate, load_tokenizer(self.trained), self.device, self.progress)
+
+
+def load_candidate(
+    trained: TrainedModel, candidate: Candidate, tokenizer: Any, device: torch.device, progress: Progress
+) -> Any:
+    """Load a model on a device, for the task of `trained`. On a CPU it is in fp32, unless this takes too much."""
+    progress(f"loading {candidate.name}", 0, None, "")
+    dtype = trained.compared_dtype if device.type == "cpu" else "auto"
+    model = load_model(trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
+    if trained.generates_text:
+        # The base model gets the generation settings of the trained model.
+        trained.task.set_generation(trained.config, model, tokenizer)
+    return model.to(device)
 
 
 def candidate_of(name: str, trained: TrainedModel) -> Candidate:
@@ -239,7 +238,20 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
     other_model = TrainedModel.of(find_run(name))
     if other_model.task.name != trained.task.name:
         raise InputError(f"{other_model.run.name} was trained for {other_model.task.name}, not for {trained.task.name}")
-    return Candidate(other_model.run.name, other_model.folder, other_model.base)
+    return Candidate(other_model.run.name, other_model.folder, other_model.base, other_model)
+
+
+def reference_of(against: str, trained: TrainedModel, notes: list[str]) -> Candidate | None:
+    """Return the model to compare with: "base", a run or a folder; None for "none", and for a missing base model, whose
+    reason is added to `notes`. Raises FolderError and InputError as `candidate_of` does."""
+    if against == NONE:
+        return None
+    if against != BASE:
+        return candidate_of(against, trained)
+    folder, reason = trained.base_model()
+    if reason:
+        notes.append(f"not compared with the base model: {reason}")
+    return Candidate(BASE, folder, None) if folder else None
 
 
 def run_of(name: str) -> RunFolder:

@@ -247,11 +247,15 @@ class Predictor:
             self._pads = ignores_left_padding(self.model, self.tokenizer, list(shorter.ids))
         return self._pads
 
+    def forward(self, rows: Sequence[InputRow]) -> list[dict[str, Any]]:
+        """Return the predictions of a batch that fits into memory."""
+        return self.task.predict(self.config, self.model, self.tokenizer, rows, self.sampling)
+
     def _pass(self, rows: Sequence[InputRow]) -> list[dict[str, Any]]:
         """Return the predictions of a batch. If memory runs out, halve this batch and the size of all later ones."""
         try:
             with torch.inference_mode():
-                return self.task.predict(self.config, self.model, self.tokenizer, rows, self.sampling)
+                return self.forward(rows)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

@@ -75,6 +75,8 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         yield "evaluation.early_stopping_patience is 0", ["evaluation.early_stopping_threshold"]
     if len(config.data.paths) < 2:
         yield "there is only one data source", ["data.weights"]
+    if not config.data.replay:
+        yield "data.replay is empty", ["data.replay_share"]
     if not has_gpu:
         yield "this machine has no GPU", list(_OF_A_GPU)
     if config.distributed.nodes == 1 and config.distributed.processes in ((1,) if has_gpu else (1, "auto")):

@@ -74,6 +74,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
     scores = model.score_rows()
     unit = find_task(plan.config.task.type).loss_unit
     data = escape_markdown(_published(source, plan.config))
+    replayed_rows = sum(source.rows_per_epoch for source in plan.sources if source.is_replay)
+    replay_words = f" {replayed_rows:,} rows of each epoch are replayed, so that less is forgotten."
     lines = [
         "---",
         yaml.safe_dump(_metadata(plan), sort_keys=False, allow_unicode=True, width=1000).rstrip(),
@@ -87,7 +89,8 @@ def model_card(plan: Plan, model: ReportedModel, source: str, versions: dict[str
         "## Data",
         "",
         f"Trained on {data}: {rows_words(plan.train_rows.value, plan.train_tokens.value)}; "
-        f"{held_out_words(plan.eval_rows.value)}; the vocabulary has {plan.vocabulary.value:,} tokens.",
+        f"{held_out_words(plan.eval_rows.value)}; the vocabulary has {plan.vocabulary.value:,} tokens."
+        f"{replay_words * bool(replayed_rows)}",
         "",
         *_table(f"Loss ({unit})" if unit else "Loss", model.loss_rows()),
         *(_table("Scores on held-out rows", scores) if scores else []),
@@ -120,7 +123,7 @@ def _first_model(plan: Plan) -> str:
 
 def _published(source: str, config: Config) -> str:
     """Return the description of the data with each path of this machine replaced by its last part."""
-    paths = {*config.data.paths, *config.data.eval_paths}
+    paths = {*config.data.paths, *config.data.replay_paths, *config.data.eval_paths}
     for path in sorted(paths, key=len, reverse=True):
         for path_text in (path, one_line(path, 200)) if path.startswith("/") else ():
             source = source.replace(path_text, published_name(path))

@@ -49,6 +49,23 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
     open_tool(bench, tool, f"Evaluate {name}", [about, *_cpu_words(bench)], evaluation_lines)
 
 
+def gate(bench: Workbench, folder: RunFolder, suite: str = "") -> None:
+    from tui_trainer.lines.gate import gate_lines
+
+    name, suite_text = one_line(folder.name, _NAME), one_line(suite, 60) if suite else "the general suite"
+    arguments = ["gate", str(folder.root), *(["--suite", suite] if suite else []), *_gpu_option(bench)]
+    about = [
+        f"Lets {name} and its base model answer the rows of {suite_text}, and checks the answers.",
+        "It shows what was learnt, and what was right before and is wrong now.",
+    ]
+
+    def done(result: Mapping[str, Any]) -> str:
+        return f"{name} {'passes' if result['passed'] else 'does not pass'} {suite_text}"
+
+    tool = Tool(bench, f"gate of {name} on {suite_text}", arguments, done=done)
+    open_tool(bench, tool, f"Gate for {name}", [*about, *_cpu_words(bench)], gate_lines)
+
+
 def _free_predictions_path(folder: RunFolder, data: str) -> Path:
     """Return a path for predictions that does not exist yet: beside the data file, or in the working directory."""
     source = expand_home(data).absolute()
@@ -181,6 +198,8 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
         answers += [
             ("e", "evaluate", lambda: evaluate(bench, folder)),
             ("E", "evaluate on a file", lambda: _ask_for_data(bench, "Evaluate on", partial(evaluate, bench, folder))),
+            ("g", "gate: is anything broken?", lambda: gate(bench, folder)),
+            ("G", "gate with your own suite", lambda: _ask_for_data(bench, "Suite", partial(gate, bench, folder))),
             ("p", "predict on a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
             ("b", "bench: measure how fast the model answers", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),

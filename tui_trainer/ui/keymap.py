@@ -183,7 +183,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "down", "down j", "newer", "Show newer events."),
     _action("train", "try_model", "w", "try the model", "Try the latest weights on your own text.", 47),
     _action("train", "export", "x", "export", "Export the model to another format; compare model and export.", 80),
-    _action("train", "more", "M", "more", "More actions: evaluate, predict, measure speed, publish.", 82),
+    _action("train", "more", "M", "more", "More actions: evaluate, gate, predict, measure speed, publish.", 82),
     _action("train", "report", "y", "copy report", "Copy the path of the run's report.html."),
     #
     *_moves("runs", "Go to the run above.", "Go to the run below.", "Go to the first run.", "Go to the last run."),
@@ -201,7 +201,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "delete", "D", "delete", "Delete the marked runs, or this one; you see the freed space first.", 34),
     _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder."),
     _action("runs", "export", "x", "export", "Export the models of the marked runs, or of this one.", 65),
-    _action("runs", "more", "M", "more", "More actions: evaluate, predict, measure speed, publish.", 33),
+    _action("runs", "more", "M", "more", "More actions: evaluate, gate, predict, measure speed, publish.", 33),
     _action("runs", "report", "ctrl+y", "copy report", "Copy the path of the run's report.html."),
     _action("runs", "sort", "o", "sort", "Sort by the next column; after the last column, newest runs first again."),
     _action("runs", "reverse", "O", "reverse", "Reverse the sort order."),

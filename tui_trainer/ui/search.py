@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 SYNONYMS: Final = {
     "copy command": "cli, shell", "delete": "remove", "doctor": "slow, bottleneck",
     "export": "gguf, onnx, int8, merge, convert, ollama, llama.cpp", "help": "keys, manual", "open": "attach",
-    "more": "evaluate, predict, publish, upload, report", "mouse": "select text", "new run": "own data",
+    "more": "evaluate, gate, forgotten, predict, publish, upload, report", "mouse": "select text",
+    "new run": "own data",
     "processes": "kill, nvidia-smi", "quit": "exit, leave", "rehearse": "dry run", "resume": "continue",
     "save screen": "screenshot, picture", "stop": "cancel, abort", "theme": "dark, light, colours, colors",
     "try the model": "generate, chat, prompt, sample", "undo": "revert", "checkpoint.save_total_limit": "disk space",

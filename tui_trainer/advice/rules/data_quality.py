@@ -88,7 +88,8 @@ def chat_marks(context: Context) -> Verdict:
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
         return warned(
             sentence,
-            advice=f'to add the markers with {ADD_TOKENS_KEY}, set model.provider = "transformers" and train the embedding',
+            advice=f'to add the markers with {ADD_TOKENS_KEY}, set model.provider = "transformers" and train '
+            "the embedding",
         )
     new_tokens = (config.model.add_tokens, *map(escape_commas, split_marks))
     return warned(sentence, fix={ADD_TOKENS_KEY: ", ".join(filter(None, new_tokens))})

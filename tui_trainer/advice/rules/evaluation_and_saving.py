@@ -210,7 +210,8 @@ def cache_emptied(view: RunView) -> Cause | None:
     interval_text = f", every {interval} steps" if interval else ""
     return Cause(
         cause="Garbage collection and emptying the cache take much of the time.",
-        evidence=f"{format_percent(share)} of the time, {view.seconds_of_step_words(view.empty_cache_seconds)}{interval_text}",
+        evidence=f"{format_percent(share)} of the time, "
+        f"{view.seconds_of_step_words(view.empty_cache_seconds)}{interval_text}",
         share=share,
         fix={_EMPTY_CACHE: 0},
     )
@@ -297,7 +298,8 @@ def between_steps(view: RunView) -> Cause | None:
     share = view.share_of_time(view.other_seconds)
     return Cause(
         cause="Time is lost between steps, and no timed work explains it.",
-        evidence=f"{format_percent(share)} of the time is unaccounted for: {view.seconds_of_step_words(view.other_seconds)}",
+        evidence=f"{format_percent(share)} of the time is unaccounted for: "
+        f"{view.seconds_of_step_words(view.other_seconds)}",
         share=share,
         advice="see the run's events; usual reasons: slow removal of checkpoints, failed saves or samples, swapping",
     )

@@ -71,7 +71,10 @@ def memory_full(view: RunView) -> Cause | None:
     own_bytes = view.mean("process_memory_bytes")
     is_gpu_full = bool(used_bytes and total_bytes and used_bytes >= _FULL_SHARE * total_bytes)
     if used_bytes and total_bytes and is_gpu_full:
-        evidence = f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({format_percent(used_bytes / total_bytes)})"
+        evidence = (
+            f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use "
+            f"({format_percent(used_bytes / total_bytes)})"
+        )
     elif free_bytes is not None and own_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + own_bytes):
         evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(own_bytes)}"
     else:

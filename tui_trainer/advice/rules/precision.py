@@ -40,7 +40,8 @@ def slow_precision(view: RunView) -> Cause | None:
     no_gain = f"the gain of {best_type} has not been measured on this machine"
     return Cause(
         cause=f"The run computes in fp32, although this machine supports {best_type} natively.",
-        evidence=f"forward and backward in fp32 take {view.seconds_of_step_words(view.compute_seconds)}; {gain_text or no_gain}",
+        evidence=f"forward and backward in fp32 take {view.seconds_of_step_words(view.compute_seconds)}; "
+        f"{gain_text or no_gain}",
         share=max(1 - 1 / gain, 0.0) * view.share_of_time(view.compute_seconds) if gain else 0.0,
         fix={MIXED: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",

@@ -115,8 +115,9 @@ class RowSettings:
 
     `rows`: "examples", one for each row of a table, made by the reader; "documents", one for each text, or several for
     a longer one; "stream", split from all texts one after another. `eval_fraction` in [0, 1); `max_chars` and
-    `max_rows` of each training source, 0 for all; `weights` of the sources, () if each row is used once. `tokenizer`
-    identifies the tokenizer, and `reading` everything else that decides on tokens and labels.
+    `max_rows` of each training source, 0 for all; `weights` of the sources, () if each row is used once. The last
+    `replay_sources` of the sources together give `replay_share` of what an epoch trains on. `tokenizer` identifies the
+    tokenizer, and `reading` everything else that decides on tokens and labels.
     """
 
     rows: RowKind
@@ -130,6 +131,8 @@ class RowSettings:
     dedup: bool = False
     skip_bad_rows: bool = False
     weights: tuple[float, ...] = ()
+    replay_sources: int = 0
+    replay_share: float = 0.0
 
     @property
     def reads_text(self) -> bool:
@@ -247,7 +250,9 @@ def entry_key(data: ResolvedData, cut: RowSettings, progress: Progress | None) -
 
     if len(data.sources) > 1:  # then nothing is held out of the first source
         cut = replace(cut, eval_fraction=0.0)
-    key_parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
+    newer_defaults = {"replay_sources": 0, "replay_share": 0.0}
+    fields_of_cut = {name: value for name, value in asdict(cut).items() if newer_defaults.get(name) != value}
+    key_parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, fields_of_cut]
     return str(xxhash.xxh3_128(json.dumps(key_parts, sort_keys=True).encode()).hexdigest())
 
 

@@ -23,7 +23,7 @@ from tui_trainer.data.preparing.cache import (
     RowSettings,
     quantiles,
 )
-from tui_trainer.data.preparing.row_selection import SourceRows, used_rows
+from tui_trainer.data.preparing.row_selection import SourceRows, source_weights, used_rows
 from tui_trainer.data.preparing.tokenizing import SPECIAL_TOKENS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, rows_of
@@ -284,18 +284,23 @@ def estimate(
     # The texts of a table's evaluation source have as many tokens per character as those of the first source.
     eval_rates = [rate(text_excerpts(size)) if cut.reads_text else rates[0] for size in held_sizes]
     side_of = partial(_estimate_side, cut, frame_tokens)
-    eval_fraction, weights = 0.0 if held_sizes else cut.eval_fraction, cut.weights or [1.0] * len(sizes)
+    eval_fraction, own_count = 0.0 if held_sizes else cut.eval_fraction, len(sizes) - cut.replay_sources
     pairs = list(zip(sizes, rates, strict=True))
-    train_sizes = [
-        side_of(*pair, 1 - eval_fraction).scaled_by(weight) for pair, weight in zip(pairs, weights, strict=True)
-    ]
-    eval_pairs, eval_share = (zip(held_sizes, eval_rates, strict=True), 1.0) if held_sizes else (pairs, eval_fraction)
+    side_sizes = [side_of(*pair, 1 - eval_fraction * (number < own_count)) for number, pair in enumerate(pairs)]
+    amounts = [size.tokens if cut.reads_text else size.documents for size in side_sizes]
+    weights = source_weights(cut, amounts, sources[0].parts[-1].description) or (1.0,) * len(sizes)
+    train_sizes = [size.scaled_by(weight) for size, weight in zip(side_sizes, weights, strict=True)]
+    held_pairs = list(zip(held_sizes, eval_rates, strict=True))
+    eval_pairs, eval_share = (held_pairs, 1.0) if held_pairs else (pairs[:own_count], eval_fraction)
     eval_side_sizes = [side_of(*pair, eval_share) for pair in eval_pairs]
     facts_of_parts = zip(sources[0].parts, weights, sizes, train_sizes, strict=True)
     shares = [
-        SourceRows(description=part.description, weight=weight, rows=size.documents, rows_per_epoch=side_size.documents)
-        for part, weight, size, side_size in facts_of_parts
-    ]
+        SourceRows(
+            description=part.description, weight=weight, rows=size.documents, rows_per_epoch=side_size.documents,
+            is_replay=number >= own_count,
+        )
+        for number, (part, weight, size, side_size) in enumerate(facts_of_parts)
+    ]  # fmt: skip
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
     if cut.rows != "stream":
         low_rate, high_rate = f"{min(rates):.3g}", f"{max(rates):.3g}"

@@ -257,6 +257,7 @@ def count_first_rows(
         max_chars=min(cut.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if cut.reads_text else 0,
         skip_bad_rows=True,
         weights=(),
+        replay_sources=0,
     )
     with TemporaryDirectory() as folder:
         return _Preparation([source], reader, first_rows_cut, progress, 1).build(Path(folder))
@@ -371,9 +372,12 @@ class _Preparation:
         self._refuse_empty(surveys)
         choice = select_rows(surveys, self._cut, [facts.description for facts in self._sources[0].parts])
         if self._cut.dedup and not choice.training_copies.any():
-            problem = f"no row is left to train on (duplicates: {choice.repeated_row_count:,}; also held out: {choice.leaked_row_count:,})"
+            problem = (
+                f"no row is left to train on (duplicates: {choice.repeated_row_count:,}; also held out: "
+                f"{choice.leaked_row_count:,})"
+            )
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
-        used_sources = source_rows(self._sources[0], surveys[0].counts, choice.training_copies, self._cut.weights)
+        used_sources = source_rows(self._sources[0], surveys[0].counts, choice, self._cut.replay_sources)
         self._reader.finish_reading()
         if self._reader.trains_tokenizer:
             self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)

@@ -37,6 +37,8 @@ CHUNK_ROWS = 1000
 CHUNK_CHARACTERS = 1_000_000  # between two reports of progress, where the work can also be cancelled
 _PIECE_CHARACTERS = 1 << 16
 _SPACE = re.compile(r"\s")
+# A row that is repeated more often in an epoch is memorised, and keeps nothing else of what the model could do.
+_MOST_REPLAYED = 100
 LARGEST_RELATIVE_ERROR = 0.5  # largest relative error of the held-out share
 TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
 Places = NDArray[np.int64]
@@ -51,10 +53,12 @@ class SourceRows:
     weight: float
     rows: int
     rows_per_epoch: int
+    is_replay: bool = False
 
     def words(self, *, exact: bool = True) -> str:
         """Return text such as `a.jsonl (1.2 MiB): 1,000 rows, 1,800 per training epoch (data.weights 2)`."""
         weight_note = "" if self.weight == 1 else f" (data.weights {self.weight:g})"
+        weight_note = " (data.replay)" if self.is_replay else weight_note
         qualifier = "" if exact else "about "
         row_counts = f"{qualifier}{self.rows:,} rows, {qualifier}{self.rows_per_epoch:,} per training epoch"
         return f"{self.description}: {row_counts}{weight_note}"
@@ -64,6 +68,24 @@ def used_rows(rows: int, weight: float) -> int:
     """Return how many rows of a source an epoch uses: its training rows times its weight, as a whole number."""
     repetitions = int(weight)
     return repetitions * rows + round((weight - repetitions) * rows)
+
+
+def source_weights(cut: RowSettings, amounts: Sequence[float], where: str) -> tuple[float, ...]:
+    """Return the weight of each source, such that those of data.replay, the last ones, give `cut.replay_share` of what
+    an epoch trains on; () if all are 1.
+
+    `amounts`: the training rows of each source, or the characters of its texts. Raises DataError, which names `where`,
+    if replayed rows would be repeated too often."""
+    if not cut.replay_sources:
+        return cut.weights
+    own_weights = cut.weights or (1.0,) * (len(amounts) - cut.replay_sources)
+    own = sum(amount * weight for amount, weight in zip(amounts, own_weights, strict=False))
+    share, replayed = cut.replay_share, sum(amounts[len(own_weights) :])
+    weight = share / (1 - share) * own / max(replayed, 1)
+    if weight > _MOST_REPLAYED:
+        message = f"has too few rows for data.replay_share = {share:g}: each would be used {weight:,.0f} times"
+        raise DataError(message, where=where, hint="add rows to data.replay, or lower data.replay_share")
+    return (*own_weights, *(weight,) * cut.replay_sources)
 
 
 def copies_of(
@@ -87,21 +109,26 @@ def copies_of(
 
 
 def source_rows(
-    source: Source, counts: Sequence[int], copies: NDArray[np.int16], weights: Sequence[float]
+    source: Source, counts: Sequence[int], choice: "Selection", replay_sources: int
 ) -> tuple[SourceRows, ...]:
     """Return the rows of each source; () for a single source without a weight. Raises DataError if a weight is so small
     that an epoch uses no rows of its source."""
-    if not source.joined_sources and not weights:
+    if not source.joined_sources and not choice.weights:
         return ()
-    sources, first_row = [], 0
-    for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
-        epoch_rows = int(copies[first_row : first_row + count].sum())
+    sources, first_row = list[SourceRows](), 0
+    for part, count, weight in zip(source.parts, counts, choice.weights or [1.0] * len(counts), strict=True):
+        epoch_rows = int(choice.training_copies[first_row : first_row + count].sum())
+        is_replay = len(sources) >= len(counts) - replay_sources
         if not epoch_rows and weight < 1:
             message = f"with a weight of {weight:g}, none of the {count:,} rows of this source is trained on"
             text_note = "; a text file is one row, which is used as a whole or not at all" if count == 1 else ""
-            hint = f"raise the weight of the source in data.weights, or remove the source{text_note}"
+            setting = "data.replay_share" if is_replay else "the weight of the source in data.weights"
+            hint = f"raise {setting}, or remove the source{text_note}"
             raise DataError(message, where=part.description, hint=hint)
-        sources.append(SourceRows(description=part.description, weight=weight, rows=count, rows_per_epoch=epoch_rows))
+        rows = SourceRows(
+            description=part.description, weight=weight, rows=count, rows_per_epoch=epoch_rows, is_replay=is_replay
+        )
+        sources.append(rows)
         first_row += count
     return tuple(sources)
 
@@ -548,13 +575,15 @@ def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> ND
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The split of each row (`sides`, int8 [rows]) and how often an epoch uses it (`copies`, int16 [rows]), for each
-    survey. Held-out rows are used once. `split` has the documents of which only the end is held out."""
+    survey. Held-out rows are used once. `split` has the documents of which only the end is held out, and `weights` the
+    weight of each source of the first survey; () if all are 1."""
 
     sides: tuple[NDArray[np.int8], ...]
     copies: tuple[NDArray[np.int16], ...]
     repeated_row_count: int
     leaked_row_count: int
     split: DocumentSplit
+    weights: tuple[float, ...]
 
     @property
     def training_copies(self) -> NDArray[np.int16]:
@@ -584,17 +613,23 @@ def select_rows(surveys: Sequence[Survey], cut: RowSettings, names: Sequence[str
     is_leak |= has_divided_text
     if cut.dedup:
         sides[0][is_leak] = LEFT_OUT
-    copies = copies_of(sides[0] == TRAIN, first_survey.counts, cut.weights, cut.seed)
+    sizes = np.where(sides[0] == TRAIN, np.frombuffer(first_survey.lengths, dtype=np.int64) if cut.reads_text else 1, 0)
+    amounts = [float(part.sum()) for part in np.split(sizes, np.cumsum(first_survey.counts)[:-1])]
+    weights = source_weights(cut, amounts, names[-1])
+    copies = copies_of(sides[0] == TRAIN, first_survey.counts, weights, cut.seed)
     leaked_count = int(is_leak.sum() if cut.dedup else (is_leak & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
     used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
-    return Selection(tuple(sides), tuple(used), sum(int(is_repeat.sum()) for is_repeat in repeats), leaked_count, split)
+    repeated_count = sum(int(is_repeat.sum()) for is_repeat in repeats)
+    return Selection(tuple(sides), tuple(used), repeated_count, leaked_count, split, weights)
 
 
 def _hold_out_share(
     survey: Survey, cut: RowSettings, names: Sequence[str], is_usable: NDArray[np.bool_]
 ) -> DocumentSplit:
-    """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table."""
+    """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table. Sources
+    of data.replay are only trained on."""
+    is_usable = is_usable & (np.arange(len(is_usable)) < sum(survey.counts[: len(survey.counts) - cut.replay_sources]))
     if cut.reads_text:
         return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, is_usable)
     strata = np.frombuffer(survey.strata, dtype=np.int64)

@@ -23,6 +23,7 @@ class ResolvedData:
     """
 
     paths: tuple[str, ...] = ()
+    replay_paths: tuple[str, ...] = ()
     eval_paths: tuple[str, ...] = ()
     text_column: str = "auto"
     name: str = ""
@@ -42,10 +43,17 @@ class ResolvedData:
     def sources(self) -> "tuple[Source, ...]":
         """The training source, and an evaluation source if settings name it or there is a validation split.
 
-        data.name applies to the second source if it has that configuration. Raises DataError for what `open_sources`
-        refuses, and for validation splits that are ambiguous or that only some of the sources have.
+        The last parts of the training source are those of `replay_paths`, to which data.name, data.split and validation
+        splits do not apply. data.name applies to the second source if it has that configuration. Raises DataError for
+        what `open_sources` refuses, and for validation splits that are ambiguous or that only some of the sources have.
         """
-        from tui_trainer.data.sources.source import DataChoice, open_sources, uses_of_splits, validation_of
+        from tui_trainer.data.sources.source import (
+            DataChoice,
+            join_sources,
+            open_sources,
+            uses_of_splits,
+            validation_of,
+        )
 
         training_choice = DataChoice(name=self.name, split=self.split, revision=self.revision, streaming=self.streaming)
         training = open_sources(self.paths, self.text_column, training_choice)
@@ -54,6 +62,10 @@ class ResolvedData:
             held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, evaluation_choice)
         else:
             held_out = validation_of(training)
+        if self.replay_paths:
+            replay_choice = DataChoice(revision=self.revision, streaming=self.streaming)
+            replay = open_sources(self.replay_paths, self.text_column, replay_choice)
+            training = join_sources([*training.parts, *replay.parts])
         training = replace(training, splits=tuple(uses_of_splits(training, held_out, named_by)))
         return (training, held_out) if held_out else (training,)
 

@@ -332,10 +332,10 @@ def open_sources(paths: Sequence[str], text_column: str = AUTO, choice: DataChoi
             problems += error.problems
     if problems:
         raise DataError(problems)
-    return _join_sources(parts)
+    return join_sources(parts)
 
 
-def _join_sources(parts: Sequence[Source]) -> Source:
+def join_sources(parts: Sequence[Source]) -> Source:
     """Join sources into one; return a single source as it is. Equal file names are shown with their folders."""
     if len(parts) == 1:
         return parts[0]
@@ -812,7 +812,7 @@ def validation_of(source: Source) -> Source | None:
         problem = f"has a validation split, but {paths_without} has none"
         hint = "set data.eval_path to held-out data for all sources, or list only the training files in data.path"
         raise DataError(problem, where=", ".join(one_line(path, 120) for path in paths_with), hint=hint)
-    return _join_sources(validation_sources)
+    return join_sources(validation_sources)
 
 
 def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:

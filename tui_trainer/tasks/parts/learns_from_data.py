@@ -92,14 +92,10 @@ class LearnsFromData:
         reader = self.reader(config)
         reader.set_tokenizer(tokenizer, model_config)
         cut = replace(
-            self.row_settings(config),
-            eval_fraction=0.0,
-            max_chars=0,
-            max_rows=0,
-            dedup=False,
-            weights=(),
+            self.row_settings(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(),
             skip_bad_rows=False,
-        )
+            replay_sources=0, replay_share=0.0,
+        )  # fmt: skip
         source = open_source(path, config.data.text_column, DataChoice(is_evaluation=True))
         return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
 
@@ -246,6 +242,8 @@ class LearnsFromData:
             dedup=settings.dedup,
             skip_bad_rows=settings.on_bad_rows == "skip",
             weights=parse_weights(settings.paths, settings.weights),
+            replay_sources=len(settings.replay_paths),
+            replay_share=settings.replay_share if settings.replay_paths else 0.0,
         )
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
 from tui_trainer.models.token_ids import strip_spelled_marks, token_ids
 from tui_trainer.models.writing import (
+    Answer,
     Sampling,
+    generate_answers,
     generate_texts,
     longest_sequence_tokens,
     pad_token_id,
@@ -99,6 +101,13 @@ class LearnsNextToken(Task):
         """Return the text that the model generates after each prompt: its continuation or its answer."""
         sampling = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
         return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)]
+
+    def greedy_answers(
+        self, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
+    ) -> list[Answer]:
+        """Return the greedy answer to each encoded prompt, in one pass, with the token limit of `predict`."""
+        limit = _new_tokens(model, tokenizer, sampling)
+        return generate_answers(model, tokenizer, [list(row.ids) for row in rows], new_tokens=limit)
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return str(prediction["text"])

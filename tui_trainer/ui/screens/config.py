@@ -90,7 +90,8 @@ class ConfigPage(ListPage):
         assert self.bench.document is not None
         self.table.name_cells = name_cells()
         data_set_names = [f"{SAMPLE_PREFIX}{name}" for name in built_in_samples()]
-        completions = {"data.path": data_set_names, "data.eval_path": data_set_names, "task.type": task_names()}
+        data_keys = ("data.path", "data.replay", "data.eval_path")
+        completions = {**dict.fromkeys(data_keys, data_set_names), "task.type": task_names()}
         completions["task.chat_template"] = template_names()
         # The cache may be large, and may be on a network disk, so it is listed in the background.
         self.bench.background.run_work("cached data sets", cached_data_sets, data_set_names.extend, "cached data sets")
@@ -354,7 +355,7 @@ class ConfigPage(ListPage):
 
     def action_download(self) -> None:
         """Download a data set if the cursor is on a data setting, otherwise a model."""
-        is_data = self.key in ("data.path", "data.eval_path")
+        is_data = self.key in ("data.path", "data.replay", "data.eval_path")
         loaded_config, name = self.model.document.loaded, ""
         if loaded_config:
             name = loaded_config.config.data.path if is_data else loaded_config.config.model.model_name_or_path
