@@ -50,7 +50,7 @@ def test_published_rates_agree_with_the_compute_capability():
     for card in CARDS:
         can, rates = abilities(card.capability, card), card.teraflops
         assert len(rates.known()) >= 1
-        assert (rates.bf16 is not None) == can.has_native_bf16, card
+        assert (rates.bf16 is not None) == can.bf16, card
         assert (rates.tf32 is not None) == can.tf32, card
         assert rates.fp8 is None or can.fp8, card
         if rates.bf16 is not None:
@@ -62,8 +62,8 @@ def test_each_generation_has_its_abilities():
     assert abilities(None) is None
     hopper, ada, ampere, turing, pascal = (abilities(c) for c in ((9, 0), (8, 9), (8, 0), (7, 5), (6, 1)))
     assert hopper.fp8 and ada.fp8 and not ampere.fp8
-    assert ampere.has_native_bf16 and ampere.tf32 and ampere.flash_attention
-    assert turing.fp16_tensor_cores and not turing.has_native_bf16 and not turing.tf32 and not turing.flash_attention
+    assert ampere.bf16 and ampere.tf32 and ampere.flash_attention
+    assert turing.fp16_tensor_cores and not turing.bf16 and not turing.tf32 and not turing.flash_attention
     assert not pascal.fp16_tensor_cores
     gtx_1660 = find_card("NVIDIA GeForce GTX 1660", 6 << 30)
     assert not abilities((7, 5), gtx_1660).fp16_tensor_cores

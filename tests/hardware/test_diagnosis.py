@@ -20,7 +20,7 @@ HOSTILE = "x\x1b]0;owned\x07\x1b[2J\r\n\u202e"
 def test_training_runs_on_the_gpu_if_torch_can_use_it_and_else_on_the_cpu_with_a_reason(machine, gpu):
     found = diagnose(machine(gpus=(gpu(),)))
     assert (found.device, found.device_reason, found.gpu_reason) == ("cuda", "GPU 0, NVIDIA H200", "the only GPU")
-    assert found.gpu.card.title == "H200 SXM" and found.gpu.abilities.has_native_bf16 and found.problems == ()
+    assert found.gpu.card.title == "H200 SXM" and found.gpu.abilities.bf16 and found.problems == ()
     for hardware, reason in (
         (machine(), "no NVIDIA GPU"),
         (machine(gpus=(gpu(capability=(3, 7)),)), "too old"),

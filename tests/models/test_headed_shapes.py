@@ -45,7 +45,7 @@ def test_a_shape_is_that_of_the_model_that_transformers_builds(cases, subtests):
             assert shape.labels == labels_of(head)
             names = [name for name, _ in tiny.model.named_modules()]
             for entry in (*shape.linears, *shape.parts):
-                assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.world_size, entry
+                assert sum(f".{name}".endswith(f".{entry.path}") for name in names) >= entry.count, entry
 
 
 @FAMILIES

@@ -143,7 +143,7 @@ def test_a_text_of_megabytes_is_shortened_to_a_readable_line():
     event = e.TextSampled(prompt="p", text="😀" * 1_000_000)
     line = to_line(event)
     assert len(line) < LINE_LIMIT_BYTES
-    assert from_line(line).chat_template_text.startswith("😀😀")
+    assert from_line(line).text.startswith("😀😀")
 
 
 def test_the_loss_of_a_step_without_tokens_is_not_a_number():

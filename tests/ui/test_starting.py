@@ -203,7 +203,7 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
         await screens.until(lambda: bench.local_run and bench.local_run.state.step > 0)
         own = bench.local_run
         bench.ask_run("stop")
-        await screens.until(lambda: not own.running_process)
+        await screens.until(lambda: not own.alive)
         shutil.copytree(own.folder.root, tmp_path / "other")
         bench.attach_to(RunFolder(tmp_path / "other"))
         await screens.until(lambda: bench.run is not own)

@@ -129,7 +129,7 @@ def overfitting(view: RunView) -> Cause | None:
     )
 
 
-@rule("Early stopping", 480, _PATIENCE_KEY, _EVAL, during=(overfitting,))
+@rule("Early stopping", 480, _PATIENCE_KEY, _EVAL, symptoms=(overfitting,))
 def early_stopping(context: Context) -> Verdict:
     """After the best held-out loss, each further epoch costs time and makes the model worse.
 
@@ -192,7 +192,7 @@ def degenerate_answers(view: RunView) -> Cause | None:
     )
 
 
-@rule("Generated answers", 485, _ANSWERS, during=(degenerate_answers,))
+@rule("Generated answers", 485, _ANSWERS, symptoms=(degenerate_answers,))
 def generated_answers(context: Context) -> Verdict:
     """A held-out loss does not show a model that never stops, repeats itself or loses its format; free answers do."""
     task, answers = find_task(context.config.task.type), context.required_plan.answer_rows
@@ -328,7 +328,7 @@ class _Overhead:
 
 @rule(
     "Evaluation overhead", 490, _EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE, group="Speed",
-    during=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
+    symptoms=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
 )  # fmt: skip
 def cadence(context: Context) -> Verdict:
     """While a run evaluates, saves or generates samples, it does not train.

@@ -202,7 +202,7 @@ def slow_rank(view: RunView) -> Cause | None:
     )
 
 
-@rule("No other load", 40, needs_plan=False, during=(other_processes, slow_rank))
+@rule("No other load", 40, needs_plan=False, symptoms=(other_processes, slow_rank))
 def busy_machine(context: Context) -> Verdict:
     """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
     hardware = context.hardware
@@ -288,7 +288,7 @@ def one_thread(view: RunView) -> Cause | None:
     )
 
 
-@rule("CPU threads", 50, THREADS, during=(threads_take_turns, one_thread))
+@rule("CPU threads", 50, THREADS, symptoms=(threads_take_turns, one_thread))
 def cpu_threads(context: Context) -> Verdict:
     """Fewer threads than cores leave cores idle; more of them take turns and wait for each other.
 
@@ -350,7 +350,7 @@ def slower_later(view: RunView) -> Cause | None:
     )
 
 
-@rule("Throughput", 160, group="Speed", during=(slower_later,))
+@rule("Throughput", 160, group="Speed", symptoms=(slower_later,))
 def throughput(context: Context) -> Verdict:
     """A rate that was measured on this machine shows whether a change of settings helped."""
     plan, seconds = context.required_plan, context.step_seconds
@@ -420,7 +420,7 @@ def launch_bound(view: RunView) -> Cause | None:
 
 @rule(
     "Processor utilisation", 170, MICRO_BATCH_KEY, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY, COMPILE, group="Speed",
-    during=(throttled, launch_bound),
+    symptoms=(throttled, launch_bound),
 )  # fmt: skip
 def gpu_utilisation(context: Context) -> Verdict:
     """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""

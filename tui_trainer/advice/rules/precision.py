@@ -55,8 +55,8 @@ def slow_precision(view: RunView) -> Cause | None:
     MIXED,
     fallback="auto",
     is_for_speed=True,
-    published="memory of activations nearly halved (arXiv:1710.03740)",
-    during=(slow_precision,),
+    published_gain="memory of activations nearly halved (arXiv:1710.03740)",
+    symptoms=(slow_precision,),
 )
 def precision(context: Context) -> Verdict:
     """16-bit matmuls are faster and halve activations, if the processor supports them natively.
@@ -144,7 +144,7 @@ def _why_impossible(context: Context) -> str:
     110,
     _TF32,
     is_for_speed=True,
-    published="8x the rate of fp32 matmuls on an A100 (its data sheet)",
+    published_gain="8x the rate of fp32 matmuls on an A100 (its data sheet)",
 )
 def tf32(context: Context) -> Verdict:
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
