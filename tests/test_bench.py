@@ -38,8 +38,8 @@ def test_variants_take_turns_and_a_failing_one_does_not_stop_the_others():
     measure_in_turns(measured_variants, ask, limit, rounds=3, notify=lambda line: None)
     assert asked == [("plain", True), ("fast", True), ("plain", False), ("fast", False), ("plain", False)]
     assert plain.values("seconds") == [1, 3, 5] and plain.median("seconds") == 3
-    assert plain.spread("seconds") == pytest.approx(2 / 3) and not limit.cut_short
-    assert (fast.values("seconds"), fast.reason) == ([2], "no memory") and fast.spread("seconds") is None
+    assert plain.spread_share("seconds") == pytest.approx(2 / 3) and not limit.cut_short
+    assert (fast.values("seconds"), fast.reason) == ([2], "no memory") and fast.spread_share("seconds") is None
     assert (other.answers, other.reason) == ([], "not on this machine")
 
 

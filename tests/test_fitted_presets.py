@@ -89,7 +89,7 @@ def test_one_bad_row_does_not_decide_the_task(tmp_path):
 def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
     asked, reported = request(tmp_path, "llama", {"messages": TURNS}), Event()
     monkeypatch.setattr(application, "_SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(application, "tell", lambda sentence: reported.set())
+    monkeypatch.setattr(application, "print_to_stderr", lambda sentence: reported.set())
     monkeypatch.setattr(fitted_presets, "head_of", lambda rows: (reported.wait(1500), head_of(rows))[1])
     model, data = (asked.shortcuts[key] for key in ("model.model_name_or_path", "data.path"))
     assert application.ConfigOptions(model=model, data=data).load().config.task.type == "chat"
@@ -98,10 +98,10 @@ def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
 
 def test_a_config_hands_its_data_on_until_other_data_is_named(tmp_path):
     loaded = load_config(request(tmp_path, "llama", {"text": "a sheep"}))
-    assert loaded.fitted("data.max_length", 9, "").data is loaded.data
+    assert loaded.with_fitted_value("data.max_length", 9, "").data is loaded.data
     (tmp_path / "rows.jsonl").rename(tmp_path / "others.jsonl")
     assert [part.description.partition(" ")[0] for part in loaded.data.parts] == ["rows.jsonl"]
-    other = loaded.fitted("data.path", str(tmp_path / "others.jsonl"), "")
+    other = loaded.with_fitted_value("data.path", str(tmp_path / "others.jsonl"), "")
     assert [part.description.partition(" ")[0] for part in other.data.parts] == ["others.jsonl"]
 
 

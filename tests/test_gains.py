@@ -250,7 +250,7 @@ def test_switch_that_changes_nothing_or_cannot_be_planned_is_reported_with_its_r
 
     reasons = {refused: "needs 12 GiB of memory", unchanged: unchanged(None, None, None)}
     for answer, reason in reasons.items():
-        monkeypatch.setattr(gains, "no_change", answer)
+        monkeypatch.setattr(gains, "why_unchanged", answer)
         found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
         assert not asked and found["padding"]["measured_gain"] is None
         assert found["padding"]["measured"]["reason"] == reason

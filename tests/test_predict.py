@@ -266,7 +266,7 @@ def test_pairs_have_segment_ids_if_the_model_learnt_them():
     for segments in (1, 2):
         model = SimpleNamespace(config=SimpleNamespace(type_vocab_size=segments))
         [row] = task.encode_inputs(Config(), model, tokenizer, [("a", "b")], NO_SAMPLING)
-        assert bool(row.more) == (segments == 2)
+        assert bool(row.model_arguments) == (segments == 2)
 
 
 def test_left_padding_is_used_only_with_models_that_ignore_it(tmp_path):

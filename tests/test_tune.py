@@ -108,7 +108,7 @@ def test_killed_process_counts_as_a_failure_of_its_last_try(settings, plan, monk
     first = [begins[0], {"rows": 4, "peak_memory_bytes": MIB}, begins[1], killed]
     asked = child_that([first, []], monkeypatch)
     found = tried_of(settings, plan, candidates=[4, 8])
-    assert found.largest == 4 and found.tried[8].failed.startswith("killed") and not found.cut_short
+    assert found.largest == 4 and found.tried[8].failure_words.startswith("killed") and not found.cut_short
     # All was known then: no second process.
     assert len(asked) == 1 and found.tried[4].peak_memory_bytes == MIB
     assert f"{MICRO}=1" in asked[0]["assignments"]
@@ -169,10 +169,10 @@ def test_real_search_finds_a_planted_limit(settings, plan, here, monkeypatch):
     without_memory_for(monkeypatch, limit)
     found = tried_of(settings, plan)
     alone = {size: tried_of(settings, plan, candidates=[size]).tried[size] for size in even_micro_batches(EFFECTIVE)}
-    exhaustive = max(size for size, one in alone.items() if not one.failed)
+    exhaustive = max(size for size, one in alone.items() if not one.failure_words)
     assert found.largest == exhaustive == max(size for size in even_micro_batches(EFFECTIVE) if size <= limit)
-    failed = [one for one in found.tried.values() if one.failed]
-    assert all(one.rows > limit and one.failed.startswith("out of memory") for one in failed)
+    failed = [one for one in found.tried.values() if one.failure_words]
+    assert all(one.rows > limit and one.failure_words.startswith("out of memory") for one in failed)
     assert failed
     assert not list(Path(plan.config.output.runs_dir).parent.glob(".tries-*"))
 
@@ -198,7 +198,7 @@ def test_failure_after_another_failure_is_tried_again_in_a_new_process(settings,
 
     monkeypatch.setattr(components, "take_step", checked)
     found = tried_of(settings, plan)
-    assert found.largest == 3 and found.tried[4].failed
+    assert found.largest == 3 and found.tried[4].failure_words
 
 
 # The fastest settings

@@ -84,9 +84,9 @@ def test_a_missing_card_is_wrong_input_and_no_card_is_the_cpu(capsys, subtests):
 
 def test_a_measured_loss_that_is_no_number_is_valid_json(capsys):
     context = gather(load_config(Request(assignments=BAD)))
-    speed = next(one for one in run_checks(context) if one.rule.is_for_speed and one.verdict.opposite)
+    speed = next(one for one in run_checks(context) if one.rule.is_for_speed and one.verdict.opposite_patch)
     gain = Gain(at="2026-11-20", ratios=(1.5, 1.6), losses=(math.nan, math.inf))
-    keep_gain(Measurable.of(context.plan), speed.verdict.opposite, context.plan.shape_key, gain)
+    keep_gain(Measurable.of(context.plan), speed.verdict.opposite_patch, context.plan.shape_key, gain)
     print_checks(load_config(Request(assignments=BAD)), as_json=True)
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     (measured,) = [one["measured"] for one in found["findings"] if one["check"] == speed.name]

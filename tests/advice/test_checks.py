@@ -66,12 +66,12 @@ def test_each_rule_has_a_name_and_a_place_of_its_own_a_reason_and_settings_that_
     assert len({rule.name for rule in all_rules()}) == len(all_rules())
     assert len({check.order for check in all_checks()}) == len(all_checks())
     for one in all_rules():
-        assert one.order or one.during or one.remedies, one.name
+        assert one.order or one.symptoms or one.remedies, one.name
         assert len({*one.settings}) == len(one.settings) and {*one.settings} <= set(all_settings()), one.name
     for check in all_checks():
         assert check.why.endswith(".") and len(check.title) <= 34, check.name
-        assert not check.published or "(" in check.published, f"{check.name}: whose figure is it?"
-        assert check.why.isascii() and check.published.isascii()
+        assert not check.published_gain or "(" in check.published_gain, f"{check.name}: whose figure is it?"
+        assert check.why.isascii() and check.published_gain.isascii()
 
 
 @pytest.mark.full
@@ -190,7 +190,7 @@ def test_a_switch_whose_other_position_was_measured_to_be_faster_is_proposed(doc
     row = given()
     context = context_of(row, gather(load(row, documents), hardware=row.hardware))
     before = finding_of("attention", context)
-    other = before.verdict.opposite
+    other = before.verdict.opposite_patch
     assert before.status == "pass" and other
     gain = Gain(at="2026-11-23T10:00:00Z", ratios=(1.7, 1.8, 1.84), steps=24)
     keep_gain(Measurable.of(context.plan), other, context.plan.shape_key, gain)

@@ -153,7 +153,7 @@ def test_each_diagnosis_has_a_planted_run_here():
 
 
 def test_the_advice_against_other_programs_is_a_whole_command_that_the_screens_do_not_change():
-    found = examine(made_up(**PLANTED["other_processes"][0])).findings[0].found
+    found = examine(made_up(**PLANTED["other_processes"][0])).findings[0].cause
     assert (
         found.advice.endswith("`taskset --cpu-list 0 tui-trainer`")
         and name_keys_for_commands(found.advice) == found.advice
@@ -166,12 +166,12 @@ def test_a_note_costs_nothing_and_leaves_the_run_healthy(subtests):
             verdict = examine(made_up(**planted))
             assert verdict.name == "healthy" and verdict.fix == {} and [one.name for one in verdict.findings] == [name]
             (note,) = verdict.findings
-            assert note.found.fix == fix and all(words in note.found.evidence for words in evidence)
+            assert note.cause.fix == fix and all(words in note.cause.evidence for words in evidence)
 
 
 def fix_of(name, **more):
     """Of one finding among those of a made-up run; None where it is none of them."""
-    return next((one.found for one in examine(made_up(**more)).findings if one.name == name), None)
+    return next((one.cause for one in examine(made_up(**more)).findings if one.name == name), None)
 
 
 def test_the_gain_of_16_bits_is_measured_or_reported_as_not_measured():
@@ -323,13 +323,13 @@ def test_the_planted_cause_leads_with_its_figures_and_a_remedy(subtests):
     for name, (planted, evidence) in PLANTED.items():
         with subtests.test(name):
             verdict = examine(made_up(**planted))
-            assert verdict.name == name, [(one.name, one.found.share, one.found.evidence) for one in verdict.findings]
-            found = verdict.leading.found
+            assert verdict.name == name, [(one.name, one.cause.share, one.cause.evidence) for one in verdict.findings]
+            found = verdict.leading_finding.cause
             assert [words for words in evidence if words not in found.evidence] == [], found.evidence
             assert found.is_fault or LEAST_CAUSE_SHARE <= found.share <= 1
             assert found.fix or found.advice
             if found.fix:
-                (rule,) = [rule for rule in all_rules() if name in (one.name for one in rule.during)]
+                (rule,) = [rule for rule in all_rules() if name in (one.name for one in rule.symptoms)]
                 assert set(found.fix) <= set(rule.settings)
                 loaded = load_patched(config, found.fix)
                 assert {key: loaded.origin(key).by_user for key in found.fix} == dict.fromkeys(found.fix, True)
@@ -347,7 +347,7 @@ def test_a_run_without_a_cause_is_healthy_with_its_figures(subtests):
 def test_the_cause_that_costs_most_leads_and_the_others_follow():
     verdict = examine(made_up(step={"data_seconds": 0.3}, between={"journal_seconds": 0.2}, eval_seconds=20.0))
     assert [one.name for one in verdict.findings] == ["evaluations", "waiting_for_data", "journal_writes"]
-    shares = [one.found.share for one in verdict.findings]
+    shares = [one.cause.share for one in verdict.findings]
     assert shares == sorted(shares, reverse=True) and sum(shares) < 1
     assert set(verdict.fix) == {"evaluation.eval_steps", "dataloader.num_workers", "logging.logging_steps"}
 
@@ -358,13 +358,13 @@ def test_a_fault_comes_before_what_is_merely_slow():
 
 
 def test_the_proposed_evaluations_take_a_twentieth_of_the_time():
-    found = examine(made_up(eval_seconds=9.0, plan={"total_steps": 2_000})).leading.found
+    found = examine(made_up(eval_seconds=9.0, plan={"total_steps": 2_000})).leading_finding.cause
     every = found.fix["evaluation.eval_steps"]
     assert 9.0 / (9.0 + every * 0.205) == pytest.approx(0.05, rel=0.1)
 
 
 def test_evaluations_are_not_proposed_beyond_the_end_of_the_run():
-    assert examine(made_up(eval_seconds=9.0)).leading.found.fix == {"evaluation.eval_steps": 200}
+    assert examine(made_up(eval_seconds=9.0)).leading_finding.cause.fix == {"evaluation.eval_steps": 200}
 
 
 def test_the_evaluation_and_the_checkpoint_of_the_last_step_are_no_interruptions():
@@ -389,7 +389,7 @@ def test_too_few_steps_are_not_judged_but_a_loss_that_is_not_finite_is():
 def test_the_newest_steps_count_during_a_run_and_all_steps_afterwards():
     waiting = {"steps": 2_000, "step": {"data_seconds": lambda step: 0.0 if step < 1_000 else 0.2}}
     waiting["plan"] = {"total_steps": 4_000}
-    alive, over = (examine(made_up(**waiting, is_over=is_over)).leading.found for is_over in (False, True))
+    alive, over = (examine(made_up(**waiting, is_over=is_over)).leading_finding.cause for is_over in (False, True))
     assert alive.share == pytest.approx(0.49, abs=0.02) and over.share == pytest.approx(0.33, abs=0.03)
 
 
@@ -420,7 +420,7 @@ def test_more_loader_threads_are_advised_as_far_as_the_checklist_allows_them(sub
         with subtests.test(f"{run.get('device', 'cpu')}, {cores} cores, {workers} threads"):
             reading, step = {"usable_cores": cores}, {"data_seconds": 0.3}
             waiting = made_up(**run, plan={"loader_workers": workers}, reading=reading, step=step)
-            found = examine(waiting).leading.found
+            found = examine(waiting).leading_finding.cause
             assert found.fix == ({"dataloader.num_workers": more} if more else None)
             assert more or "faster disk" in found.advice
 
@@ -436,8 +436,8 @@ def test_journals_of_older_versions_are_judged_by_what_they_hold():
     step = {"positions": 0, "lr": 1e-3}
     assert examine(made_up(**old, step=step)).name == "healthy"
     waiting = examine(made_up(**old, step={**step, "data_seconds": 0.3}))
-    assert waiting.name == "waiting_for_data" and waiting.leading.found.fix is None
-    assert examine(made_up(**old, step=step, loss=diverging)).leading.name == "learning_rate_high"
+    assert waiting.name == "waiting_for_data" and waiting.leading_finding.cause.fix is None
+    assert examine(made_up(**old, step=step, loss=diverging)).leading_finding.name == "learning_rate_high"
 
 
 def test_cores_that_others_use_explain_steps_that_became_slower():
@@ -516,7 +516,7 @@ def test_a_cache_that_fills_is_no_leak(subtests):
             if found:
                 on_card = "peak GPU memory"
                 subject = on_card if run.get("device") else "resident memory of the process"
-                assert found[0].found.evidence.startswith(subject)
+                assert found[0].cause.evidence.startswith(subject)
 
 
 def test_sums_of_several_passes_are_no_new_sizes():
@@ -533,7 +533,7 @@ def test_a_resumed_run_is_judged_by_its_own_peaks():
     again = run_events(**{**CARD_RUN, "steps": 230}, step={"peak_memory_bytes": leaking(200)})
     again[0] = replace(again[0], resumed_from_step=200)
     state = apply_events([*before, *(event for event in again if event.step > 200 or not event.step)])
-    assert list(state.peaks) == [leaking(min(step, 200)) for step in range(1, 231)]
+    assert list(state.step_peak_bytes) == [leaking(min(step, 200)) for step in range(1, 231)]
     assert "memory_growing" not in [one.name for one in examine(state).findings]
 
 
@@ -541,12 +541,12 @@ def test_a_diagnosis_that_breaks_is_a_note_and_stops_no_other(monkeypatch):
     def broken(_):
         raise ZeroDivisionError("no steps")
 
-    symptoms = [replace(one, look=broken) if one.name == "padding" else one for one in all_symptoms()]
+    symptoms = [replace(one, find_cause=broken) if one.name == "padding" else one for one in all_symptoms()]
     monkeypatch.setattr("tui_trainer.advice.examine.all_symptoms", lambda: symptoms)
     verdict = examine(made_up(step={"data_seconds": 0.3}))
     assert verdict.name == "waiting_for_data"
     notes = [one for one in verdict.findings if not one.matters]
-    assert [one.name for one in notes] == ["padding"] and "ZeroDivisionError: no steps" in notes[0].found.evidence
+    assert [one.name for one in notes] == ["padding"] and "ZeroDivisionError: no steps" in notes[0].cause.evidence
 
 
 def test_each_diagnosis_has_a_reason_and_a_title_of_its_own():

@@ -35,7 +35,7 @@ def follow(events, clock):
     for event in events:
         state.apply(event)
         clock[0] += 0.2
-        yield doctor, doctor.look()
+        yield doctor, doctor.examine_news()
 
 
 def test_the_first_verdict_is_news_and_then_each_new_leading_cause():

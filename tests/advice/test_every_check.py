@@ -264,11 +264,20 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
     "unsloth": {
         "pass": [
             given({"data.packing": True}, H100_WITH_LIGER),
-            given(WITH_UNSLOTH, H100, gathered={"earlier": replace(EARLIER, unsloth="30 of 90", has_unsloth=True)}),
+            given(
+                WITH_UNSLOTH,
+                H100,
+                gathered={"earlier": replace(EARLIER, unsloth_parts_sentence="30 of 90", has_unsloth=True)},
+            ),
         ],
         "warn": [
             given({"data.packing": False, "training.loss_chunk_tokens": 0}, RTX_4090),
-            given(WITH_UNSLOTH, H100, gathered={"earlier": replace(EARLIER, unsloth="0 of 90")}, fix=(PROVIDER,)),
+            given(
+                WITH_UNSLOTH,
+                H100,
+                gathered={"earlier": replace(EARLIER, unsloth_parts_sentence="0 of 90")},
+                fix=(PROVIDER,),
+            ),
             given(WITH_UNSLOTH, RTX_4090, "distilgpt2-full", fix=(PROVIDER,)),
         ],
         "fail": [
@@ -824,7 +833,7 @@ def finding_of(name: str, context: Context) -> Finding:
 @pytest.mark.parametrize("file", FILES_OF_RULES)
 def test_each_check_has_the_status_and_the_fix_of_the_table_and_the_fix_mends(file, gathered, subtests):
     for check in all_checks():
-        if check.before.__module__ != f"{rules.__name__}.{file}":
+        if check.judge_config.__module__ != f"{rules.__name__}.{file}":
             continue
         for state in TABLE[check.name]:
             for number, row in enumerate(inputs_of(check.name, state)):
@@ -835,7 +844,7 @@ def test_each_check_has_the_status_and_the_fix_of_the_table_and_the_fix_mends(fi
 def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> None:
     found = gathered.context(row)
     if row.memory_share:
-        available = int(row.memory_share * found.planned.memory_bytes.value)
+        available = int(row.memory_share * found.required_plan.memory_bytes.value)
         found = gather(found.loaded, hardware=replace(row.hardware, memory_available_bytes=available))
     context = context_of(row, found)
     finding = finding_of(name, context)
@@ -843,7 +852,7 @@ def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> Non
     assert finding.is_open == (state in ("warn", "fail")) and finding.measured_gain is None
     verdict, evidence = finding.verdict, finding.verdict.evidence
     assert not finding.is_open or finding.fix or verdict.advice, "there is nothing to do about it"
-    assert not (verdict.fix and verdict.opposite), "one alternative is measured"
+    assert not (verdict.fix and verdict.opposite_patch), "one alternative is measured"
     # The remedies of other rules make a plan fit.
     others = [rule for rule in all_rules() if rule.remedies] if name == "memory" else []
     assert {*(finding.alternative or ())} <= {key for rule in (finding.rule, *others) for key in rule.settings}

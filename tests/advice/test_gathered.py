@@ -42,7 +42,7 @@ def test_facts_are_gathered_from_this_machine():
     context, now = gather(config()), {"memory_available_bytes": 0, "load_of_others": None}
     assert replace(context.hardware, **now) == replace(probe(), **now)
     assert context.plan is not None
-    assert context.all_tokens and context.disk_free_bytes and context.cache.writable is True
+    assert context.all_token_count and context.disk_free_bytes and context.cache.writable is True
 
 
 def test_the_plan_is_made_for_the_memory_that_is_free_now(limited):
@@ -51,7 +51,7 @@ def test_the_plan_is_made_for_the_memory_that_is_free_now(limited):
         limited(free)
         context = gather(config(), hardware=at_start)
         assert context.hardware.memory_available_bytes == free
-        sizes.append(context.planned.per_device_train_batch_size.value)
+        sizes.append(context.required_plan.per_device_train_batch_size.value)
     assert sizes[1] < sizes[0] == sizes[2]
 
 

@@ -111,7 +111,7 @@ OTHERS: dict[str, tuple[Curve, set[str], int]] = {
 def spoken(curve: Curve, steps: int) -> set[str]:
     """The faults that are found after so many steps of a run of all."""
     state = made_up(steps=steps, loss=curve, is_over=False, eval_loss=falls(4.6, 1.5), plan={"total_steps": STEPS})
-    return {one.name for one in examine(state).findings if one.found.is_fault} & OF_LOSSES
+    return {one.name for one in examine(state).findings if one.cause.is_fault} & OF_LOSSES
 
 
 def test_no_diagnosis_of_learning_speaks_while_a_loss_falls(subtests: pytest.Subtests) -> None:

@@ -127,36 +127,36 @@ def test_a_refusal_names_the_step_that_the_checklist_takes_to_make_a_model_fit(r
     ):
         context = context_on(recipe("qwen-lora", FULL), hardware)
         assert finding_of("memory", context).fix == {key: value}
-        basis, room = context.basis, context.basis.room
-        sentences = remedy_sentences(basis, room.share * room.free_bytes)
+        basis, room = context.basis, context.basis.memory_budget
+        sentences = remedy_sentences(basis, room.usable_share * room.free_bytes)
         named = [sentence for sentence in sentences if "installed" not in sentence]
         assert named[-1].startswith(f'{key} = "{value}"')
 
 
 def test_packed_rows_are_not_counted_as_documents(recipe):
     context = context_on(recipe("qwen-lora"), RTX_4090)
-    plan = context.planned
-    assert plan.packing.value and context.step_rows < plan.effective_batch_size.value
-    assert context.row_tokens == context.config.data.max_length
-    assert f"of the {context.step_rows} packed rows" in finding_of("batch_size", context).verdict.evidence
+    plan = context.required_plan
+    assert plan.packing.value and context.max_step_rows < plan.effective_batch_size.value
+    assert context.mean_row_tokens == context.config.data.max_length
+    assert f"of the {context.max_step_rows} packed rows" in finding_of("batch_size", context).verdict.evidence
     assert "documents" in finding_of("accumulation", context).verdict.evidence
     padded = context_on(recipe("qwen-lora", {"data.packing": "false"}), RTX_4090)
-    assert padded.row_tokens < context.row_tokens and padded.step_rows == plan.effective_batch_size.value
+    assert padded.mean_row_tokens < context.mean_row_tokens and padded.max_step_rows == plan.effective_batch_size.value
 
 
 def test_grouping_by_length_is_named_for_a_model_that_packing_would_mix(recipe):
     context = context_on(recipe("qwen-lora"), RTX_4090)
     bloom = replace(context, plan_basis=replace(context.basis, shape=replace(context.basis.shape, model_type="bloom")))
-    unpacked = context.planned.packing.model_copy(
+    unpacked = context.required_plan.packing.model_copy(
         update={"value": False, "reason": "Bloom: packed documents would mix"}
     )
-    bloom = replace(bloom, plan=context.planned.model_copy(update={"packing": unpacked}))
+    bloom = replace(bloom, plan=context.required_plan.model_copy(update={"packing": unpacked}))
     shares = {
         name: PaddingShares(padded=share, grouped=0.05, packed=None) for name, share in (("uneven", 0.6), ("even", 0.1))
     }
     uneven = replace(bloom.facts, padding=lambda *_: shares["uneven"])
     finding = finding_of("padding", replace(bloom, facts=uneven))
-    assert finding.status == "pass" and finding.verdict.opposite == {"data.group_by_length": "auto"}
+    assert finding.status == "pass" and finding.verdict.opposite_patch == {"data.group_by_length": "auto"}
     assert "60% padding in random batches" in finding.verdict.evidence
     even = replace(bloom.facts, padding=lambda *_: shares["even"])
     assert finding_of("padding", replace(bloom, facts=even)).status == "pass"
@@ -199,14 +199,15 @@ def test_bf16_weights_with_masters_are_the_default_unless_only_fp32_weights_fit(
         "training.effective_batch_size": 8,
     }  # fmt: skip
     exact, auto = (
-        context_on(recipe("qwen-lora", settings | more), H200).planned for more in ({"model.dtype": "float32"}, {})
+        context_on(recipe("qwen-lora", settings | more), H200).required_plan
+        for more in ({"model.dtype": "float32"}, {})
     )
     assert auto.weights_dtype.value == "bfloat16" and exact.memory_bytes.value < auto.memory_bytes.value
     free = int((exact.memory_bytes.value + auto.memory_bytes.value) / 2 / 0.9)
     tight = replace(H200, gpus=(replace(H200.gpus[0], memory_free_bytes=free),))
     context = context_on(recipe("qwen-lora", settings), tight)
-    assert context.planned.weights_dtype.value == "float32"
-    assert "fp32 masters do not fit" in context.planned.weights_dtype.reason
+    assert context.required_plan.weights_dtype.value == "float32"
+    assert "fp32 masters do not fit" in context.required_plan.weights_dtype.reason
     finding = finding_of("master_weights", context)
     assert finding.status == "n/a" and "more than is available" in finding.verdict.evidence
 
@@ -219,11 +220,11 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     (tmp_path / "olmoe" / "config.json").write_text(json.dumps({"model_type": "olmoe", **shape, **sizes}))
     settings = FULL | {"model.model_name_or_path": tmp_path / "olmoe", "model.init": "scratch"}
     context = context_on(recipe("qwen-lora", settings), H200)
-    assert "experts are computed in fp32" in context.planned.weights_dtype.reason
-    assert "in float32, experts are computed one by one" in context.planned.weights_dtype.reason
+    assert "experts are computed in fp32" in context.required_plan.weights_dtype.reason
+    assert "in float32, experts are computed one by one" in context.required_plan.weights_dtype.reason
     in_bf16 = settings | {"model.dtype": "bfloat16"}
     for_card = [
-        context_on(recipe("qwen-lora", in_bf16), card).planned.weights_dtype.reason for card in (H200, RTX_4090)
+        context_on(recipe("qwen-lora", in_bf16), card).required_plan.weights_dtype.reason for card in (H200, RTX_4090)
     ]
     assert "one by one" not in for_card[0] and "8.9, experts are computed one by one" in for_card[1]
     finding = finding_of("master_weights", context)

@@ -45,7 +45,7 @@ def context_on(loaded: LoadedConfig | None = None, hardware: Hardware = CPU, **f
 
 
 def verdict_of(name: str, context: Context) -> Verdict:
-    return next(check for check in all_checks() if check.name == name).before(context)
+    return next(check for check in all_checks() if check.name == name).judge_config(context)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
         found = replace(found, **changes)
         assert newest_measured(plan) == found
     setup = newest_measured(another_setup)
-    assert setup is not None and not setup.attention and not setup.unsloth
+    assert setup is not None and not setup.attention_rejection and not setup.unsloth_parts_sentence
 
 
 def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
@@ -185,7 +185,7 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
     measured = verdict_of("cadence", replace(quickstart, earlier=slow))
     assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
     probed = "variable-length attention is not used (torch: it leaks"
-    assert f"run r: {probed}" in details("attention", replace(slow, attention=probed))
+    assert f"run r: {probed}" in details("attention", replace(slow, attention_rejection=probed))
     assert "run r" not in details("attention", slow)
 
 
@@ -214,7 +214,7 @@ def test_no_fix_turns_saving_off(subtests):
                 continue
             assert verdict.status == "warn" and verdict.fix and set(verdict.fix) == {"checkpoint.save_steps"}
             mended = context_on(load_patched(loaded, verdict.fix), earlier=slow)
-            assert 0 < mended.planned.save_every_steps.value < steps
+            assert 0 < mended.required_plan.save_every_steps.value < steps
             assert verdict_of("cadence", mended).status == "pass"
 
 
@@ -257,7 +257,7 @@ def test_the_proposed_learning_rate_grows_with_the_effective_batch(subtests):
 
 def test_a_batch_that_was_measured_to_be_faster_is_proposed_with_its_learning_rate():
     loaded = config("training.num_train_epochs=20")
-    plan = context_on(loaded).planned
+    plan = context_on(loaded).required_plan
     device, key = device_key(plan.cpu_name, plan.threads.value, ""), StepKey.read(plan.shape_key)
     rows = plan.effective_batch_size.value
     assert key is not None and verdict_of("batch_size", context_on(loaded)).status == "pass"
@@ -289,7 +289,7 @@ def test_checks_do_not_blame_the_batch_and_epochs_that_the_preset_chooses_for_li
             data.write_text("\n".join(("text,label", *lines)))
             loaded = config(f"model.model_name_or_path={model}", f"data.path={data}", profile="finetune")
             context = context_on(loaded)
-            assert context.planned.effective_batch_size.value >= 8
+            assert context.required_plan.effective_batch_size.value >= 8
             for name in ("batch_size", "effective_batch", "steps", "early_stopping"):
                 assert verdict_of(name, context).status == "pass", name
 
@@ -306,13 +306,13 @@ def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path
 
 def test_a_measured_peak_corrects_the_estimates_of_other_settings_in_proportion():
     basis = context_on().basis
-    estimate, other = basis.needed_bytes(), basis.changed({"training.gradient_checkpointing": True}).needed_bytes()
+    estimate, other = basis.needed_bytes(), basis.with_patch({"training.gradient_checkpointing": True}).needed_bytes()
     peak = MeasuredPeak(rows=basis.micro_batch, eval_rows=basis.eval_batch, bytes=2 * estimate, runs=1)
     measured = replace(basis, setup=replace(basis.setup, measured_peaks=(peak,)))
     assert measured.needed_bytes() > 1.5 * estimate > 1.5 * other
-    times = measured.changed({"training.gradient_checkpointing": True}).needed_bytes() / other
+    times = measured.with_patch({"training.gradient_checkpointing": True}).needed_bytes() / other
     assert times == pytest.approx(measured.needed_bytes() / estimate, rel=1e-3)
-    again = measured.changed({"training.gradient_checkpointing": False})
+    again = measured.with_patch({"training.gradient_checkpointing": False})
     assert again.needed_bytes() == measured.needed_bytes()
 
 
@@ -327,7 +327,7 @@ def test_a_smaller_model_needs_less_memory_and_has_a_tokenizer_for_the_language_
     settings = (f"model.model_name_or_path={own}", f"data.path={tmp_path / 'data.txt'}", "data.max_length=32")
     context = context_on(config(*settings))
     shape = json.loads((own / "config.json").read_text())
-    half = context.planned.parameters.value // 2
+    half = context.required_plan.parameters.value // 2
 
     def evidence(**changes: object) -> str:
         (other / "config.json").write_text(json.dumps(shape | changes))
@@ -353,8 +353,8 @@ def with_counts(context: Context, *, details: object = None, facts: object = Non
 
 
 def with_micro_batch(context: Context, rows: int) -> Context:
-    micro = context.planned.per_device_train_batch_size.model_copy(update={"value": rows})
-    return replace(context, plan=context.planned.model_copy(update={"per_device_train_batch_size": micro}))
+    micro = context.required_plan.per_device_train_batch_size.model_copy(update={"value": rows})
+    return replace(context, plan=context.required_plan.model_copy(update={"per_device_train_batch_size": micro}))
 
 
 def half_is_padding(*_) -> PaddingShares:
@@ -371,12 +371,12 @@ def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(quickstart, subtes
             context = with_micro_batch(table, 8)
             padding, length = (verdict_of(name, context) for name in ("padding", "sequence_length"))
             assert "documents of about 40 tokens, the longest 128" in padding.evidence
-            assert padding.status == "pass" and padding.opposite == {"data.group_by_length": "auto"}
+            assert padding.status == "pass" and padding.opposite_patch == {"data.group_by_length": "auto"}
             assert length.status == "pass" and "900 rows of up to 128 tokens, 40 tokens on average" in length.evidence
 
 
 def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstart):
-    use = SplitUse(source="corpus", trains="train (2 files)", evaluates="validation (valid.csv)")
+    use = SplitUse(source="corpus", training_split="train (2 files)", evaluation_split="validation (valid.csv)")
     loaded = config("data.eval_fraction=0")
 
     def verdict(rows: int, use: SplitUse = use) -> Verdict:
@@ -455,4 +455,6 @@ def test_the_list_of_what_is_on_has_what_no_setting_switches(subtests):
     ):
         with subtests.test(f"{words} {settings}"):
             findings = run_checks(context_on(config(*settings), hardware))
-            assert [one for one in findings if words in one.verdict.switch], [one.verdict.switch for one in findings]
+            assert [one for one in findings if words in one.verdict.switch_state], [
+                one.verdict.switch_state for one in findings
+            ]

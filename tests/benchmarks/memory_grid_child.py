@@ -103,12 +103,14 @@ def batch_of(case: Case, rows: int) -> MicroBatch:
         inputs["attention_mask"][0, case.row_tokens // 2 :] = 0
     if case.head == "sequence_classification":
         labels = torch.arange(rows) % CLASSES
-        return MicroBatch(inputs=inputs, labels=labels, places=labels[:0], samples=rows, tokens=ids_BT.numel())
+        return MicroBatch(
+            inputs=inputs, labels=labels, label_positions=labels[:0], sample_count=rows, token_count=ids_BT.numel()
+        )
     if case.answer:
         ids_BT = inputs["decoder_input_ids"] = ids_BT[:, : case.answer]
     count = case.labels or ids_BT.numel()
     labels, places = ids_BT.flatten()[:count], torch.arange(count)
-    return MicroBatch(inputs=inputs, labels=labels, places=places, samples=rows, tokens=count)
+    return MicroBatch(inputs=inputs, labels=labels, label_positions=places, sample_count=rows, token_count=count)
 
 
 def evaluate(model: Any, loss: NextTokenLoss, mixed_precision: MixedPrecision, batch: MicroBatch) -> None:

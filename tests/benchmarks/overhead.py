@@ -87,7 +87,7 @@ class Turns:
 def _padded(batch: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and labels [B, T] of a pass, as a hand-written loop has them."""
     ids: torch.Tensor = batch.inputs["input_ids"]
-    labels = torch.full((ids.numel(),), -100).index_copy(0, batch.places, batch.labels)
+    labels = torch.full((ids.numel(),), -100).index_copy(0, batch.label_positions, batch.labels)
     return ids, labels.view_as(ids)
 
 
@@ -105,7 +105,7 @@ def measure(pairs: int, folder: Path) -> tuple[list[float], list[float], Path]:
     turns.other.acquire()
     assert turns.session is not None
     session = turns.session
-    batches = [_padded(b) for step in range(1, 100) for b in session.batches.at(step)]
+    batches = [_padded(b) for step in range(1, 100) for b in session.batches.micro_batches_of(step)]
     bare = bare_loop(batches, session.components.model.config, session.plan.threads.value)
     for _ in range(pairs + 2):
         started = perf_counter()

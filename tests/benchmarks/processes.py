@@ -68,8 +68,8 @@ class Ours:
     def step(self, number: int) -> float:
         parts = self._components
         report = take_step(
-            lambda: parts.window(number), parts.loss, parts.optimizer, parts.mixed_precision, parts.clock,
-            lr=1e-3, max_grad_norm=1.0, ranks=parts.ranks, together=parts.together,
+            lambda: parts.micro_batches_of(number), parts.loss, parts.optimizer, parts.mixed_precision, parts.clock,
+            lr=1e-3, max_grad_norm=1.0, ranks=parts.ranks, together=parts.collectives,
         )  # fmt: skip
         return float(report.loss_sum)
 
@@ -85,12 +85,12 @@ class Bare:
         self._components, self._ranks = components, ranks
 
     def step(self, number: int) -> float:
-        [batch] = self._components.window(number)
+        [batch] = self._components.micro_batches_of(number)
         labels = torch.tensor(batch.label_count, device=self._components.device)
         torch.distributed.all_reduce(labels)
-        logits = self._model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+        logits = self._model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.label_positions]
         loss = F.cross_entropy(logits, batch.labels, reduction="sum")
-        (loss * self._ranks.count / labels).backward()
+        (loss * self._ranks.world_size / labels).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

@@ -454,7 +454,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         stack.enter_context(card_kernels(counter))
         # As on a card, where nobody looks at a mask, and one of a batch without padding is left out.
         stack.enter_context(patch.multiple(masking_utils, **asks))
-        stack.enter_context(patch.object(masks, "waits", lambda batch: True))
+        stack.enter_context(patch.object(masks, "is_off_host", lambda batch: True))
         model = empty_model(config, case.head, dtype=getattr(torch, weights))
         # What the layers compute beside weights in 4 bits is LoRA's.
         four_bits = case.method == "qlora"
@@ -482,7 +482,7 @@ def count(case: Case, *, library_kernels: bool, shares_keys: bool, plain: bool =
         batch = batch_of(case)
         if plain:
             # As if one position were padding.
-            batch = replace(batch, tokens=batch.tokens - 1)
+            batch = replace(batch, token_count=batch.token_count - 1)
         return counted(batch, model, loss, optimizer, adapters, counter)
 
 
@@ -521,14 +521,14 @@ def counted(
     # Behind the first pass gradients lie where backward left them; each further one adds its own to them.
     with of_sum:
         optimizer.collect()
-        for parameter in optimizer.trained:
+        for parameter in optimizer.trained_parameters:
             if optimizer.masters:
                 parameter.grad.add_(torch.empty_like(parameter, dtype=torch.bfloat16))  # type: ignore[union-attr]
             elif parameter.grad is not None:
                 parameter.grad.add_(torch.empty_like(parameter))
-    for parameter in optimizer.trained:
+    for parameter in optimizer.trained_parameters:
         moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-        optimizer.torch.state[parameter] = {"step": torch.zeros(()), **moments}
+        optimizer.torch_optimizer.state[parameter] = {"step": torch.zeros(()), **moments}
     with of_step:
         optimizer.apply(found.detach(), lr=1e-4, max_grad_norm=1.0)
     return Found(counter, of_sum, of_step, kept_bytes, keepers)
@@ -563,7 +563,9 @@ def batch_of(case: Case) -> MicroBatch:
     if case.answer_tokens:
         inputs["decoder_input_ids"] = ids_BT[:, : case.answer_tokens].clone()
         labels = places = torch.zeros(case.rows * case.answer_tokens, dtype=torch.int64)
-    return MicroBatch(inputs=inputs, labels=labels, places=places, samples=case.rows, tokens=positions)
+    return MicroBatch(
+        inputs=inputs, labels=labels, label_positions=places, sample_count=case.rows, token_count=positions
+    )
 
 
 # Report ---------------------------------------------------------------------------------------------------------------

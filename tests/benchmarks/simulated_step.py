@@ -74,8 +74,10 @@ def simulated_peak_bytes(case: Case, device: str, *, in_16_bits: bool = False) -
         model = build(case, CPU)
         mixed_precision = MixedPrecision(case.precision, CPU)
         optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4, has_masters=not in_16_bits)
-        for parameter in optimizer.trained:
-            optimizer.torch.state[parameter] = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+        for parameter in optimizer.trained_parameters:
+            optimizer.torch_optimizer.state[parameter] = {
+                key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")
+            }
         # Made in fp32 here, a model of a run is read tensor by tensor as it will be.
         allocations.peak_bytes = allocations.bytes
         loss = loss_of(case, model)

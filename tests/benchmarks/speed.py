@@ -163,10 +163,10 @@ def ours(setup: Setup, told: list[str]) -> Iterator[Entrant]:
             tokens = 0
             for step in range(first, first + STEPS_A_TURN):
                 report = take_step(
-                    partial(components.window, step), components.loss, components.optimizer,
+                    partial(components.micro_batches_of, step), components.loss, components.optimizer,
                     components.mixed_precision, components.clock, lr=components.learning_rate(step), max_grad_norm=1.0,
                 )  # fmt: skip
-                tokens += report.tokens
+                tokens += report.token_count
             return tokens
 
         yield Entrant(take, components.model, components)
@@ -185,13 +185,13 @@ def bare(setup: Setup, told: list[str]) -> Iterator[Entrant]:
         def take(first: int) -> int:
             tokens = 0
             for step in range(first, first + STEPS_A_TURN):
-                window = components.batches.at(step)
+                window = components.batches.micro_batches_of(step)
                 count = sum(batch.label_count for batch in window)
                 for batch in (batch.to(components.device) for batch in window):
                     with components.mixed_precision.autocast():
                         logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)
-                    if len(batch.places) < len(logits):
-                        logits = logits[batch.places]
+                    if len(batch.label_positions) < len(logits):
+                        logits = logits[batch.label_positions]
                     loss = torch.nn.functional.cross_entropy(logits.float(), batch.labels, reduction="sum") / count
                     loss.backward()
                 torch.nn.utils.clip_grad_norm_(trained, 1.0)

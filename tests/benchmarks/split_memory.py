@@ -127,7 +127,7 @@ def tracked(case: Case) -> dict[str, int]:
 
 
 def _tracked(case: Case) -> dict[str, int]:
-    device, ranks = torch.device("cpu"), Alone(count=case.cards)
+    device, ranks = torch.device("cpu"), Alone(world_size=case.cards)
     config = LlamaConfig(**{**case.config, "max_position_embeddings": case.tokens})
     model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, case.weights))
     tuning = TuningSection(method=case.method, r=RANK, target_modules="all-linear")  # type: ignore[arg-type]
@@ -142,12 +142,15 @@ def _tracked(case: Case) -> dict[str, int]:
     optimizer = RunOptimizer(model, TrainingSection(), lr=1e-4)
     ids_BT = torch.zeros(1, case.tokens, dtype=torch.int64)
     batch = MicroBatch(
-        inputs={"input_ids": ids_BT}, labels=ids_BT.flatten(), places=torch.arange(case.tokens), samples=1,
-        tokens=case.tokens,
+        inputs={"input_ids": ids_BT}, labels=ids_BT.flatten(), label_positions=torch.arange(case.tokens),
+        sample_count=1,
+        token_count=case.tokens,
     )  # fmt: skip
-    for parameter in optimizer.trained:
-        optimizer.torch.state[parameter] = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-    tracker = FSDPMemTracker(model, optimizer.torch)
+    for parameter in optimizer.trained_parameters:
+        optimizer.torch_optimizer.state[parameter] = {
+            key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")
+        }
+    tracker = FSDPMemTracker(model, optimizer.torch_optimizer)
 
     def computed(batch: MicroBatch) -> torch.Tensor:
         # It follows the modules of one pass.

@@ -67,7 +67,7 @@ def test_the_division_follows_the_numbers_that_were_given(subtests):
         with subtests.test(user=user, profile=profile, fits=fits):
             found = cut(user, profile, fits=fits)
             assert isinstance(found, BatchCut)
-            assert (found.effective, found.micro, found.accumulation) == expected
+            assert (found.effective_batch, found.micro_batch, found.accumulation) == expected
 
 
 def test_three_numbers_that_disagree_are_reported_together(subtests):
@@ -91,8 +91,10 @@ def test_every_row_has_a_place_and_no_micro_batch_is_empty():
         for given in ({}, {"m": 3}, {"m": 24}, {"a": 5}, {"a": 24}):
             for fits in (1, 2, 7, 24):
                 found = cut({"e": effective, **given}, fits=fits)
-                assert found.effective == effective
-                assert found.micro * (found.accumulation - 1) < effective <= found.micro * found.accumulation
+                assert found.effective_batch == effective
+                assert (
+                    found.micro_batch * (found.accumulation - 1) < effective <= found.micro_batch * found.accumulation
+                )
 
 
 REASONS = [
@@ -119,10 +121,10 @@ def test_each_division_has_a_reason(subtests):
 def test_tune_divides_like_auto_and_excludes_a_number_of_passes():
     tunes = {"e": 32, "m": "tune"}
     found = cut(tunes, fits=20)
-    assert isinstance(found, BatchCut) and (found.effective, found.micro, found.accumulation) == (32, 16, 2)
+    assert isinstance(found, BatchCut) and (found.effective_batch, found.micro_batch, found.accumulation) == (32, 16, 2)
     # A number of passes from a hardware profile is no order of the user's.
     found = cut(tunes, {"a": 8})
-    assert isinstance(found, BatchCut) and found.micro == 32
+    assert isinstance(found, BatchCut) and found.micro_batch == 32
     [problem] = batch_problems(loaded({**tunes, "a": 4}))
     assert problem.key == "training.gradient_accumulation_steps" and "tune" in problem.message
 

@@ -115,7 +115,7 @@ def test_every_kind_of_change_is_undone_and_redone():
         lambda: document.choose_recipe("char-lm"),
         lambda: document.set("hardware_profile", "none"),
         lambda: document.reset_all(),
-        lambda: document.take("profile = 'quickstart'\n[data]\nmax_length = 32\n"),
+        lambda: document.replace_values("profile = 'quickstart'\n[data]\nmax_length = 32\n"),
     ]
     states = [state(document)]
     for step in steps:
@@ -162,7 +162,7 @@ def test_setting_the_preset_value_again_leaves_no_edit():
 def test_reset_returns_to_the_preset():
     document = opened("profile = 'quickstart'\n[training]\nlearning_rate = 1e-4\n")
     document.reset(RATE)
-    assert document.value(RATE) == 3e-3 and document.unsaved() == {RATE: PRESET}
+    assert document.value(RATE) == 3e-3 and document.unsaved_values() == {RATE: PRESET}
     assert document.loaded.origin(RATE) is Origin.RECIPE
     # A reset of everything keeps the recipe.
     document = opened("profile = 'char-lm'\nhardware_profile = 'none'\n[training]\nlearning_rate = 1e-4\n")
@@ -191,7 +191,7 @@ def test_choosing_a_recipe_does_what_its_preview_shows(subtests):
             assert changed.pop("profile") == ("quickstart", "char-lm")
             assert {change.key: (change.old, change.new) for change in preview.changes} == changed and len(changed) > 8
             kept = (Change(key=RATE, old=1e-4, new=1e-3), Change(key=SEED, old=7, new=42))
-            assert preview.stays == (kept if keep_own else ())
+            assert preview.kept_changes == (kept if keep_own else ())
             assert document.value(RATE) == (1e-4 if keep_own else 1e-3)
     # An unknown recipe has no preview.
     with pytest.raises(ConfigError, match="no recipe is named"):
@@ -200,27 +200,27 @@ def test_choosing_a_recipe_does_what_its_preview_shows(subtests):
 
 def test_text_from_an_editor_replaces_the_document():
     document = opened()
-    document.take("profile = 'char-lm'\n[training]\nlearning_rate = 3e-3\n")
+    document.replace_values("profile = 'char-lm'\n[training]\nlearning_rate = 3e-3\n")
     assert document.recipe_name == "char-lm" and document.value(RATE) == 3e-3
     with pytest.raises(ConfigError, match="must be a number"):
-        document.take("[training]\nlearning_rate = 'x'\n")
+        document.replace_values("[training]\nlearning_rate = 'x'\n")
     assert document.value(RATE) == 3e-3
 
 
 def test_fitted_values_stay_until_they_are_fitted_again_and_never_replace_user_values():
     document, key, taken = opened(), "data.max_length", []
-    document.set_fitted(document.plain.fitted(key, 64, "this model has learnt 64 positions"))
+    document.set_fitted(document.plain.with_fitted_value(key, 64, "this model has learnt 64 positions"))
     preset, revision = document.plain.config.data.max_length, document.revision
     assert document.value(key) == document.loaded.config.data.max_length == 64 != preset
     document.set(SEED, 9)
     assert document.value(key) == document.loaded.config.data.max_length == 64 and not document.is_changed(key)
     assert document.plain.config.data.max_length == preset and document.revision == revision + 1
-    document.set_fitted(document.plain.fitted(key, 64, "this model has learnt 64 positions"))
+    document.set_fitted(document.plain.with_fitted_value(key, 64, "this model has learnt 64 positions"))
     assert document.revision == revision + 1, "nothing else came out"
     document.preview_recipe("char-lm", fit=lambda plain: taken.append(plain) or plain)
     assert taken[0].config.data.max_length != 64, "another recipe is fitted by itself"
     document.set_fitted(document.plain)
     assert document.value(key) == preset and document.revision == revision + 2
-    document.set_fitted(document.plain.fitted(key, 64, "this model has learnt 64 positions"))
+    document.set_fitted(document.plain.with_fitted_value(key, 64, "this model has learnt 64 positions"))
     document.set(key, 100)
     assert document.value(key) == document.loaded.config.data.max_length == 100 and document.is_changed(key)

@@ -72,7 +72,7 @@ def test_a_saved_document_loads_as_the_same_config():
     document.set(SEED, 5)
     save(document, Path("a.toml"))
     document.undo()
-    assert document.unsaved() == {SEED: PRESET}
+    assert document.unsaved_values() == {SEED: PRESET}
     document.redo()
     assert not document.is_unsaved
 
@@ -135,7 +135,7 @@ def test_reload_keeps_the_edits():
     document.set(SEED, 5)
     path.write_text(COMMENTED.replace("0.001", "0.002"))
     document.reload()
-    assert document.value(RATE) == 0.002 and document.unsaved() == {SEED: 5}
+    assert document.value(RATE) == 0.002 and document.unsaved_values() == {SEED: 5}
     save(document, path)
     assert "0.002" in path.read_text() and "seed = 5" in path.read_text()
 
@@ -170,13 +170,13 @@ def test_unsaved_edits_are_offered_again():
     assert draft.at.startswith("20") and draft.digest == first.digest
     second = opened(path)
     assert second.restore(draft.edits) == 3
-    assert second.unsaved() == first.unsaved()
+    assert second.unsaved_values() == first.unsaved_values()
     assert [second.value(key) for key in all_settings()] == [first.value(key) for key in all_settings()]
     assert second.undo() and not second.is_unsaved
     assert draft_for(Request(config_file=Path("other.toml"))) is None is draft_for(Request())
     document = opened()
     assert document.restore({SEED: 5, RATE: "fast", "gone.setting": 1}) == 1
-    assert document.unsaved() == {SEED: 5}
+    assert document.unsaved_values() == {SEED: 5}
 
 
 def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):

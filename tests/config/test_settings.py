@@ -32,7 +32,7 @@ def test_every_setting_has_one_sentence_of_help_and_describes_its_values():
     for setting in all_settings().values():
         assert setting.help.endswith((".", ")")) and len(setting.help) < 160, setting.key
         assert setting.kinds or setting.choices, setting.key
-        assert setting.expected, setting.key
+        assert setting.expected_words, setting.key
     tasks = all_settings()["task.type"].help.removeprefix("The task: ").rstrip(".").replace(" or ", ", ")
     assert set(task_names()) == set(tasks.split(", "))
 
@@ -131,7 +131,7 @@ def test_explain_prints_every_setting(capsys, tmp_path, monkeypatch):
     assert main(["explain"]) == 0
     printed = capsys.readouterr().out
     for setting in all_settings().values():
-        assert f"{setting.key}\n  {setting.help}\n  type:    {setting.expected}\n" in printed
+        assert f"{setting.key}\n  {setting.help}\n  type:    {setting.expected_words}\n" in printed
         assert not setting.memory or f"  memory:  {setting.memory}\n" in printed
         assert not setting.speed or f"  speed:   {setting.speed}\n" in printed
     assert printed.count("  now:     ") == len(all_settings())
@@ -154,12 +154,14 @@ def test_bounds_and_words_are_part_of_the_expected_value():
         count: int = option(1, "B.", low=1, high=9)
 
     found = settings_of(Things)
-    assert found["share"].expected == "a number, above 0, below 1"
-    assert found["count"].expected == "a whole number, at least 1, at most 9"
+    assert found["share"].expected_words == "a number, above 0, below 1"
+    assert found["count"].expected_words == "a whole number, at least 1, at most 9"
     known = all_settings()
-    assert known["schema_version"].expected == "1"
-    assert known["training.per_device_train_batch_size"].expected.endswith('at most 10000000, or "auto", or "tune"')
-    assert known["training.gradient_accumulation_steps"].expected.endswith('at most 10000000, or "auto"')
+    assert known["schema_version"].expected_words == "1"
+    assert known["training.per_device_train_batch_size"].expected_words.endswith(
+        'at most 10000000, or "auto", or "tune"'
+    )
+    assert known["training.gradient_accumulation_steps"].expected_words.endswith('at most 10000000, or "auto"')
     with pytest.raises(ConfigError, match="schema_version: 2 is not valid"):
         load(Request(assignments=("schema_version=2",)), lambda requested: (None, ""))
 

@@ -38,8 +38,10 @@ def test_widths_are_multiples_of_eight_up_to_the_planned_width(subtests):
     for longest, width in [(3, 8), (8, 8), (9, 16), (29, 30)]:
         with subtests.test(longest=longest):
             batch = round_collate_widths(whole, PAD, 30, 0, round_up_to_multiple)(rows_of(longest, 2))
-            assert batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
-            assert batch.tokens == longest + 2 == batch.more["attention_mask"].sum(), "padding is not counted"
+            assert batch.input_ids.shape == (2, width) == batch.model_arguments["attention_mask"].shape
+            assert batch.token_count == longest + 2 == batch.model_arguments["attention_mask"].sum(), (
+                "padding is not counted"
+            )
             assert (batch.input_ids[:, longest:] == PAD).all()
     # A requested width is kept.
     assert round_collate_widths(whole, PAD, 64, 0, round_up_to_multiple)(rows_of(5), width=21).input_ids.shape == (
@@ -54,12 +56,14 @@ def test_answers_are_padded_as_well_and_their_padding_has_no_label():
 
     rows = rows_of(5, 7, answers=(3, 11))
     plain, batch = answering(rows), round_collate_widths(answering, PAD, 64, 64, round_up_to_multiple)(rows)
-    read = batch.more["decoder_input_ids"]
+    read = batch.model_arguments["decoder_input_ids"]
     assert batch.labels.shape == read.shape == (2, 16)
     assert (batch.labels[:, :11] == plain.labels).all() and (batch.labels[:, 11:] == IGNORE).all()
     assert (read[:, :11] == plain.more["decoder_input_ids"]).all() and (read[:, 11:] == PAD).all()
     narrow = round_collate_widths(answering, PAD, 64, 12, round_up_coarsely)(rows)
-    assert narrow.labels.shape == narrow.more["decoder_input_ids"].shape == (2, 12), "no more positions than there are"
+    assert narrow.labels.shape == narrow.model_arguments["decoder_input_ids"].shape == (2, 12), (
+        "no more positions than there are"
+    )
 
 
 ROUNDING = [
@@ -120,7 +124,7 @@ def test_a_model_sees_few_batch_sizes_and_the_same_labels(subtests):
                         shapes[name].add(batch.input_ids.size)
                         inputs[name] += batch.input_ids.size
                     before, after = found.values()
-                    assert after.tokens == before.tokens and after.input_ids.shape[1] <= longest
+                    assert after.token_count == before.token_count and after.input_ids.shape[1] <= longest
                     assert (after.labels[after.labels != IGNORE] == before.labels[before.labels != IGNORE]).all()
                     assert (after.input_ids[:, : before.input_ids.shape[1]] == before.input_ids).all()
             assert len(shapes["even"]) <= 24 < 2 * len(shapes["even"]) < len(shapes["plain"])

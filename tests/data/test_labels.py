@@ -42,9 +42,11 @@ def test_a_usual_name_is_the_label_column(subtests):
 
 
 KINDS = [
-    (["joy", "anger"], SINGLE_LABEL), ([0, 1, 2, None], SINGLE_LABEL), ([True, False], SINGLE_LABEL), (["0", "1"], SINGLE_LABEL),
+    (["joy", "anger"], SINGLE_LABEL), ([0, 1, 2, None], SINGLE_LABEL), ([True, False], SINGLE_LABEL), (["0", "1"],
+    SINGLE_LABEL),
     ([4.0, 5.0], SINGLE_LABEL), ([4.0, 4.5], REGRESSION), (["1", "2.5"], REGRESSION), ([["a"], []], MULTI_LABEL),
-    (["1", "x", "2.5"], SINGLE_LABEL), ([str(n) for n in range(31)] + ["other"], SINGLE_LABEL), (list(range(30)), SINGLE_LABEL),
+    (["1", "x", "2.5"], SINGLE_LABEL), ([str(n) for n in range(31)] + ["other"], SINGLE_LABEL), (list(range(30)),
+    SINGLE_LABEL),
 ]  # fmt: skip
 
 
@@ -73,7 +75,8 @@ BAD_LABELS = [
     (SINGLE_LABEL, ["joy", 1], "line 2: the label is a number, but earlier labels are strings"),
     (SINGLE_LABEL, [1, "joy"], "line 2: the label is a string, but earlier labels are numbers"),
     (SINGLE_LABEL, [1, 1.5], "the label 1.5 is not a whole number; to train on numbers, set task.problem_type ="),
-    (SINGLE_LABEL, [["a", "b"]], 'the label is a list of 2 labels; for several labels per row, set task.problem_type ='),
+    (SINGLE_LABEL, [["a", "b"]],
+     'the label is a list of 2 labels; for several labels per row, set task.problem_type ='),
     (SINGLE_LABEL, [{"a": "b"}], "the label is an object, not a name"),
     (SINGLE_LABEL, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
     (MULTI_LABEL, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),

@@ -30,7 +30,7 @@ def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
         with subtests.test(packed_width=packed_width, fixed_width=fixed_width, rows=rows):
             about = ABOUT | {"rows": rows}
             widths = {"packed_width": packed_width, "fixed_width": fixed_width}
-            plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
+            plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).micro_batches(documents))
             passes = list(plain.passes(documents))
             assert len(passes) == len(tensors) > 0
             laid = [id(document) for one in passes for row in one for document in row]
@@ -38,7 +38,7 @@ def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
             for one, tensor in zip(passes, tensors, strict=True):
                 batch = plain.batch(one)
                 assert np.array_equal(tensor.inputs["input_ids"].numpy(), batch.input_ids)
-                assert (len(one), tensor.tokens) == (len(batch.input_ids), batch.tokens)
+                assert (len(one), tensor.token_count) == (len(batch.input_ids), batch.token_count)
                 assert batch.input_ids.shape[1] >= max(fixed_width, sum(len(document) - 1 for document in one[0]))
 
 
@@ -48,18 +48,23 @@ def test_attention_by_lengths_gets_no_padding_unless_widths_are_fixed(documents,
     for fixed_width in (0, 30):
         with subtests.test(fixed_width=fixed_width):
             flat, padded = (
-                Layout(**ABOUT, rows=3, packed_width=24, fixed_width=fixed_width, by_lengths=by_lengths)
+                Layout(**ABOUT, rows_per_pass=3, packed_width=24, fixed_width=fixed_width, by_lengths=by_lengths)
                 for by_lengths in (True, False)
             )
-            for mine, theirs in zip(flat.window(documents[:5]), padded.window(documents[:5]), strict=True):
+            for mine, theirs in zip(
+                flat.micro_batches(documents[:5]), padded.micro_batches(documents[:5]), strict=True
+            ):
                 assert (
-                    mine.tokens == theirs.tokens < theirs.positions and mine.labels.tolist() == theirs.labels.tolist()
+                    mine.token_count == theirs.token_count < theirs.position_count
+                    and mine.labels.tolist() == theirs.labels.tolist()
                 )
-                assert mine.positions == (theirs.positions if fixed_width else mine.tokens)
+                assert mine.position_count == (theirs.position_count if fixed_width else mine.token_count)
                 for name in ("input_ids", "position_ids"):
-                    at_labels = (batch.inputs[name].flatten()[batch.places].tolist() for batch in (mine, theirs))
+                    at_labels = (
+                        batch.inputs[name].flatten()[batch.label_positions].tolist() for batch in (mine, theirs)
+                    )
                     assert len({*map(tuple, at_labels)}) == 1
-                assert int(mine.inputs["cu_seq_lens_q"][-1]) == mine.positions
+                assert int(mine.inputs["cu_seq_lens_q"][-1]) == mine.position_count
 
 
 def test_an_epoch_has_each_row_once_and_as_many_steps_as_planned(subtests):
@@ -93,12 +98,12 @@ def halvings(layout, documents):
 
 
 def test_halving_a_pass_halves_its_rows_down_to_one(documents):
-    layout = RowLayout(**ABOUT, rows=100)
+    layout = RowLayout(**ABOUT, rows_per_pass=100)
     assert halvings(layout, documents) == [(8, 0), (4, 0), (2, 0), (1, 0)]
     assert halvings(layout, documents[:5]) == [(5, 0), (3, 0), (2, 0), (1, 0)]
     # Rows of coarse widths are halved as well.
     layout = RowLayout(
-        rows=4,
+        rows_per_pass=4,
         packed_width=66,
         collate=ABOUT["collate"],
         collate_packed=round_packed_widths(ABOUT["collate_packed"], 66),
@@ -120,7 +125,7 @@ def test_halving_a_packed_row_halves_its_width_down_to_the_longest_document(docu
     # Rows that are filled up to one width take no less where fewer documents share them.
     assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
     # A document longer than a narrowed row gets its own row.
-    layout = RowLayout(**ABOUT, rows=4, packed_width=8)
+    layout = RowLayout(**ABOUT, rows_per_pass=4, packed_width=8)
     passes = list(layout.passes(documents))
     assert max(sum(len(document) - 1 for document in row) for one in passes for row in one) == max(LENGTHS) - 1
     assert sum(len(row) for one in passes for row in one) == len(documents)
@@ -160,7 +165,7 @@ def test_rows_of_several_documents_stay_whole_and_labels_keep_their_document(doc
     from tui_trainer.training.batches import Layout
 
     rows = rows_of_two_documents(documents)
-    alone = labels_with_inputs(Layout(**ABOUT, rows=1), rows)
+    alone = labels_with_inputs(Layout(**ABOUT, rows_per_pass=1), rows)
     assert [len(one) + len(two) for one, two in alone] and len(alone) == len(rows) == 4
     assert alone == sorted(
         tuple(
@@ -170,16 +175,16 @@ def test_rows_of_several_documents_stay_whole_and_labels_keep_their_document(doc
         for row in rows
     )
     for layout in (
-        Layout(**ABOUT, rows=3),
-        Layout(**ABOUT, rows=2, fixed_width=30),
-        Layout(**ABOUT, rows=4, packed_width=40),
-        Layout(**ABOUT, rows=4, packed_width=40, by_lengths=True),
+        Layout(**ABOUT, rows_per_pass=3),
+        Layout(**ABOUT, rows_per_pass=2, fixed_width=30),
+        Layout(**ABOUT, rows_per_pass=4, packed_width=40),
+        Layout(**ABOUT, rows_per_pass=4, packed_width=40, by_lengths=True),
     ):
         assert labels_with_inputs(layout, rows) == alone
-    assert halvings(RowLayout(**ABOUT, rows=4), rows) == [(4, 0), (2, 0), (1, 0)]
-    inputs = [row.inputs for row in rows]
+    assert halvings(RowLayout(**ABOUT, rows_per_pass=4), rows) == [(4, 0), (2, 0), (1, 0)]
+    inputs = [row.input_count for row in rows]
     assert inputs == [len(row) - 2 for row in rows]
-    found = halvings(RowLayout(**ABOUT, rows=4, packed_width=sum(inputs)), rows)
+    found = halvings(RowLayout(**ABOUT, rows_per_pass=4, packed_width=sum(inputs)), rows)
     assert found[0] == (1, sum(inputs)) and found[-1] == (1, max(inputs)), "no narrower than a whole row"
 
 
@@ -196,18 +201,18 @@ def test_the_largest_pass_counts_each_document_of_a_row_as_wide_as_the_longest(d
     read = Rows(tmp_path / "train.arrow")
     for number, row in enumerate(rows):
         again = read.example(number)
-        assert not again.more
+        assert not again.model_arguments
         for mine, theirs in zip(again.documents, row.documents, strict=True):
             assert mine.tokens.tolist() == theirs.tokens.tolist() and mine.labels.tolist() == theirs.labels.tolist()
     assert read.lengths.tolist() == [19, 23, 24, 8] and read.longest.tolist() == [12, 19, 15, 6]
     assert read.documents.tolist() == [2] * 4
     order = RowOrder(read.lengths, effective_batch=4, seed=0)
     # [9, 15] has the most tokens, [19, 4] the largest pass.
-    step, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=1), order, SINGLE_PROCESS), 1)
+    step, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows_per_pass=1), order, SINGLE_PROCESS), 1)
     assert (step, chosen.tolist()) == (1, [1])
-    _, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows=2), order, SINGLE_PROCESS), 1)
+    _, chosen = largest_pass(Batches(read, Layout(**ABOUT, rows_per_pass=2), order, SINGLE_PROCESS), 1)
     batches = {
-        two: next(Layout(**ABOUT, rows=2).window([rows[place] for place in two])).positions
+        two: next(Layout(**ABOUT, rows_per_pass=2).micro_batches([rows[place] for place in two])).position_count
         for two in combinations(range(4), 2)
     }
     assert batches[tuple(sorted(chosen.tolist()))] == max(batches.values())

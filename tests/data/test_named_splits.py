@@ -53,7 +53,7 @@ def test_tables_of_one_split_belong_together(subtests):
         with subtests.test(names=names):
             assert files_by_split(*names) == parts
             splits = assign_splits(names)
-            assert not parts or splits.trained() == splits.of("train")[0]
+            assert not parts or splits.training_part() == splits.of("train")[0]
 
 
 TRAIN = [f"data/train-0000{shard}-of-00003.parquet" for shard in range(3)]
@@ -105,17 +105,17 @@ DOUBTS = [
 def test_splits_that_cannot_be_told_apart_give_the_reason(subtests):
     for names, why in DOUBTS:
         with subtests.test(names=names):
-            doubt = assign_splits(names).trained()
+            doubt = assign_splits(names).training_part()
             assert isinstance(doubt, str) and why in doubt
     # Split folders beside loose texts need a decision.
-    doubt = assign_splits(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
+    doubt = assign_splits(["train/1.txt", "test/2.txt", "vocabulary.txt"]).training_part()
     assert doubt == "the split of vocabulary.txt is unknown"
-    assert "several folders" in str(assign_splits(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
+    assert "several folders" in str(assign_splits(["en/train.txt", "en/test.txt", "de/train.txt"]).training_part())
 
 
 def test_validation_is_preferred_over_test_for_evaluation():
     def measured(*names: str) -> str | None:
-        part = assign_splits(names).measured()
+        part = assign_splits(names).evaluation_part()
         return part if isinstance(part, str) else part.split
 
     assert measured("train.csv", "test.csv", "valid.csv") == "validation"
@@ -128,7 +128,7 @@ def test_validation_is_preferred_over_test_for_evaluation():
 
 def test_texts_beside_split_tables_are_not_data():
     splits = assign_splits(["train.csv", "test.csv", "README.md", "load.py"])
-    assert splits.beside == ("README.md", "load.py") and len(splits.parts) == 2
+    assert splits.ignored_files == ("README.md", "load.py") and len(splits.parts) == 2
     assert (
         is_readme_or_licence("README.md") and is_readme_or_licence("a/LICENSE") and not is_readme_or_licence("notes.md")
     )
@@ -165,7 +165,7 @@ def test_no_text_of_a_corpus_is_left_out_because_of_its_name(subtests):
     for names, noticed in TEXT_CORPORA:
         with subtests.test(names=names):
             splits = assign_splits(names)
-            assert not splits.parts and not splits.beside
+            assert not splits.parts and not splits.ignored_files
             assert splits.remark.startswith(noticed) and bool(splits.remark) == bool(noticed)
     # A single text file belongs to a split only if its whole name is one.
     assert [split_of_file(name) for name in ("test.txt", "test_utils.txt", "test_a.csv")] == ["test", None, "test"]

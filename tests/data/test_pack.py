@@ -91,8 +91,8 @@ def test_a_packed_batch_has_the_labels_of_its_documents_and_no_others(subtests):
                 return sorted(zip(inputs[labels != IGNORE].tolist(), labels[labels != IGNORE].tolist(), strict=True))
 
             assert pairs(batch.input_ids, batch.labels) == pairs(alone.input_ids, alone.labels)
-            assert batch.tokens == alone.tokens == (batch.labels != IGNORE).sum()
-            assert batch.rows == alone.rows == len(lengths)
+            assert batch.token_count == alone.token_count == (batch.labels != IGNORE).sum()
+            assert batch.row_count == alone.row_count == len(lengths)
             assert batch.input_ids.shape[1] <= capacity
             assert batch.input_ids.shape[0] == len(pack_rows(lengths, capacity))
             assert alone.position_ids is None and alone.document_lengths is None

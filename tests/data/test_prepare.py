@@ -305,7 +305,7 @@ def test_labels_are_the_inputs_shifted_by_one_and_padding_has_none():
     assert batch.input_ids.tolist() == [[5, 6, 7], [9, 0, 0]]
     assert batch.labels.tolist() == [[6, 7, 8], [3, IGNORE, IGNORE]]
     assert batch.input_ids.dtype == batch.labels.dtype == np.int64
-    assert batch.tokens == (batch.labels != IGNORE).sum() == 4
+    assert batch.token_count == (batch.labels != IGNORE).sum() == 4
 
 
 def test_a_writer_takes_many_documents_at_once(tmp_path, subtests):

@@ -53,7 +53,7 @@ def row(tokens, labels=None) -> TokenRow:
 def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout) -> list[ShownSample]:
     order = RowOrder(data.lengths, effective_batch=effective, seed=0)
     about = RowLayout(
-        collate=make, collate_packed=partial(collate_packed, pad_id=0), rows=layout.pop("rows", 100), **layout
+        collate=make, collate_packed=partial(collate_packed, pad_id=0), rows_per_pass=layout.pop("rows", 100), **layout
     )
     return preview_rows(data, order, about, count, tokenizer=Numbers(), names=names, cut=cut)
 

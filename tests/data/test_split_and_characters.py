@@ -22,7 +22,7 @@ def sides_of(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
     if index in split.tails:
         start = tail_start(text, split.tails[index])
         return text[:start], text[start:]
-    return ("", text) if split.held_out[index] else (text, "")
+    return ("", text) if split.is_held_out[index] else (text, "")
 
 
 LENGTHS = [int(size) for size in np.random.default_rng(7).integers(50, 5000, 200)]
@@ -32,35 +32,35 @@ def test_held_out_documents_come_near_the_requested_share(subtests):
     for fraction in [0.01, 0.1, 0.5, 0.9]:
         with subtests.test(fraction=fraction):
             split = split_documents(LENGTHS, fraction, 42)
-            share = sum(size for size, held in zip(LENGTHS, split.held_out, strict=True) if held) / sum(LENGTHS)
+            share = sum(size for size, held in zip(LENGTHS, split.is_held_out, strict=True) if held) / sum(LENGTHS)
             assert share == pytest.approx(fraction, rel=0.02)
             assert not split.tails
             assert not split.notes
     # A share of zero holds nothing out.
     split = split_documents(LENGTHS, 0, 42)
-    assert not split.held_out.any()
+    assert not split.is_held_out.any()
     assert not split.tails
     # A giant document is never held out.
     for seed in range(20):
         with subtests.test(seed=seed):
             split = split_documents([3000, *[100] * 50], 0.1, seed)
-            assert not split.held_out[0]
-            assert split.held_out.sum() == 8
+            assert not split.is_held_out[0]
+            assert split.is_held_out.sum() == 8
 
 
 def test_the_split_depends_on_the_seed_alone():
-    first, again, other = (split_documents(LENGTHS, 0.1, seed).held_out for seed in (42, 42, 43))
+    first, again, other = (split_documents(LENGTHS, 0.1, seed).is_held_out for seed in (42, 42, 43))
     assert (first == again).all()
     assert (first != other).any()
     # The split of a seed is the same on every machine.
-    assert np.flatnonzero(split_documents([10] * 20, 0.2, 42).held_out).tolist() == [4, 8, 15, 17]
+    assert np.flatnonzero(split_documents([10] * 20, 0.2, 42).is_held_out).tolist() == [4, 8, 15, 17]
 
 
 def test_the_tail_of_the_longest_document_is_held_out_if_whole_documents_cannot_give_the_share(subtests):
     for lengths in [[1000], [1000, 5, 5], [100] * 3]:
         with subtests.test(lengths=lengths):
             split = split_documents(lengths, 0.1, 42)
-            assert not split.held_out.any()
+            assert not split.is_held_out.any()
             assert split.tails == {0: round(0.1 * sum(lengths))}
             assert len(split.notes) == 1
     # Some text always remains for training.
@@ -89,7 +89,7 @@ def test_the_tail_begins_at_the_nearest_line_break(subtests):
 def test_each_part_of_a_document_is_on_one_side_only():
     texts = [f"document {index}\n" * 20 for index in range(10)]
     for split in (split_documents([len(text) for text in texts], 0.2, 3), split_documents([300], 0.2, 3)):
-        for index, text in enumerate(texts[: len(split.held_out)]):
+        for index, text in enumerate(texts[: len(split.is_held_out)]):
             assert "".join(sides_of(split, index, text)) == text
 
 

@@ -56,7 +56,7 @@ def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
     (tmp_path / "a.conll").write_text("a O\nb\n\nc O\n\nd N O\ne O\n\n\tO\n\nf\t\n")
     rows, problems = rows_in(tmp_path / "a.conll")
     assert [row.values["tokens"] for row in rows] == [["c"]]
-    assert [f"{problem.where}: {problem.message}" for problem in problems.shown] == [
+    assert [f"{problem.where}: {problem.message}" for problem in problems.shown_problems] == [
         "a.conll, line 2 (2 times, also 11): the line has a word but no tag",
         "a.conll, line 6: the line has 3 columns, but the first line of the file has 2",
         "a.conll, line 9: the line has a tag but no word",
@@ -64,7 +64,7 @@ def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
     # Latin 1 in a conll file is reported with its line.
     (tmp_path / "a.conll").write_bytes(b"a O\n\ncaf\xe9 O\n")
     _, problems = rows_in(tmp_path / "a.conll")
-    assert problems.shown[0].where == "a.conll, line 3" and "Latin-1" in problems.shown[0].message
+    assert problems.shown_problems[0].where == "a.conll, line 3" and "Latin-1" in problems.shown_problems[0].message
 
 
 def test_a_conll_file_is_text_for_tasks_that_read_text(tmp_path):
@@ -99,13 +99,13 @@ def test_columns_with_usual_names_are_found(subtests):
     for row, words, tags, spans in USUAL_COLUMNS:
         with subtests.test(row=row):
             found = find_tag_columns(head(row), "auto", "auto")
-            assert (found.words, found.tags, found.spans) == (words, tags, spans)
+            assert (found.words, found.tags, found.tags_are_spans) == (words, tags, spans)
             assert f"'{words}'" in found.note and f"'{tags}'" in found.note
     # Named columns are used.
     rows = head({"tokens": ["a"], "ner_tags": ["O"], "mine": ["B-X"]})
     assert find_tag_columns(rows, "auto", "mine").tags == "mine"
     assert find_tag_columns(rows, "tokens", "mine").note == ""
-    assert find_tag_columns(head({"a": "x y", "b": SPANS}), "a", "b").spans
+    assert find_tag_columns(head({"a": "x y", "b": SPANS}), "a", "b").tags_are_spans
 
 
 UNCLEAR_COLUMNS = [

@@ -64,7 +64,7 @@ def test_the_scheme_follows_from_the_tags(subtests):
     # Entities without a beginning are counted.
     survey = TagSurvey()
     survey.add("I-PER I-PER O B-PER I-PER I-LOC".split())
-    assert (survey.loose, survey.needless) == (2, 1)
+    assert (survey.inside_start_count, survey.needless_begin_count) == (2, 1)
 
 
 def test_the_order_of_the_tags_does_not_depend_on_the_rows():
@@ -93,18 +93,18 @@ def test_spans_become_tags_of_words():
     tagged = tagged_text(text, spans, "a.jsonl, line 1")
     assert tagged.words == ["Angela", "Merkel", "visited", "New", "York", ",", "Paris", "."]
     assert tagged.tags == ["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O", "B-LOC", "O"]
-    assert tagged.cut == 0
+    assert tagged.extended_span_count == 0
     assert tagged_text(text, [], "a").tags == ["O"] * 8
     assert tagged_text(text, [[0, 13, "PER"]], "a").tags[:3] == ["B-PER", "I-PER", "O"]
 
 
 def test_touching_spans_stay_separate_and_cut_words_are_counted():
     tagged = tagged_text("footballs in Paris", [[0, 4, "X"], [13, 18, "Y"]], "a")
-    assert (tagged.tags, tagged.cut) == (["B-X", "O", "B-Y"], 1)
+    assert (tagged.tags, tagged.extended_span_count) == (["B-X", "O", "B-Y"], 1)
     tagged = tagged_text("New York(NY)", [[9, 11, "B"], [0, 8, "A"]], "a")
     assert tagged.tags == ["B-A", "I-A", "O", "B-B", "O"]
     # White space at the ends of a span cuts nothing.
-    assert tagged_text("a Paris b", [[1, 8, "A"]], "a").cut == 0
+    assert tagged_text("a Paris b", [[1, 8, "A"]], "a").extended_span_count == 0
 
 
 BAD_SPANS = [

@@ -24,11 +24,11 @@ from tui_trainer.training.run import run
 
 def carry_out(folder: RunFolder, ranks: Ranks) -> None:
     plan = read_plan(folder)
-    assert plan is not None and plan.processes.value == ranks.count
+    assert plan is not None and plan.processes.value == ranks.world_size
     data = read_entry(prepared_data_folder() / plan.data_key)
     assert data is not None, "the plan was made from prepared data"
     job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
-    journal = folder.journal if ranks.is_first else folder.logs / f"rank-{ranks.number}.jsonl"
+    journal = folder.journal if ranks.is_first else folder.logs / f"rank-{ranks.rank}.jsonl"
     with JournalWriter(journal) as writer:
         assert run(job, writer, Controls(folder.control), ranks).reason == "done"
 

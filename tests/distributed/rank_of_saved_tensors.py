@@ -65,7 +65,7 @@ def placed(count):
 def main():
     what, folder = sys.argv[1], Path(sys.argv[2])
     ranks = join_ranks(torch.device("cpu"))
-    tensors = placed(ranks.count)
+    tensors = placed(ranks.world_size)
     if what == "save":
         out = TensorWriter(folder, ranks)
         at_once, in_parts = separate_sharded(tensors)
@@ -76,7 +76,7 @@ def main():
         with SavedTensors(shards.all_files_of(folder, FILE)) as saved:
             assert saved.names == tensors.keys()
             for name, tensor in tensors.items():
-                found = saved.like(name, tensor)
+                found = saved.read_like(name, tensor)
                 assert type(found) is type(tensor) and found.dtype == tensor.dtype, name
                 assert gather_tensor(found).equal(values(name)), name
     ranks.gathered(None)

@@ -26,15 +26,15 @@ def test_an_adapter_goes_on_in_two_processes_as_in_one(tmp_path, forked_ranks, s
 
 
 OTHER_SIGNS = """
-from tui_trainer.tuning.adapter_init import TakenOut
-decompose = TakenOut.decompose
+from tui_trainer.tuning.adapter_init import InitialAdapters
+decompose = InitialAdapters.decompose
 def turned(self, init, goes_on):
     decompose(self, init, goes_on)
     for name in self._layers:
         for which in ("lora_A", "lora_B"):
             self._factor(name, which).data.neg_()
     return True
-TakenOut.decompose = turned
+InitialAdapters.decompose = turned
 """
 
 

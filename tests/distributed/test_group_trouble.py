@@ -151,11 +151,11 @@ def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_nu
     assert saved.reason == "stopped" and saved.step in (5, 6)
     other = RunFolder(shutil.copytree(folder.root, folder.root.with_name("other")))
     run = reopen_run(folder)
-    assert run.plan.processes.value == 2 and not run.moved
+    assert run.plan.processes.value == 2 and not run.moved_words
     assert execute_run(run).exit_code == 0
     assert same(folder, whole)
     run = reopen_run(other, processes=1)
-    assert "resuming with 1 process instead of 2" in run.moved
+    assert "resuming with 1 process instead of 2" in run.moved_words
     assert execute_run(run).exit_code == 0 and len(forked_ranks.started) == 2
     assert losses(other) == pytest.approx(losses(whole), rel=1e-4)
 

@@ -167,7 +167,7 @@ def test_a_run_of_two_nodes_goes_on_on_one(on_two_nodes, forked_ranks):
     folder, outcome, code = on_two_nodes("stopped")
     assert (outcome.exit_code, code) == (3, 3)
     again = reopen_run(folder, nodes=1, processes=2)
-    assert again.plan.nodes == 1 and again.plan.processes.value == 2 and "1 node instead of 2" in again.moved
+    assert again.plan.nodes == 1 and again.plan.processes.value == 2 and "1 node instead of 2" in again.moved_words
     assert execute_run(again).exit_code == 0
 
 

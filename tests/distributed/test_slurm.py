@@ -192,7 +192,7 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     assert main(["ask", "job", "save"]) == 2
     assert watched.ask("stop") == ""
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
-    wait_until(lambda: watched.look() or not watched.alive)
+    wait_until(lambda: watched.read_new_events() or not watched.alive)
     assert main(["attach", "job", "--no-ui"]) == 1
     assert "job: job 1: cancelled; resume the run with `tui-trainer resume job`" in capsys.readouterr().err
     assert main(["stop", "job"]) == 2
@@ -259,7 +259,7 @@ def test_several_tasks_on_one_node_are_refused(monkeypatch):
     for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_NUM_NODES": "1", "SLURM_LOCALID": "2"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="Slurm has started several tasks on this node"):
-        slurm.Allocation.here()
+        slurm.Allocation.of_this_process()
 
 
 class Job:

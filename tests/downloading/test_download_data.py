@@ -230,7 +230,9 @@ def test_files_without_data_are_left_out_and_the_splits_are_named(downloaded):
     assert "the splits are train, test: train is used for training" in done.stdout
     assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
     whole = open_source("hub:org/splits")
-    assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]
+    assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.other_splits] == [
+        ("test", 1)
+    ]
     assert whole.entries == open_source("hub:org/splits/data/train-*.parquet").entries
 
 

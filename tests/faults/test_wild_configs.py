@@ -34,7 +34,7 @@ CARDS = tuple(
 LIBRARIES = ("bitsandbytes", "deepspeed", "flash-attn", "liger-kernel", "peft", "torchao", "triton", "unsloth")
 FACTS = DataFacts(
     rows=4000, eval_rows=100, tokens=400_000, eval_tokens=10_000, vocabulary=384, row_tokens=100.0, exact=True,
-    reason="", classes=2,
+    reason="", class_count=2,
 )  # fmt: skip
 
 

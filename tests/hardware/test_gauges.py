@@ -38,7 +38,7 @@ def thread_named(name: str) -> threading.Thread:
 def test_a_look_reads_this_machine_and_its_gpus(fake_nvml, tmp_path):
     sampler = GaugeSampler(tmp_path / "runs", nvml=Nvml(fake_nvml({}, {"free": 41 << 30})))
     sampler.look_at_cards()
-    gauges = sampler.look()
+    gauges = sampler.read_now()
     assert 0 < gauges.memory_used_bytes < gauges.memory_bytes and 0 < gauges.disk_used_bytes < gauges.disk_bytes
     found = [(gpu.index, gpu.memory_used_bytes, gpu.power_watts) for gpu in gauges.gpus]
     assert found == [(0, 1 << 30, 80.5), (1, 100 << 30, 80.5)]
@@ -51,7 +51,7 @@ def test_a_gpu_that_reports_nothing_has_no_figures(fake_nvml, tmp_path):
     errors = dict.fromkeys([f"nvmlDeviceGet{name}" for name in calls], 3)
     sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, errors=errors)))
     sampler.look_at_cards()
-    (gpu,) = sampler.look().gpus
+    (gpu,) = sampler.read_now().gpus
     assert {gpu.memory_used_bytes, gpu.utilisation_share, gpu.temperature_celsius, gpu.power_watts} == {None}
 
     class Odd(fake_nvml):
@@ -62,7 +62,7 @@ def test_a_gpu_that_reports_nothing_has_no_figures(fake_nvml, tmp_path):
 
     sampler = GaugeSampler(tmp_path, nvml=Nvml(Odd({})))
     sampler.look_at_cards()
-    assert sampler.look().gpus == (), "whatever the driver raises"
+    assert sampler.read_now().gpus == (), "whatever the driver raises"
 
 
 def test_the_cpu_share_is_counted_between_two_looks_and_of_a_quota():
@@ -86,9 +86,9 @@ def test_rates_are_of_each_core_and_of_each_disk_that_is_a_device(tmp_path, monk
     cores = iter([[CpuTimes(1, 2), CpuTimes(1, 1)], [CpuTimes(2, 6), CpuTimes(1, 5)]])
     monkeypatch.setattr("tui_trainer.hardware.gauges.core_times", lambda: next(cores))
     sampler = GaugeSampler(tmp_path, now=lambda: clock[0])
-    assert (sampler.look().core_shares, sampler.latest.disk_rates) == ((), ())
+    assert (sampler.read_now().core_shares, sampler.latest.disk_rates) == ((), ())
     clock[0] = 5.0
-    assert (sampler.look().core_shares, sampler.latest.disk_rates) == ((0.25, 0.0), (DiskRate("sda", 100.0, 40.0),))
+    assert (sampler.read_now().core_shares, sampler.latest.disk_rates) == ((0.25, 0.0), (DiskRate("sda", 100.0, 40.0),))
 
 
 def until(true: Callable[[], object], thread: threading.Thread) -> None:
@@ -139,7 +139,7 @@ def test_a_reading_becomes_stale_and_a_gpu_that_no_longer_answers_loses_its_figu
     clock = [100.0]
     sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, {})), now=lambda: clock[0])
     sampler.look_at_cards()
-    assert [gpu.power_watts for gpu in sampler.look().gpus] == [80.5, 80.5]
+    assert [gpu.power_watts for gpu in sampler.read_now().gpus] == [80.5, 80.5]
     clock[0] = 102.9
     assert not sampler.stale
     clock[0] = 103.1
@@ -168,11 +168,13 @@ def test_a_counter_that_fails_costs_only_its_own_gauge_until_it_recovers(monkeyp
 
             with monkeypatch.context() as broken:
                 broken.setattr(name, fail)
-                gauges = sampler.look()
+                gauges = sampler.read_now()
                 missing = {one for one in ("memory_bytes", "disk_bytes") if getattr(gauges, one) is None}
-                assert missing == {field} - {"cpu_share"} and (field != "cpu_share" or sampler.look().cpu_share is None)
+                assert missing == {field} - {"cpu_share"} and (
+                    field != "cpu_share" or sampler.read_now().cpu_share is None
+                )
             # The share of the processor needs two looks in different ticks of the clock.
-            while getattr(sampler.look(), field) is None:
+            while getattr(sampler.read_now(), field) is None:
                 assert field == "cpu_share"
 
 
@@ -206,21 +208,21 @@ def test_the_core_wait_share_counts_threads_that_existed_at_the_look_before(tmp_
     waits = CoreWaits(tmp_path)
     write(tmp_path, "1", 10**9, 10**9)
     write(tmp_path, "2", 0, 0)
-    assert waits.share() is None
+    assert waits.wait_share() is None
     write(tmp_path, "1", 2 * 10**9, 15 * 10**8)
     write(tmp_path, "2", 10**9, 5 * 10**8)
     write(tmp_path, "3", 7 * 10**9, 9 * 10**9)
-    assert waits.share() == round(1 / 3, 4)
-    assert waits.share() is None, "nothing was computed since"
+    assert waits.wait_share() == round(1 / 3, 4)
+    assert waits.wait_share() is None, "nothing was computed since"
 
 
 @pytest.mark.full
 def test_a_kernel_without_these_counters_gives_no_figures(tmp_path):
-    assert CoreWaits(tmp_path / "none").share() is None
+    assert CoreWaits(tmp_path / "none").wait_share() is None
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "schedstat").write_text("\n")
     waits, reads = CoreWaits(tmp_path), DiskReads(root=tmp_path)
-    assert [waits.share(), reads.bytes(), reads.stall_share()] * 2 == [None] * 6
+    assert [waits.wait_share(), reads.bytes(), reads.stall_share()] * 2 == [None] * 6
 
 
 def test_bytes_and_stalls_of_storage_count_from_the_look_before(tmp_path):

@@ -40,8 +40,8 @@ def test_a_look_at_this_machine_fills_every_field():
 def test_a_look_at_the_machine_imports_no_heavy_library():
     code = """
 import sys
-from tui_trainer.hardware.probe import look
-hardware = look()
+from tui_trainer.hardware.probe import read_hardware
+hardware = read_hardware()
 heavy = {"torch", "transformers", "pynvml"} & set(sys.modules)
 assert hardware.driver is not None or not heavy, heavy
 assert not heavy - {"pynvml"}, heavy

@@ -159,7 +159,7 @@ def test_a_driver_that_hangs_delays_no_end_and_writes_nothing_after_it(fake_nvml
     released.set()
     thread.join(1500)
     assert not thread.is_alive()
-    assert readings(journal) == [] and journal.failing is None
+    assert readings(journal) == [] and journal.failure_reason is None
 
 
 @pytest.mark.full

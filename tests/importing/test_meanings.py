@@ -295,7 +295,7 @@ def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
     with pytest.raises(ConfigError) as error:
         imported.refuse_other_runs()
     first, second = map(str, error.value.problems)
-    where, expected = tmp_path / "foreign.json", all_settings()["tuning.r"].expected
+    where, expected = tmp_path / "foreign.json", all_settings()["tuning.r"].expected_words
     assert first == f"{where}: lora_r: 100000 cannot be imported: tuning.r must be {expected}"
     assert f"{where}: learning_rate: fast cannot be imported: training.learning_rate must be" in second
     assert "--without lora_r,learning_rate imports the rest" in second

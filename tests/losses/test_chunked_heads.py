@@ -76,7 +76,7 @@ def assert_same_in_chunks(model, batch: MicroBatch, smoothing: float = 0.0) -> f
     plain, chunked = (NextTokenLoss(model, chunk_tokens=chunk, label_smoothing=smoothing) for chunk in (0, CHUNK))
     wanted = plain(batch)
     expected = gradients(model, wanted)
-    for loss in (chunked(batch), chunked.by_label(batch).sum(), plain.by_label(batch).sum()):
+    for loss in (chunked(batch), chunked.label_losses(batch).sum(), plain.label_losses(batch).sum()):
         assert chunked.chunk_tokens == CHUNK
         assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
         mine = gradients(model, loss)
@@ -155,11 +155,11 @@ def test_the_gradient_of_a_head_in_16_bits_is_as_exact_in_many_chunks_as_in_one(
 
 def test_logits_that_change_in_an_unknown_way_are_not_chunked(batch, monkeypatch):
     model = changed_model("gemma2").eval()
-    assert (loss := NextTokenLoss(model, chunk_tokens=CHUNK)).chunk_as_the_model(batch)
+    assert (loss := NextTokenLoss(model, chunk_tokens=CHUNK)).chunks_match_model(batch)
     monkeypatch.delitem(logits._RULES, "gemma2")
     unknown = NextTokenLoss(model, chunk_tokens=CHUNK)
     assert unknown.chunk_tokens == CHUNK, "by its name it could be any model that ends with its head"
-    assert not unknown.chunk_as_the_model(batch)
+    assert not unknown.chunks_match_model(batch)
     assert unknown.chunk_tokens == 0
     assert unknown(batch).item() == pytest.approx(loss(batch).item(), rel=1e-6)
 

@@ -49,7 +49,7 @@ def rows_of(kind: str, *, pairs: bool = False) -> list[TokenRow]:
 
 
 def window(model, rows, size: int) -> list[MicroBatch]:
-    return list(Layout(collate=TASK.collate(model, 9), rows=size).window(rows))
+    return list(Layout(collate=TASK.collate(model, 9), rows_per_pass=size).micro_batches(rows))
 
 
 def loss_of_each_row(model, rows, kind) -> torch.Tensor:

@@ -66,7 +66,7 @@ def assert_equals_float64(transform, smoothing, has_bias, chunk, dtype, form, ke
     elif form == "weighted":
         loss = head.sum(hidden, weight, labels, bias_V=bias, weights_N=factors)
     else:
-        loss = head.by_label(hidden, weight, labels, bias_V=bias) @ factors
+        loss = head.label_losses(hidden, weight, labels, bias_V=bias) @ factors
     wide = tuple(None if x is None else x.detach().double().requires_grad_() for x in given)
     wanted = exact(wide, labels, transform, smoothing) @ factors.double()
     # Logits are rounded to the dtype of the product before anything else is computed.
@@ -109,7 +109,7 @@ def test_gradients_too_small_for_fp16_survive_by_the_loss_scale(form, kernel):
     for chosen in (None, kernel):
         hidden = torch.full((4, 1), 9.2, dtype=torch.float16, requires_grad=True)
         head, labels = HeadLoss(chunk_tokens=2, kernel=chosen), torch.zeros(4, dtype=torch.int64)
-        loss = head.sum(hidden, weight, labels) if form == "sum" else head.by_label(hidden, weight, labels).sum()
+        loss = head.sum(hidden, weight, labels) if form == "sum" else head.label_losses(hidden, weight, labels).sum()
         (65536 * loss).backward()
         wide = hidden.detach().double().requires_grad_()
         (65536 * exact((wide, weight.double(), None), labels, LogitTransform(), 0.0).sum()).backward()
@@ -123,7 +123,7 @@ def test_no_labels_give_gradients_of_zero(form, kernel):
     none = torch.zeros(0, dtype=torch.int64)
     for chosen in (None, kernel):
         head, weight.grad = HeadLoss(chunk_tokens=2, kernel=chosen), None
-        loss = head.sum(hidden, weight, none) if form == "sum" else head.by_label(hidden, weight, none).sum()
+        loss = head.sum(hidden, weight, none) if form == "sum" else head.label_losses(hidden, weight, none).sum()
         loss.backward()
         assert loss.item() == 0 and not weight.grad.any()
 
@@ -132,7 +132,7 @@ def test_losses_by_label_save_only_their_inputs_for_backward():
     (hidden, weight, _), labels, _ = draw_inputs(torch.float32, False)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.data_ptr()) or x, lambda x: x):
-        HeadLoss(chunk_tokens=CHUNK).by_label(hidden, weight, labels)
+        HeadLoss(chunk_tokens=CHUNK).label_losses(hidden, weight, labels)
     assert set(kept) == {hidden.data_ptr(), weight.data_ptr(), labels.data_ptr()}
 
 

@@ -41,7 +41,7 @@ BATCHES = {
 
 @pytest.mark.versions
 def test_logits_equal_those_with_the_masks_of_transformers(monkeypatch, subtests):
-    monkeypatch.setattr(masks, "waits", lambda batch: True)
+    monkeypatch.setattr(masks, "is_off_host", lambda batch: True)
     names = ("find_packed_sequence_indices", "is_tracing")
     before = [getattr(masking_utils, name) for name in names]
     for case, (family, batch) in BATCHES.items():
@@ -68,7 +68,7 @@ def test_full_rows_are_computed_without_a_mask(lengths, masks_built, monkeypatch
         has_mask.append(attn_mask is not None)
         return attend(*three, attn_mask=attn_mask, **more)
 
-    monkeypatch.setattr(masks, "waits", lambda batch: True)
+    monkeypatch.setattr(masks, "is_off_host", lambda batch: True)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     with torch.no_grad(), skip_mask_checks(batch):
         model(**batch.inputs)

@@ -25,7 +25,7 @@ def reference(model, batch: MicroBatch) -> torch.Tensor:
     """Compute the loss from the logits of all positions."""
     logits = model(input_ids=batch.inputs["input_ids"], use_cache=False).logits.flatten(0, 1).float()
     labels = torch.full((len(logits),), IGNORE)
-    labels[batch.places] = batch.labels
+    labels[batch.label_positions] = batch.labels
     return F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE)
 
 
@@ -71,10 +71,10 @@ def test_sixteen_bits_on_a_cpu_pad_the_number_of_labels_without_changing_the_los
         batch = batch_of(labels - 122, 5, 120)
         seen.clear()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            total, each = loss(batch), loss.by_label(batch)
+            total, each = loss(batch), loss.label_losses(batch)
             assert set(seen) == {head_rows}
             hidden = model.model(input_ids=batch.inputs["input_ids"]).last_hidden_state.flatten(0, 1)
-            logits = model.lm_head(hidden)[batch.places].float()
+            logits = model.lm_head(hidden)[batch.label_positions].float()
         expected = F.cross_entropy(logits, batch.labels, reduction="none", label_smoothing=smoothing)
         assert len(each) == len(batch.labels) == labels
         torch.testing.assert_close(each, expected, atol=2e-2, rtol=1e-2)
@@ -112,4 +112,4 @@ def test_chunks_in_16_bits_are_close_to_fp32(batch, dtype):
 def test_a_batch_without_padding_keeps_all_positions():
     batch = batch_of(5, 5)
     assert len(batch.labels) == batch.inputs["input_ids"].numel() == batch.label_count == 8
-    assert batch.samples == 2
+    assert batch.sample_count == 2

@@ -158,7 +158,7 @@ def test_text_that_spells_a_control_token_is_encoded_as_text():
     tokenizer = tokenizer_with(CONTROLS["chatml"])
     made = renderer(tokenizer, template_text("chatml"))
     rendered = made.render(conversation(("user", forged), ("assistant", "No <|im_end|>.")))
-    assert rendered.spelt == 4
+    assert rendered.spelled_token_count == 4
     [(tokens, labels)] = encode_conversations(tokenizer, [rendered])
     ends = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "<eos>"])
     assert [tokens.count(end) for end in ends] == [2, 2, 0]

@@ -33,7 +33,7 @@ def test_facts_are_those_of_the_tokenizer(tmp_path, subtests):
             folder = tmp_path / f"{adds_bos} {chat}"
             write_tokenizer(folder, adds_bos=adds_bos, chat=chat)
             facts, real = tokenizer_facts(folder), AutoTokenizer.from_pretrained(folder)
-            assert facts.vocabulary == facts.rows == len(real) == 64
+            assert facts.vocabulary == facts.embedding_rows == len(real) == 64
             for name, number in (("eos", 2), ("bos", 1), ("pad", 0)):
                 assert getattr(facts, f"{name}_token_id") == getattr(real, f"{name}_token_id") == number
             assert facts.adds_bos == (real("w1")["input_ids"][0] == real.bos_token_id) == adds_bos
@@ -68,7 +68,7 @@ def test_unigram_and_sparse_ids_are_counted(tmp_path):
     content = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.0]]}, "added_tokens": added}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     facts = tokenizer_facts(tmp_path)
-    assert (facts.vocabulary, facts.rows) == (3, 41)
+    assert (facts.vocabulary, facts.embedding_rows) == (3, 41)
     assert facts.eos_token_id is None and not facts.adds_bos
 
 
@@ -163,7 +163,7 @@ def test_special_tokens_around_texts_and_pairs_are_those_of_the_tokenizer(tmp_pa
             tiny_tokenizer(family).save_pretrained(folder)
             facts, real = tokenizer_facts(folder), AutoTokenizer.from_pretrained(folder)
             plain = len(real("3 plus", add_special_tokens=False)["input_ids"])
-            assert facts.added == len(real("3 plus")["input_ids"]) - plain > 0
+            assert facts.added_token_count == len(real("3 plus")["input_ids"]) - plain > 0
             for name in ("pad", "eos", "bos"):
                 assert getattr(facts, f"{name}_token_id") == getattr(real, f"{name}_token_id"), name
 
@@ -180,7 +180,7 @@ def test_processors_of_old_files_are_counted(tmp_path, subtests):
             made.post_processor = getattr(processors, kind)(("</s>", 2), ("<s>", 1))
             made.save(str(path))
             facts = tokenizer_facts(tmp_path)
-            assert facts.added == len(made.encode("w1").ids) - 1 == 2
+            assert facts.added_token_count == len(made.encode("w1").ids) - 1 == 2
             assert facts.adds_bos
 
 

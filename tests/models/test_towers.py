@@ -125,8 +125,8 @@ def test_towers_take_memory_for_weights_but_not_for_gradients(folders):
     packed = replace(adapters, method="qlora", four_bits=FourBits(), weights="bfloat16")
     for setup in (TrainingSetup(method="full"), adapters, packed):
         static, without = Static(shape, setup), Static(plain, setup)
-        assert static.weights().bytes - without.weights().bytes == frozen * static.weight_size
-        assert static.trained == without.trained and static.optimizer() == without.optimizer()
+        assert static.weights().bytes - without.weights().bytes == frozen * static.weight_number_bytes
+        assert static.trained_parameters == without.trained_parameters and static.optimizer() == without.optimizer()
 
 
 @pytest.mark.full

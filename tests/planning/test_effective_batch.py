@@ -27,7 +27,7 @@ RTX_3090 = machine("NVIDIA GeForce RTX 3090", (8, 6), 24576)
 A100_40 = machine("NVIDIA A100-SXM4-40GB", (8, 0), 40960)
 A100_80 = machine("NVIDIA A100-SXM4-80GB", (8, 0), 81920)
 H100 = machine("NVIDIA H100 80GB HBM3", (9, 0), 81559)
-TWEETS = replace(FACTS, rows=50_000, classes=3)
+TWEETS = replace(FACTS, rows=50_000, class_count=3)
 
 
 def planned(recipe, hardware, *assignments, facts=TWEETS):
@@ -61,7 +61,7 @@ ROWS_OF_CARDS = [
 def test_auto_takes_the_cards_number_and_scales_the_learning_rate_by_its_root(subtests):
     for recipe, hardware, rows, rate in ROWS_OF_CARDS:
         with subtests.test(f"{recipe} on {hardware.gpus[0].name}"):
-            facts = TWEETS if recipe in ("tweet-sentiment", "ner") else replace(TWEETS, classes=0)
+            facts = TWEETS if recipe in ("tweet-sentiment", "ner") else replace(TWEETS, class_count=0)
             plan = planned(recipe, hardware, AUTO, facts=facts)
             assert (plan.effective_batch_size.value, plan.learning_rate.value) == (rows, rate)
             assert plan.config.training.effective_batch_size == rows and plan.effective_batch_is_auto
@@ -176,7 +176,7 @@ def test_the_learning_rate_is_scaled_as_suits_the_optimizer_within_its_range():
 
 @pytest.mark.full
 def test_packed_rows_are_counted_for_the_chosen_batch():
-    facts = replace(TWEETS, classes=0, packed_rows=1.0, fills=lambda documents: documents / 4)
+    facts = replace(TWEETS, class_count=0, packed_rows=1.0, compute_packed_rows=lambda documents: documents / 4)
     loaded = loaded_on(A100_40, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))
     resolved, found = with_rows_of_step(loaded, A100_40, facts)
     assert step_rows(resolved.config) == 64 and found.packed_rows == 16.0

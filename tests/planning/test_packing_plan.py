@@ -84,7 +84,7 @@ def test_a_step_is_cut_into_passes_of_similar_rows_where_that_saves_more_than_pa
 
             whole = cut_batch(loaded(), lambda limit: limit)
             cut = cut_by_length(whole, replace(FACTS, row_tokens=np.mean(lengths)), padding, starting_tokens)
-            assert (cut.micro, cut.accumulation, cut.effective) == (micro, 32 // micro, 32)
+            assert (cut.micro_batch, cut.accumulation, cut.effective_batch) == (micro, 32 // micro, 32)
             assert cut == whole or "rows of similar length share a pass" in cut.micro_reason
 
 
@@ -111,11 +111,11 @@ def test_a_micro_batch_counts_packed_rows(subtests):
                 256,
                 lambda limit, fits=fits: min(limit, fits),
             )
-            assert (cut.micro, cut.accumulation) == (micro, accumulation)
-            assert cut.effective == 32, "a step learns from the same documents, however they lie"
+            assert (cut.micro_batch, cut.accumulation) == (micro, accumulation)
+            assert cut.effective_batch == 32, "a step learns from the same documents, however they lie"
     wide = loaded("data.max_length=4096")
     cut = packed_cut(wide, cut_batch(wide, lambda limit: limit), FACTS, 2039, lambda limit: limit)
-    assert (cut.micro, cut.accumulation) == (1, 1), "a small batch is one row"
+    assert (cut.micro_batch, cut.accumulation) == (1, 1), "a small batch is one row"
 
 
 WIDEST = [

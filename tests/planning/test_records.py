@@ -62,8 +62,8 @@ def measurable(of: StepKey, device: str) -> Measurable:
 def read_measurements(asked: StepKey, device: str, data: str = "rows") -> tuple:
     """Return all that a plan and its checks ask for: step seconds, rate, runs with a peak, micro-batch and gain."""
     calibration = read_calibration(device, asked, 1e9)
-    peaks = measured_peaks(asked.on(device, data))
-    kept = kept_micro_batch(asked.on(device, data))
+    peaks = measured_peaks(asked.record_key(device, data))
+    kept = kept_micro_batch(asked.record_key(device, data))
     gain = KeptGains.read(measurable(asked, device)).find(PACKED)
     return (
         calibration.step_seconds,
@@ -78,8 +78,8 @@ def read_measurements(asked: StepKey, device: str, data: str = "rows") -> tuple:
 def kept_run():
     """Keep the measurements of one run of `STEP` on the processor."""
     keep_calibration(CPU, STEP, step_seconds=0.5, flops=1e9)
-    keep_measured_peak(STEP.on(CPU, "rows"), 4, 8, 1000)
-    keep_micro_batch(STEP.on(CPU, "rows"), 4, 8, {4: (0.5,)})
+    keep_measured_peak(STEP.record_key(CPU, "rows"), 4, 8, 1000)
+    keep_micro_batch(STEP.record_key(CPU, "rows"), 4, 8, {4: (0.5,)})
     keep_gain(measurable(STEP, CPU), PACKED, "packed", FOUND)
 
 

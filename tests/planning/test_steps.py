@@ -20,7 +20,9 @@ MACHINE = Hardware(
     cpu_name="Test CPU", usable_cores=2, memory_bytes=8 << 30, memory_available_bytes=7 << 30, platform="Linux",
     python_version="3.11",
 )  # fmt: skip
-CUT = BatchCut(effective=32, micro=32, accumulation=1, effective_reason="", micro_reason="", accumulation_reason="")
+CUT = BatchCut(
+    effective_batch=32, micro_batch=32, accumulation=1, effective_reason="", micro_reason="", accumulation_reason=""
+)
 
 
 def steps(*assignments: str) -> Steps:
@@ -37,8 +39,8 @@ def test_a_fraction_of_an_epoch_is_rounded_up_but_not_for_a_rounding_error(subte
 
 def test_early_stopping_may_save_at_every_evaluation():
     settings = ("training.max_steps=100", "evaluation.eval_steps=10", "checkpoint.save_steps=50")
-    assert (steps(*settings).saves, steps(*settings).evaluations) == (2, 10)
-    assert steps(*settings, "evaluation.early_stopping_patience=3").saves == 2 + 10
+    assert (steps(*settings).save_count, steps(*settings).evaluation_count) == (2, 10)
+    assert steps(*settings, "evaluation.early_stopping_patience=3").save_count == 2 + 10
 
 
 def test_warm_up_always_ends_before_the_last_step(subtests):

@@ -27,28 +27,28 @@ def actions(requests):
 
 def test_each_request_arrives_once_and_in_order(path):
     controls = Controls(path)
-    assert controls.wanted() == []
+    assert controls.take_requests() == []
     ids = [request(path, action) for action in CONTROL_ACTIONS]
     assert ids == [1, 2, 3, 4, 5]
-    assert actions(controls.wanted()) == list(CONTROL_ACTIONS)
-    assert controls.wanted() == []
+    assert actions(controls.take_requests()) == list(CONTROL_ACTIONS)
+    assert controls.take_requests() == []
     request(path, "save")
-    assert [(one.id, one.action) for one in controls.wanted()] == [(6, "save")]
-    assert controls.wanted() == []
+    assert [(one.id, one.action) for one in controls.take_requests()] == [(6, "save")]
+    assert controls.take_requests() == []
 
 
 def test_requests_to_an_earlier_start_are_ignored(path):
     request(path, "stop")
     controls = Controls(path)
     request(path, "save")
-    assert actions(controls.wanted()) == ["save"]
+    assert actions(controls.take_requests()) == ["save"]
 
 
 def test_requests_after_the_last_known_one_are_answered(path):
     for action in ("save", "pause", "stop"):
         request(path, action)
-    assert actions(Controls(path, last_earlier_id=2).wanted()) == ["stop"]
-    assert actions(Controls(path, last_earlier_id=0).wanted()) == ["save", "pause", "stop"]
+    assert actions(Controls(path, last_earlier_id=2).take_requests()) == ["stop"]
+    assert actions(Controls(path, last_earlier_id=0).take_requests()) == ["save", "pause", "stop"]
 
 
 def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subtests):
@@ -62,16 +62,16 @@ def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subt
         with subtests.test(f"answered: {done}"):
             events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
             before = last_answered_id(0, [ControlApplied(action="stop", request_id=9), start(), *events])
-            assert actions(Controls(path, last_earlier_id=before).wanted()) == again.split()
+            assert actions(Controls(path, last_earlier_id=before).take_requests()) == again.split()
 
 
 def test_waiting_requests_are_returned_again_and_first(path):
     controls = Controls(path)
     request(path, "pause")
-    assert actions(controls.waiting()) == ["pause"]
+    assert actions(controls.peek_requests()) == ["pause"]
     request(path, "save")
-    assert actions(controls.wanted()) == ["pause", "save"]
-    assert controls.wanted() == []
+    assert actions(controls.take_requests()) == ["pause", "save"]
+    assert controls.take_requests() == []
 
 
 def test_a_request_is_read_once_there_are_free_file_descriptors(path):
@@ -91,7 +91,7 @@ def test_requests_from_several_threads_are_all_kept(path):
     with ThreadPoolExecutor(4) as pool:
         ids = list(pool.map(lambda _: request(path, "save"), range(40)))
     assert sorted(ids) == list(range(1, 41))
-    assert [one.id for one in controls.wanted()] == list(range(1, 41))
+    assert [one.id for one in controls.take_requests()] == list(range(1, 41))
 
 
 def test_a_change_within_one_clock_tick_is_noticed(path):
@@ -99,14 +99,14 @@ def test_a_change_within_one_clock_tick_is_noticed(path):
     request(path, "save")
     os.utime(path, ns=(0, 0))
     size_bytes = path.stat().st_size
-    assert actions(controls.wanted()) == ["save"]
+    assert actions(controls.take_requests()) == ["save"]
     content = json.loads(path.read_text())
     content["requests"][0] |= {"id": 2, "action": "stop"}
     path.rename(path.with_name("kept"))  # its inode is not free for the next file
     path.write_text(json.dumps(content))
     os.utime(path, ns=(0, 0))
     assert path.stat().st_size == size_bytes
-    assert actions(controls.wanted()) == ["stop"]
+    assert actions(controls.take_requests()) == ["stop"]
 
 
 GARBAGE = [
@@ -123,11 +123,11 @@ def test_garbage_is_no_request_and_is_replaced_by_the_next_one(tmp_path, subtest
             path = tmp_path / f"{number}.json"
             controls = Controls(path)
             request(path, "save")
-            assert len(controls.wanted()) == 1
+            assert len(controls.take_requests()) == 1
             path.write_bytes(garbage)
-            assert controls.wanted() == []
+            assert controls.take_requests() == []
             request(path, "stop")
-            assert actions(controls.wanted()) == ["stop"]
+            assert actions(controls.take_requests()) == ["stop"]
 
 
 def test_the_file_keeps_the_last_hundred_and_ids_go_on(path):
@@ -145,7 +145,7 @@ def test_a_folder_link_or_pipe_in_place_of_the_file_is_no_request(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    assert {name: actions(waiting[name].wanted()) for name in names} == {
+    assert {name: actions(waiting[name].take_requests()) for name in names} == {
         "real": ["stop"], "link": [], "folder": [], "pipe": []
     }  # fmt: skip
 
@@ -179,5 +179,5 @@ def test_a_stop_from_the_same_process_needs_no_file(path):
     assert not controls.has_stop() and not controls.has_news()
     controls.stop()
     assert controls.has_stop() and controls.has_news()
-    assert actions(controls.wanted()) == ["stop"]
-    assert controls.wanted() == [] and controls.has_stop()
+    assert actions(controls.take_requests()) == ["stop"]
+    assert controls.take_requests() == [] and controls.has_stop()

@@ -40,7 +40,7 @@ def test_a_run_with_a_queued_job_is_not_deleted(run, monkeypatch):
 
 def test_a_run_that_starts_meanwhile_is_not_deleted(run, monkeypatch):
     """It takes the lock after its owner was looked up."""
-    monkeypatch.setattr(delete_and_rename, "owner", lambda path: None)
+    monkeypatch.setattr(delete_and_rename, "read_lock_owner", lambda path: None)
     with RunLock(run.lock), pytest.raises(FolderError, match="in use"):
         delete_and_rename.delete(run.root)
     assert known_runs() == [run] and run.journal.is_file()

@@ -127,7 +127,7 @@ def test_lines_reach_readers_at_once_and_in_order(tmp_path):
         writer.append(*phases(2, start=3))
         assert names(reader.read_new()) == names(phases(2, start=3))
         writer.sync()
-        assert writer.failing is None
+        assert writer.failure_reason is None
 
 
 def test_lines_are_written_whole_once_a_full_disk_has_room_again(tmp_path, subtests):
@@ -139,10 +139,10 @@ def test_lines_are_written_whole_once_a_full_disk_has_room_again(tmp_path, subte
             with files_no_larger_than(path.stat().st_size + room_bytes):
                 writer.append(*phases(3, start=1))
                 writer.append(*phases(1, start=4))
-                failing = writer.failing
+                failing = writer.failure_reason
             assert failing == "File too large"
             writer.append(*phases(1, start=5))
-            assert writer.failing is None
+            assert writer.failure_reason is None
             writer.close()
             reader = JournalReader(path)
             assert names(reader.read_new()) == names(phases(6))
@@ -171,7 +171,7 @@ def test_a_torn_line_is_closed_although_the_disk_was_full_at_the_start(tmp_path)
     path.write_bytes(to_line(phases(1)[0]).encode() + b'\n{"event": "Ph')
     with files_no_larger_than(path.stat().st_size):
         writer = JournalWriter(path, pending_limit_bytes=10)
-        assert writer.failing
+        assert writer.failure_reason
         writer.append(*phases(1, start=1))
     writer.append(*phases(1, start=2))
     writer.close()
@@ -185,7 +185,7 @@ def test_a_closed_journal_ignores_events(tmp_path):
     writer.append(*phases(1))
     writer.sync()
     writer.close()
-    assert writer.failing
+    assert writer.failure_reason
     assert read_all(path) == []
 
 
@@ -230,7 +230,7 @@ def test_side_events_are_left_out_unless_the_run_is_active(tmp_path):
         closed.append_from_thread(GaugesRead(process_memory_bytes=5))
         assert [event.process_memory_bytes for event in read_all(path) if isinstance(event, GaugesRead)] == [1, 3]
         assert read_all(path)[-1] == end
-        assert (writer.failing, closed.failing) == (None, None)
+        assert (writer.failure_reason, closed.failure_reason) == (None, None)
 
 
 def test_a_journal_is_private_for_any_umask(tmp_path):
@@ -289,8 +289,8 @@ def test_a_failed_sync_is_reported_until_one_succeeds(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", broken)
             writer.sync()
-        assert writer.failing == "Input/output error"
+        assert writer.failure_reason == "Input/output error"
         writer.append(*phases(1))
-        assert writer.failing == "Input/output error", "the write went well, and is not on the disk"
+        assert writer.failure_reason == "Input/output error", "the write went well, and is not on the disk"
         writer.sync()
-        assert writer.failing is None
+        assert writer.failure_reason is None

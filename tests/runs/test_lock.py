@@ -145,7 +145,7 @@ def test_an_owner_on_another_host_keeps_the_lock(path):
     assert read_lock_owner(path) is not None
     path.unlink()
     with RunLock(path):
-        assert read_lock_owner(path).here
+        assert read_lock_owner(path).is_on_this_host
 
 
 def test_a_lock_held_by_helpers_of_a_killed_run_is_refused(path):

@@ -99,7 +99,7 @@ def test_unchanged_journals_are_not_read_again(tmp_path, reads):
     assert [one.status for one in overviews.read()] == ["interrupted", "finished", "interrupted"]
     assert sum(reads) == folders[1].journal.stat().st_size
     reads.clear()
-    assert compare(folders[:2]).runs[1].status == "finished" and facts_of(folders[2]).about == first[0]
+    assert compare(folders[:2]).runs[1].status == "finished" and facts_of(folders[2]).listed_run == first[0]
     assert sum(reads) == sum(folder.journal.stat().st_size for folder in folders), "each is read once"
 
 

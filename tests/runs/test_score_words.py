@@ -38,7 +38,7 @@ def test_baselines_of_one_model_are_in_one_phrase():
 def test_a_smaller_error_is_better():
     known = {"mse of the mean": 0.2, "accuracy of the usual": 0.2}
     found = score_words({"mse": 0.1, "accuracy": 0.1, "r2": 0.5}, known)
-    assert [score.beaten for score in found] == [True, False, None]
+    assert [score.beats_baseline for score in found] == [True, False, None]
 
 
 def finished(**more):

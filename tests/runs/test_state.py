@@ -48,8 +48,8 @@ def columns(state):
 
 def test_the_first_two_steps_of_a_start_are_not_timed():
     state = apply_events([started(), step(1, seconds=9.0), step(2, seconds=8.0), step(3), step(4)])
-    assert (state.times.whole.steps, state.times.whole.step_seconds) == (2, 1.0)
-    assert [done.step for done in state.recent] == [3, 4]
+    assert (state.times.sums_since_start.steps, state.times.sums_since_start.step_seconds) == (2, 1.0)
+    assert [done.step for done in state.recent_sums] == [3, 4]
 
 
 def test_a_resumed_run_forgets_events_after_its_checkpoint():
@@ -273,7 +273,7 @@ def test_a_step_takes_less_than_a_hundred_bytes_of_memory(tmp_path):
     assert len(columns(state)) > 10 and {len(column) for column in columns(state)} == {2_000}
     kept_bytes = sum(len(column) * column.itemsize for column in columns(state))
     assert kept_bytes / 2_000 < 100
-    assert len(state.recent) <= 50
+    assert len(state.recent_sums) <= 50
 
 
 # Gauges.

@@ -49,7 +49,7 @@ def card_with_streams() -> Iterator[None]:
 def group(monkeypatch):
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield Ranks(host=dist.group.WORLD)
+    yield Ranks(host_group=dist.group.WORLD)
     dist.destroy_process_group()
 
 
@@ -71,7 +71,8 @@ class Trained:
         labels = ids_BT.roll(-1, 1).flatten()
         places = torch.arange(ROWS * TOKENS)
         return MicroBatch(
-            inputs={"input_ids": ids_BT}, labels=labels, places=places, samples=ROWS, tokens=ROWS * TOKENS,
+            inputs={"input_ids": ids_BT}, labels=labels, label_positions=places, sample_count=ROWS,
+            token_count=ROWS * TOKENS,
         ).to(self.device)  # fmt: skip
 
     def step(self):
@@ -88,7 +89,7 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
     alone = Trained(group, CPU, dtype, offloads=False)
     expected = [(float(report.loss_sum), float(report.grad_norm)) for report in (alone.step() for _ in range(STEPS))]
     held_out = alone.batch()
-    with alone.together.reading():
+    with alone.together.evaluation_context():
         expected_loss = float(alone.loss(held_out))
     with card_with_streams():
         trained = Trained(group, CUDA, dtype, offloads=True)
@@ -97,13 +98,13 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
             report = trained.step()
             assert report.loss_sum.device == report.grad_norm.device == CUDA
             found.append((float(report.loss_sum), float(report.grad_norm)))
-        with trained.together.reading():
+        with trained.together.evaluation_context():
             loss = trained.loss(trained.batch())
             assert loss.device == CUDA
             assert float(loss) == pytest.approx(expected_loss, rel=rel)
         optimizer = trained.optimizer
-        kept = [*trained.model.parameters(), *optimizer.trained]
-        kept += [value for state in optimizer.torch.state.values() for value in state.values()]
+        kept = [*trained.model.parameters(), *optimizer.trained_parameters]
+        kept += [value for state in optimizer.torch_optimizer.state.values() for value in state.values()]
         assert {tensor.device for tensor in kept} == {CPU}
         saved = {name: gather_tensor(tensor).cpu().clone() for name, tensor in optimizer.tensors().items()}
         optimizer.load_shards([saved])

@@ -97,7 +97,7 @@ def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card
         loaded.append(torch.cuda.max_memory_allocated())
         place(*args, **given)
 
-    monkeypatch.setattr(components, "place", placed)
+    monkeypatch.setattr(components, "move_to_device", placed)
     own = {"model.model_name_or_path": base, "tuning.method": "lora", "model.towers": "host"}
     own |= {"data.max_length": 32, "data.packing": "false", "model.dtype": "float32"}
     _, folder, failure = run_on_card("causal_lm", own)

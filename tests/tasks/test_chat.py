@@ -80,9 +80,9 @@ def test_changed_end_tokens_of_the_model_prepare_the_data_again(loaded, tmp_path
     shutil.copytree(tiny_folder, folder)
     config = loaded({"model.model_name_or_path": folder}, conversations(8)).config
     GenerationConfig(eos_token_id=[2]).save_pretrained(folder)
-    first = TASK.cut(config)
+    first = TASK.row_settings(config)
     GenerationConfig(eos_token_id=[2, 7]).save_pretrained(folder)
-    assert TASK.cut(config) != first
+    assert TASK.row_settings(config) != first
 
 
 def test_answers_are_labelled_and_long_rows_are_cut_at_the_end(loaded, tmp_path):
@@ -210,11 +210,11 @@ def test_loss_and_gradients_are_those_of_transformers(loaded, tmp_path, subtests
             layout = Layout(
                 collate=TASK.collate(mine, 0),
                 collate_packed=TASK.collate_packed(0),
-                rows=rows_in_batch,
+                rows_per_pass=rows_in_batch,
                 packed_width=packed_width,
             )
             objective = TASK.objective(config, None, mine, chunk_tokens=0)
-            batches, total = list(layout.window(rows)), torch.zeros(())
+            batches, total = list(layout.micro_batches(rows)), torch.zeros(())
             for batch in batches:
                 loss = objective(batch)
                 loss.backward()

@@ -69,10 +69,13 @@ def test_texts_and_generated_answers_are_marked_with_their_languages(kind, tmp_p
     model = TASK.build_model(config, data, tokenizer, torch.float32, torch.device("cpu"), print).eval()
     batch = TASK.collate(model, tokenizer.pad_token_id)(rows[:3])
     marked = torch.from_numpy(batch.labels)
-    assert batch.more["decoder_input_ids"].tolist() == model.prepare_decoder_input_ids_from_labels(marked).tolist()
+    assert (
+        batch.model_arguments["decoder_input_ids"].tolist()
+        == model.prepare_decoder_input_ids_from_labels(marked).tolist()
+    )
     if first:
         wanted = shift_tokens_right(marked, tokenizer.pad_token_id, tokenizer.eos_token_id)  # that of M2M100 and NLLB
-        assert batch.more["decoder_input_ids"].tolist() == wanted.tolist()
+        assert batch.model_arguments["decoder_input_ids"].tolist() == wanted.tolist()
     written = model.generate(input_ids=torch.from_numpy(batch.input_ids), max_new_tokens=4, do_sample=False)
     begins = tokenizer.convert_ids_to_tokens(written[0, :2].tolist())
     assert begins[0] == ("</s>" if first else target)

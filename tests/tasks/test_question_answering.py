@@ -136,19 +136,19 @@ def test_windows_cover_the_context_and_one_or_two_hold_the_answer(family, tmp_pa
     assert len(windows) == data.counts.train_rows > 2 * len(rows) and max(map(len, windows)) <= 48
     at = 0
     for row in rows:
-        number, count, *_ = windows[at].more["window"].tolist()[2:]
+        number, count, *_ = windows[at].model_arguments["window"].tolist()[2:]
         assert number == 0
         covered, hits, last_end = set(), 0, None
         for place in range(count):
             one = windows[at + place]
-            _, _, number, _, first, end, cls = one.more["window"].tolist()
+            _, _, number, _, first, end, cls = one.model_arguments["window"].tolist()
             assert number == place and one.tokens[cls] == tokenizer.cls_token_id
             covered |= {*range(first, end)}
             begins, ends = one.labels.tolist()
             assert (begins, ends) == (cls, cls) or first <= begins <= ends < end
             if begins != cls:
                 hits += 1
-                offsets = one.more["offsets"].reshape(-1, 2)
+                offsets = one.model_arguments["offsets"].reshape(-1, 2)
                 marked = text_of(one)[offsets[begins - first, 0] : offsets[ends - first, 1]]
                 assert marked.strip(" .") == row["answers"]["text"][0]
             # Windows share 12 tokens: the one before ends with those that this one begins with.
@@ -281,7 +281,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path, subtests):
         with subtests.test(f"{batch_rows} rows in a batch"):
             mine = AutoModelForQuestionAnswering.from_pretrained(folder)
             loss, total, labels = TASK.objective(config, data, mine, chunk_tokens=0), 0.0, 0
-            for batch in Layout(collate=TASK.collate(mine, 0), rows=batch_rows).window(rows):
+            for batch in Layout(collate=TASK.collate(mine, 0), rows_per_pass=batch_rows).micro_batches(rows):
                 part = loss(batch)
                 part.backward()
                 total, labels = total + part.item(), labels + batch.label_count
@@ -387,15 +387,15 @@ def test_answers_of_all_windows_compete(tmp_path, subtests):
         with subtests.test(f"scores {scores}, no answer {nulls}, may have no answer: {may_be_none}"):
             model = Pointer({})
             for at, row in enumerate(windows):
-                first = int(row.more["window"][4])
+                first = int(row.model_arguments["window"][4])
                 begins, ends = row.labels.tolist() if at in right else (first, first + 1)
                 model.places[at] = (begins, ends, scores[at in right], nulls[at in right])
             asked = replace(data, details={**data.details, "unanswerable": may_be_none})
             scorer = TASK.scorer(config, asked, TASK.objective(config, asked, model, chunk_tokens=0))
-            layout = Layout(collate=TASK.collate(model, 0), rows=1)
+            layout = Layout(collate=TASK.collate(model, 0), rows_per_pass=1)
             for at in reversed(range(len(rows))):
                 model.window = [at]
-                for batch in layout.window([rows.example(at)]):
+                for batch in layout.micro_batches([rows.example(at)]):
                     scorer.observe(batch)
             scored = scorer.scores()
             assert scored.values["exact_match"] == exact

@@ -199,7 +199,7 @@ def test_decoder_inputs_are_those_that_the_model_makes_of_the_labels(subtests):
             model = tiny_model(family)
             batch = TASK.collate(model, model.config.pad_token_id)(token_rows())
             expected = model.prepare_decoder_input_ids_from_labels(labels=torch.from_numpy(batch.labels))
-            assert batch.more["decoder_input_ids"].tolist() == expected.tolist()
+            assert batch.model_arguments["decoder_input_ids"].tolist() == expected.tolist()
 
 
 def test_held_out_loss_has_no_label_smoothing():
@@ -217,7 +217,7 @@ def test_a_bias_behind_the_head_is_part_of_the_loss_in_chunks():
     batch = micro_batch(TASK.collate(model, 1)(rows))
     loss = NextTokenLoss(model, chunk_tokens=2)
     assert loss(batch).item() == pytest.approx(direct(model, rows).item(), rel=1e-5)
-    assert loss.chunk_as_the_model(batch) and loss.chunk_tokens == 2
+    assert loss.chunks_match_model(batch) and loss.chunk_tokens == 2
 
 
 def test_memory_of_smaller_batches_is_that_of_a_plan_for_them(loaded, subtests):
@@ -227,9 +227,9 @@ def test_memory_of_smaller_batches_is_that_of_a_plan_for_them(loaded, subtests):
             asked = loaded(family, {"training.per_device_train_batch_size": 8, "tuning.method": method})
             context = gather(asked)
             half = with_settings(asked, {"training.per_device_train_batch_size": 4})
-            assert planned_memory_bytes(context, micro_batch=4) == gather(half).planned.memory_bytes.value
-            assert planned_memory_bytes(context) == context.planned.memory_bytes.value
-            assert context.planned.training_setup.target_tokens > 0
+            assert planned_memory_bytes(context, micro_batch=4) == gather(half).required_plan.memory_bytes.value
+            assert planned_memory_bytes(context) == context.required_plan.memory_bytes.value
+            assert context.required_plan.training_setup.target_tokens > 0
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -343,4 +343,4 @@ def test_rows_of_one_batch_do_not_depend_on_their_neighbours():
     alone = sum(loss(micro_batch(collate([row]))).item() for row in rows)
     wide = loss(micro_batch(collate(rows, width=40)))
     assert wide.item() == pytest.approx(alone, rel=1e-5)
-    assert micro_batch(collate(rows)).tokens == sum(len(row.tokens) for row in rows)
+    assert micro_batch(collate(rows)).token_count == sum(len(row.tokens) for row in rows)

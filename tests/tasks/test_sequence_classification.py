@@ -96,7 +96,7 @@ def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
         data__eval_fraction=0,
     )
     found = [Rows(data.train_path).example(place) for place in range(30)]
-    segments = [row.more["token_type_ids"].tolist() for row in found]
+    segments = [row.model_arguments["token_type_ids"].tolist() for row in found]
     assert all(len(row) == len(segment) <= 16 for row, segment in zip(found, segments, strict=True))
     assert all(segment == sorted(segment) and {0, 1} == set(segment) for segment in segments)
     assert max(map(len, found)) == 16 and data.counts.truncated_rows > 0

@@ -207,7 +207,7 @@ def test_the_plan_names_the_splits_in_text_and_json(tmp_path):
     expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; not read: "
     shown = "\n".join(plan_lines(plan, data_words(plan.config, asked.data)))
     assert expected in shown and "is evaluated on validation/0.parquet" in shown and "trains on train/0.p" in shown
-    assert plan.splits[0].left_alone == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
+    assert plan.splits[0].unread_splits == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
     assert read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
     assert any(expected in note for note in make_preview(asked, 1, lambda *_: None).notes)
 
@@ -462,7 +462,7 @@ def test_a_file_of_a_declared_test_split_is_not_trained_on(tmp_path):
     with pytest.raises(DataError, match=r"\(train and another split have the same files: test.jsonl\)"):
         open_source(str(tmp_path / "d"))
     both = ResolvedData(paths=folder, split="train[:1]", eval_split="train[1:]")
-    assert all(not use.left_alone for use in both.splits)
+    assert all(not use.unread_splits for use in both.splits)
 
 
 def test_a_lone_test_split_is_trained_on_only_if_it_is_named(at_home):

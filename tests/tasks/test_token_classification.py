@@ -219,7 +219,7 @@ def test_labels_of_the_model_keep_their_numbers(tmp_path):
     path.write_text(json.dumps(content | {"label2id": {name: n for n, name in enumerate(own)}}))
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "model"}
     config, data = prepared(tmp_path, sentences(20), changes)
-    assert data.details["names"] == own and TASK.facts(config, data).classes == 6
+    assert data.details["names"] == own and TASK.facts(config, data).class_count == 6
     rows = [{"tokens": ["a", "b"], "ner_tags": ["O", "B-OTHER"]}, *sentences(5)]
     _, data = prepared(tmp_path, rows, changes)
     assert data.details["names"][0] == "O" and "B-MISC" not in data.details["names"]
@@ -269,7 +269,7 @@ def test_loss_and_gradients_are_those_of_transformers(subtests):
         with subtests.test(f"{batch_rows} rows in a batch"):
             mine = small_bert()
             loss, total, label_count = TokenLabelLoss(mine), 0.0, 0
-            for batch in Layout(collate=TASK.collate(mine, 0), rows=batch_rows).window(rows):
+            for batch in Layout(collate=TASK.collate(mine, 0), rows_per_pass=batch_rows).micro_batches(rows):
                 part = loss(batch)
                 part.backward()
                 total, label_count = total + part.item(), label_count + batch.label_count
@@ -321,7 +321,7 @@ def test_the_scorer_keeps_sentences_apart(subtests):
     for batch_rows in (1, 2):
         with subtests.test(f"{batch_rows} rows in a batch"):
             scorer = TASK.scorer(None, data, PerfectLoss())
-            for batch in Layout(collate=TASK.collate(small_bert(), 0), rows=batch_rows).window(rows):
+            for batch in Layout(collate=TASK.collate(small_bert(), 0), rows_per_pass=batch_rows).micro_batches(rows):
                 assert float(scorer.observe(batch)) == pytest.approx(0.0, abs=1e-3)
             # In one sentence the I- of the second row would continue the entity of the first.
             assert scorer.scores().table_rows["X"] == (1.0, 1.0, 1.0, 2)

@@ -62,7 +62,7 @@ class ToyPairs(LearnsNextToken):
         return PairLoss(NextTokenLoss(model, chunk_tokens=chunk_tokens))
 
     def row_pass(self, config: Any, data: Any, objective: Any) -> RowPass:
-        return RowPass(what="reading pairs", width=2, values=objective.of_documents, key={"version": 1})
+        return RowPass(activity="reading pairs", width=2, values=objective.of_documents, key={"version": 1})
 
 
 class _Reader(TableReader):
@@ -100,13 +100,13 @@ class PairLoss(NamedLoss):
         self.losses = losses
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
-        return {"pairs": batch.samples, "tokens": int(batch.document_labels[::2].sum())}
+        return {"pairs": batch.sample_count, "tokens": int(batch.document_labels[::2].sum())}
 
     def terms_of(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        return {"level": margins(batch, self.losses.by_label(batch)).sum()}
+        return {"level": margins(batch, self.losses.label_losses(batch)).sum()}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        losses = self.losses.by_label(batch)
+        losses = self.losses.label_losses(batch)
         found = margins(batch, losses)
         return {
             "preference": -F.logsigmoid(BETA * (found - batch.terms["level"] / 2)).sum(),
@@ -118,7 +118,7 @@ class PairLoss(NamedLoss):
 
     def of_documents(self, batch: MicroBatch) -> Tensor:
         """Return the cross entropy of both documents of each pair, in nats: fp32 [samples, 2]."""
-        return by_document(batch, self.losses.by_label(batch))
+        return by_document(batch, self.losses.label_losses(batch))
 
 
 def by_document(batch: MicroBatch, losses: Tensor) -> Tensor:

@@ -203,7 +203,7 @@ def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
     opened = reopen_run(folder, gpu=1)
     assert opened.plan.gpu_uuid == "GPU-1000"
-    assert opened.moved == "resuming on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
+    assert opened.moved_words == "resuming on GPU 1 (NVIDIA H200) instead of the planned GPU (NVIDIA H200)"
     opened.lock.release()
 
 

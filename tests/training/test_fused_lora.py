@@ -176,10 +176,10 @@ def test_a_wrong_gradient_is_found_and_no_weight_changes(monkeypatch, subtests):
         adapters = FusedAdapters(model, mixed_precision)
         adapters.switch_on()
         with subtests.test(case):
-            assert adapters.difference() == ""
+            assert adapters.describe_difference() == ""
             with monkeypatch.context() as patch:
                 patch.setattr(fused_lora._LoraLinear, "backward", staticmethod(wrong))
-                assert "dA of Linear" in adapters.difference()
+                assert "dA of Linear" in adapters.describe_difference()
             assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 

@@ -63,10 +63,10 @@ def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
     layout = Layout(
         collate=partial(collate, pad_id=0),
         collate_packed=partial(collate_packed, pad_id=0),
-        rows=micro_batch,
+        rows_per_pass=micro_batch,
         packed_width=packed_width,
     )
-    return list(layout.window([TokenRow(row) for row in rows]))
+    return list(layout.micro_batches([TokenRow(row) for row in rows]))
 
 
 def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.0) -> StepReport:
@@ -133,15 +133,15 @@ def test_a_step_counts_its_documents_and_labels_for_any_micro_batch(rows):
     for micro_batch, width in [(1, 0), (2, 0), (4, 0), (1, 16), (1, 32)]:
         batches, model = window(rows, micro_batch, width), model_of()
         report = step(batches, NextTokenLoss(model), _KeepGradients(model))
-        assert (report.samples, report.tokens) == (len(rows), sum(ROW_LENGTHS) - len(rows))
+        assert (report.samples, report.token_count) == (len(rows), sum(ROW_LENGTHS) - len(rows))
         assert len(report.forwards) == len(batches)
 
 
 def test_the_parts_of_a_step_add_up_to_its_time():
     """Two passes: the forward passes take 2 and 1.5 s, the backward passes the rest until the gradient is there."""
     report = StepReport(
-        loss_sum=torch.zeros(()), grad_norm=torch.zeros(()), tokens=1, input_tokens=1, samples=1, lr=0.1,
-        data_seconds=0.5, forwards=((1.0, 3.0), (5.0, 6.5)), accumulated=9.0, updated=10.0,
+        loss_sum=torch.zeros(()), grad_norm=torch.zeros(()), token_count=1, input_tokens=1, samples=1, lr=0.1,
+        data_seconds=0.5, forwards=((1.0, 3.0), (5.0, 6.5)), accumulated_mark=9.0, updated_mark=10.0,
     )  # fmt: skip
     seconds = report.seconds()
     assert seconds == {
@@ -154,7 +154,7 @@ def loss_of(model):
     """Return the loss of the task in the dtype of the model; the task itself computes it in fp32."""
 
     def loss_sum(batch: MicroBatch) -> torch.Tensor:
-        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.label_positions]
         return torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum")
 
     return loss_sum

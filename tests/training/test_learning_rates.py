@@ -55,7 +55,7 @@ def fall_of_the_loss(optim, start, batch):
         report = take_step(
             lambda: [batch], loss, optimizer, MixedPrecision("fp32", CPU), Clock(CPU), lr=rate(step), max_grad_norm=1.0
         )
-        losses.append(float(report.loss_sum) / report.tokens)
+        losses.append(float(report.loss_sum) / report.token_count)
     return losses[0] - losses[-1]
 
 

@@ -27,7 +27,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import apply_events
 from tui_trainer.training.optimizer import RunOptimizer
 
-NAMES = {one.name for one in learns_at_all.during}
+NAMES = {one.name for one in learns_at_all.symptoms}
 STEPS = 20
 BERT, LORA = {"family": "bert"}, {"family": "llama", "tuning.method": "lora"}
 BERT_LORA = {**LORA, "family": "bert"}
@@ -49,7 +49,7 @@ def findings(run: RunFolder) -> dict[str, str]:
     """Return what the doctor finds about learning at all in the journal as it was after 20 steps of the live run."""
     state = apply_events([event for event in read_all(run.journal) if event.step <= STEPS])
     assert state.step == STEPS and state.finished is None
-    return {one.name: one.found.evidence for one in examine(state).findings if one.name in NAMES}
+    return {one.name: one.cause.evidence for one in examine(state).findings if one.name in NAMES}
 
 
 def outcome_of(place: Path, task: str, changes: Changes) -> str:

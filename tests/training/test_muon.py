@@ -97,7 +97,7 @@ def test_its_state_has_the_planned_bytes(bases, tmp_path):
     plan = read_plan_file(folder.plan.read_bytes())
     model = tiny_model("llama")
     optimizer = RunOptimizer(model, TrainingSection(optim="muon"), lr=0.01)
-    for parameter in optimizer.trained:
+    for parameter in optimizer.trained_parameters:
         parameter.grad = torch.ones_like(parameter)
     optimizer.apply(torch.ones(()), lr=0.01, max_grad_norm=0)
     kept = sum(tensor.nbytes for name, tensor in optimizer.tensors().items() if not name.endswith(".step"))

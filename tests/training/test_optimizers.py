@@ -76,7 +76,7 @@ def test_fused_and_plain_adamw_take_the_same_steps_and_each_others_state():
         again.load_state_dict(model.state_dict())
         taken.load_shards([{name: tensor.clone() for name, tensor in optimizer.tensors().items()}])
         ends[optim] = half, train(model, optimizer, 10, first=10), train(again, taken, 10, first=10)
-        assert bool(optimizer.torch.defaults["fused"]) is (optim == fused)
+        assert bool(optimizer.torch_optimizer.defaults["fused"]) is (optim == fused)
         assert (half - start).abs().max() > 0.05, "the control"
     for one, other in zip(*ends.values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
@@ -212,12 +212,12 @@ def test_paged_states_stay_in_their_pages_on_resume(paged):
     again.load_state_dict(weights)
     other = optimizer_of(again, paged)
     other.load_shards([dict(saved)])
-    states = [state[key] for state in other.torch.state.values() for key in ("state1", "state2")]
+    states = [state[key] for state in other.torch_optimizer.state.values() for key in ("state1", "state2")]
     assert len(states) == 8 and all(tensor.is_paged for tensor in states)
-    assert {tensor.data_ptr() for tensor in states} == {page.data_ptr() for page in other.torch.pages}
-    assert {state["step"] for state in other.torch.state.values()} == {3}
+    assert {tensor.data_ptr() for tensor in states} == {page.data_ptr() for page in other.torch_optimizer.pages}
+    assert {state["step"] for state in other.torch_optimizer.state.values()} == {3}
     assert torch.equal(train(again, other, 4, first=3), expected)
-    assert len(other.torch.pages) == 8, "the first step makes no second state"
+    assert len(other.torch_optimizer.pages) == 8, "the first step makes no second state"
 
 
 def test_a_state_that_does_not_fit_the_pages_is_refused(paged):
@@ -282,7 +282,7 @@ def test_a_table_that_all_parameters_share_can_be_saved(tmp_path):
     optimizer.spec = OPTIMIZERS["adamw_8bit"]
     for parameter in optimizer.trained_by_name.values():
         state = torch.zeros_like(parameter, dtype=torch.uint8)
-        optimizer.torch.state[parameter] = {"state1": state, "state2": state + 1, "qmap1": table, "step": 3}
+        optimizer.torch_optimizer.state[parameter] = {"state1": state, "state2": state + 1, "qmap1": table, "step": 3}
     save_file(optimizer.tensors(), tmp_path / "optimizer.safetensors")
     saved = load_file(tmp_path / "optimizer.safetensors")
     assert torch.equal(saved["0.weight.qmap1"], table)

@@ -560,8 +560,8 @@ def warnings_for(bytes_left, *, total=16 * GIB, steps_each=10):
 
     watch, warnings = HostMemoryWatch(read, clock), []
     for number in range(len(bytes_left)):
-        warnings.append(watch.look(number * steps_each))
-        assert watch.look(number * steps_each) == "", "not twice in five seconds"
+        warnings.append(watch.check_memory(number * steps_each))
+        assert watch.check_memory(number * steps_each) == "", "not twice in five seconds"
         clock.seconds += 5.0
     return warnings
 
@@ -602,7 +602,7 @@ def test_memory_that_was_freed_is_watched_again():
 @pytest.mark.full
 def test_a_checkpoint_is_saved_before_memory_runs_out(tiny_run, monkeypatch):
     warnings = iter(["", "", "memory is running out: 1 GiB of the 16 GiB of the machine are left"])
-    monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(warnings, ""))
+    monkeypatch.setattr(HostMemoryWatch, "check_memory", lambda self, step: next(warnings, ""))
     folder, outcome = tiny_run("warned", WHOLE | {"training.max_steps": 6})
     assert outcome.exit_code == EXIT_DONE
     (problem,) = of_kind(folder, RunProblem)

@@ -117,7 +117,7 @@ def test_packed_and_padded_batches_hold_the_same_labels(documents):
         padded = micro_batch(collate(chosen, 0))
         packed = micro_batch(collate_packed(pack_batch(chosen, draw.randint(18, 64)), 0))
         assert sorted(padded.labels.tolist()) == sorted(packed.labels.tolist())
-        assert padded.samples == packed.samples == len(chosen)
+        assert padded.sample_count == packed.sample_count == len(chosen)
 
 
 def kernel_of_torch_2_13(
@@ -152,7 +152,7 @@ def assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents)
     model.set_attn_implementation(varlen.ATTENTION_NAME)
     batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)
     with torch.no_grad():
-        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.label_positions]
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
         prompt = batch.inputs["input_ids"][:1, :8]
         written = logits_of_text(model, prompt)

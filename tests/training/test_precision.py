@@ -47,7 +47,7 @@ def losses(precision: str, weights: torch.dtype = torch.float32, checkpointing: 
         take_step(lambda at=step: [batch_of(at)], loss, optimizer, mixed_precision, clock, lr=LR, max_grad_norm=1.0)
         for step in range(STEPS)
     ]
-    return tuple(float(report.loss_sum) / report.tokens for report in reports)
+    return tuple(float(report.loss_sum) / report.token_count for report in reports)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def held_out_losses(monkeypatch):
     losses: list[float] = []
     monkeypatch.setattr(
         session,
-        "concluded",
+        "combine_results",
         lambda components, parts: Evaluation(loss_sum=100 * losses.pop(0), tokens=100, seconds=0.1),
     )
     return losses

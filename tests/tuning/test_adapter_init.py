@@ -95,17 +95,17 @@ def test_saving_for_16_bit_weights_loses_no_more_than_their_rounding(base, tmp_p
 @pytest.mark.parametrize("init", INITS)
 def test_a_checkpoint_restores_the_changed_weights_to_the_bit(init, base):
     model = trained(adapted(base(), init), rate=0.02)
-    tensors = {name: gather_tensor(tensor).clone() for name, tensor in METHOD.saved(model).items()}
+    tensors = {name: gather_tensor(tensor).clone() for name, tensor in METHOD.checkpoint_tensors(model).items()}
     other = adapted(base(), init, decomposed=False)
     for _ in range(2):  # a run that returns to its best evaluation loads a second time
-        for name, tensor in METHOD.saved(other).items():
+        for name, tensor in METHOD.checkpoint_tensors(other).items():
             assert tensor.shape == tensors[name].shape
             fill(tensor, tensors[name])
     for (name, one), (_, again) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(one, again), name
     assert torch.equal(logits(model), logits(other))
     with pytest.raises(CheckpointError, match="was initialised differently from the adapter in this checkpoint"):
-        for name, tensor in METHOD.saved(other).items():
+        for name, tensor in METHOD.checkpoint_tensors(other).items():
             fill(tensor, tensors[name] + 1)
 
 

@@ -62,11 +62,11 @@ FACTS = DataFacts(
 
 def finding(name: str, status: str, order: int, evidence: str, **fix) -> Finding:
     rule = Rule(name=name, order=order, title=f"The {name} suits the run", why="Time is money.",
-                published="2x faster (arXiv:1234.56789)", group=get_args(Group)[order // 7])  # fmt: skip
+                published_gain="2x faster (arXiv:1234.56789)", group=get_args(Group)[order // 7])  # fmt: skip
     patch = {key.replace("__", "."): value for key, value in fix.items()}
     changes = tuple(Change(key=key, old=0.1, new=new) for key, new in patch.items())
     switch = f"{name}: on" if order < 4 else ""
-    verdict = Verdict(status=status, evidence=evidence, fix=patch or None, switch=switch)
+    verdict = Verdict(status=status, evidence=evidence, fix=patch or None, switch_state=switch)
     return Finding(rule=rule, verdict=verdict, changes=changes)
 
 
@@ -143,7 +143,7 @@ class CannedRun(WatchedRun):
         for event in events:
             self.state.apply(event)
             self._note(event)
-        self.doctor.look()
+        self.doctor.examine_news()
 
     def read_new_events(self) -> None:
         pass

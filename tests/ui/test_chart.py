@@ -51,7 +51,7 @@ class Drawn:
         self.chart = LossChart(lambda: self.state, ChartView(**view))
 
     def lines(self, width=60, height=10, glyphs=UNICODE):
-        lines = self.chart.drawn(width, height, glyphs)
+        lines = self.chart.draw_lines(width, height, glyphs)
         assert [width_of(line) for line in lines] == [width] * height
         return lines
 

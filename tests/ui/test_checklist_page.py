@@ -25,7 +25,7 @@ def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Findi
         order=order,
         title=f"Title of {name}",
         why="Because it is so.",
-        published="2x faster (arXiv:1234.56789)",
+        published_gain="2x faster (arXiv:1234.56789)",
         settings=("training.weight_decay",),
         group="Speed" if order < 8 else "Data",
     )

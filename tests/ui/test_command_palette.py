@@ -20,7 +20,7 @@ def test_whole_words_come_before_parts_and_names_before_descriptions_which_scatt
                          ("UN DONE", ("Setting: a.undone",)), ("done", ("Setting: a.undone",)),
                          ("did", ()), ("uno", ()), ("rdo", ())):  # fmt: skip
         assert tuple(one.name for one, _ in matching_commands(commands, words)) == names, words
-    assert matching_commands([Command("Setting: a.b", "", list, elsewhere=True)], "") == []
+    assert matching_commands([Command("Setting: a.b", "", list, is_elsewhere=True)], "") == []
 
 
 @in_event_loop
@@ -53,7 +53,7 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
         def ids(letters: str) -> list[str]:
             return [command.do.args[1] for command, _ in matching_commands(actions_here(screens.app), letters)]
 
-        offered = sorted(screens.app.offered_actions, key=lambda one: one.footer or 100)
+        offered = sorted(screens.app.offered_actions, key=lambda one: one.footer_rank or 100)
         assert ids("") == [action.id for action in offered], "those of the last line come first"
         for letters, first in (("undo", "config.undo"), ("UNDO", "config.undo"), ("recipes", "config.recipe"),
                                ("sav as", "config.save_as"), ("clipboard", "config.copy")):  # fmt: skip
@@ -145,13 +145,13 @@ async def test_it_opens_while_a_toast_is_shown_which_does_not_lie_on_its_keys(mo
     async with open_canned() as screens:
         for page in range(2):
             screens.bench.go(page)
-            screens.bench.tell_end(page + 1, f"news {page}", "good")
+            screens.bench.report_end(page + 1, f"news {page}", "good")
             await screens.shows(f"news {page}")
             await screens.press("ctrl+p", *"undo")
             await screens.shows("Search actions", "undo", "Enter select", gone="news")
             await screens.press("escape")
             await screens.until(lambda: screens.app.dialog is None)
-        assert screens.bench.unseen == {2}, "each was seen afterwards but for the last"
+        assert screens.bench.unseen_pages == {2}, "each was seen afterwards but for the last"
 
 
 @pytest.mark.full
@@ -162,7 +162,7 @@ async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_i
         await screens.press("2", "?")
         await screens.shows("Edit the value in place.")
         for number in range(5):
-            screens.bench.tell_end(4, f"chat is evaluated, {number}", "good")
+            screens.bench.report_end(4, f"chat is evaluated, {number}", "good")
             screens.app.tick()
         assert "chat is evaluated" not in await screens.settled()
         await screens.press("escape")

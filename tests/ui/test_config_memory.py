@@ -20,7 +20,7 @@ FULL = {"weights": 6, "gradients": 6, "optimizer": 12, "activations": 3, "16-bit
 
 
 def card(total: float, free: float) -> MemoryBudget:
-    return MemoryBudget(total_bytes=int(total * GIB), free_bytes=int(free * GIB), where="the GPU", share=0.9)
+    return MemoryBudget(total_bytes=int(total * GIB), free_bytes=int(free * GIB), where="the GPU", usable_share=0.9)
 
 
 def bar(parts: dict[str, float], room: MemoryBudget, width: int = 80, glyphs=UNICODE):
@@ -50,7 +50,7 @@ def test_the_legend_names_the_largest_first_and_what_is_free_or_too_much():
     assert legend.split("  ")[-3:] == ["▒ activations 4.8 GiB", "█ weights 2.1 GiB", "· 5.8 GiB free"]
     line, legend = bar(FULL, card(24, 23))
     assert text_of([line]).count("│") == 1 and "✗ 7.0 GiB more than there is" in text_of([legend])
-    unknown = MemoryBudget(total_bytes=None, free_bytes=None, where="the GPU", share=0.9)
+    unknown = MemoryBudget(total_bytes=None, free_bytes=None, where="the GPU", usable_share=0.9)
     assert bar(LORA, unknown) == [[], []]
 
 

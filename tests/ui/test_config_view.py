@@ -371,8 +371,8 @@ def test_every_task_folds_what_is_not_its_own_and_nothing_that_is():
         task = find_task(name)
         config = Config.model_validate({"task": {"type": name}, "data": {"path": "data.txt"}})
         folded = unread_settings(config, has_gpu=True)
-        assert {key.partition(".")[2] for key in folded if key.startswith("task.")} == ends - set(task.reads)
-        assert ("data.packing" in folded) != task.packs
+        assert {key.partition(".")[2] for key in folded if key.startswith("task.")} == ends - set(task.used_settings)
+        assert ("data.packing" in folded) != task.can_pack
         assert set(folded) <= set(all_settings())
         assert "tuning.r" in folded and "training.tf32" not in folded
         own = {"tuning": {"method": "qlora"}, "model": {"model_name_or_path": "m"}}

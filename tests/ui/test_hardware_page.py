@@ -110,7 +110,7 @@ def body(screens) -> list[str]:
 async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch):
     async with shown(MACHINES["one"], (80, 80)) as screens:
         for name, hardware in MACHINES.items():
-            monkeypatch.setattr(probe_module, "look", lambda hardware=hardware: hardware)
+            monkeypatch.setattr(probe_module, "read_hardware", lambda hardware=hardware: hardware)
             await screens.resize(80, 80)
             await screens.press("r")
             for size, columns in (((80, 80), 1), ((120, 60), 2), ((200, 60), 3))[: 3 if name == "one" else 1]:

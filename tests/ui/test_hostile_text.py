@@ -136,7 +136,7 @@ def findings() -> list[Finding]:
     verdicts = (Verdict(status="fail", evidence=text, details=(text,), advice=text, fix={"data.path": text})
                 for text in TEXTS)  # fmt: skip
     return [
-        Finding(rule=Rule(name=f"x{n}", order=n, title="Title", why="So.", published="2x"), verdict=verdict)
+        Finding(rule=Rule(name=f"x{n}", order=n, title="Title", why="So.", published_gain="2x"), verdict=verdict)
         for n, verdict in enumerate(verdicts)
     ]
 
@@ -166,7 +166,7 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
         app, bench = screens.app, screens.bench
         for _ in range(2):
             machine = hardware_of(texts)
-            monkeypatch.setattr(probe_module, "look", lambda machine=machine: machine)
+            monkeypatch.setattr(probe_module, "read_hardware", lambda machine=machine: machine)
             await screens.press("r")
             await screens.until(lambda machine=machine: bench.hardware.cpu_name == machine.cpu_name)
             await assert_harmless(screens)

@@ -32,7 +32,7 @@ async def test_titles_keys_of_the_last_line_and_answers_are_clicked():
         await screens.shows("Read the machine again")
         await screens.click("Esc close")
         await screens.shows("t start", gone="Esc close")
-        screens.bench.tell("a sentence over all the keys of the last line")
+        screens.bench.show_notice("a sentence over all the keys of the last line")
         screens.app.draw()
         for word in ("sentence", "keys", "line"):
             await screens.click(word)

@@ -178,7 +178,7 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     keymap = Keymap({"app.start": ("s",), "app.help": ("f1",)})
     assert keys_of(keymap, "train.save") == ()
     assert any("train.save has no key" in problem for problem in keymap.problems)
-    hints = footer_hints(keymap.of("train") + keymap.of("app"), lambda action: action.label, 200)
+    hints = footer_hints(keymap.actions_on("train") + keymap.actions_on("app"), lambda action: action.label, 200)
     line = text_of([hints_line(hints, 200, UNICODE)])
     assert "s start" in line and "save" not in line and line.endswith("F1 help")
 

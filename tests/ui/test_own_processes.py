@@ -146,7 +146,7 @@ async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
         await screens.shows("tune is still running and would distort the measurement")
         screens.bench.run = CannedRun(trained(60), True)
         await screens.ticks("tune was stopped: a run is training")
-        await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
+        await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.running_process)
         for key in "wmMb":
             await screens.press("escape", key)
             await screens.shows("a run is training; the run and the measurement")

@@ -101,10 +101,10 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
             await screens.press("escape", "down")
         await screens.press("k")
         await screens.shows("this process can only be ended outside this container")
-        monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", True)
+        monkeypatch.setattr(CannedBench, "is_training_here", True)
         await screens.press("escape", "home", "k")
         await screens.shows("S on the Train screen")
-        monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", False)
+        monkeypatch.setattr(CannedBench, "is_training_here", False)
 
 
 def test_since_is_a_time_of_today_or_a_day():

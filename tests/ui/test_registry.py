@@ -85,12 +85,12 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
                 await screens.press(str(number))
                 await screens.settled()
                 offered = app.offered_actions
-                ids = [action.id for action in sorted(offered, key=lambda one: one.footer or 100)]
+                ids = [action.id for action in sorted(offered, key=lambda one: one.footer_rank or 100)]
                 assert ("app.start" in ids) != is_alive
                 assert place != "train" or ("train.stop" in ids) == is_alive
                 assert [command.do.args[1] for command in actions_here(app)] == ids
                 line = screens.lines[-1]
-                shown = [one for one in offered if f"{key_sign(one.keys[0])} " in line and one.footer]
+                shown = [one for one in offered if f"{key_sign(one.keys[0])} " in line and one.footer_rank]
                 assert len(shown) > 1 and line.endswith("? help")
                 for action in shown:
                     if action.dots and action.name != "tune":

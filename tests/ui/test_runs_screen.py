@@ -121,7 +121,7 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
         await screens.shows("Resume stopped?")
         await screens.press("enter")
         await screens.until(lambda: resumed == [stopped])
-        monkeypatch.setattr(type(screens.bench), "run_is_ours_and_alive", True)
+        monkeypatch.setattr(type(screens.bench), "is_training_here", True)
         await screens.press("p")
         await screens.shows("a run is already active")
         await screens.press("enter")
@@ -270,22 +270,22 @@ async def test_a_run_that_was_started_here_is_chosen_when_the_list_is_opened_aga
 
 
 def names_of(model: RunsModel) -> list[str]:
-    return [one.name.split("-")[0] for one in model.shown if one.is_run]
+    return [one.name.split("-")[0] for one in model.shown_runs if one.is_run]
 
 
 def test_runs_are_sorted_by_a_column_and_what_has_no_value_comes_last():
     model = RunsModel()
-    model.take(RUNS)
+    model.set_runs(RUNS)
     newest_first = names_of(model)
     model.sort_by("loss")
     assert names_of(model) == ["topics", "quickstart", "elsewhere", "quickstart", "help", "too"]
     model.sort_by("loss")
     assert names_of(model) == ["help", "quickstart", "elsewhere", "quickstart", "topics", "too"]
     model.sort_by("size")
-    assert names_of(model)[0] == "topics" and model.shown[-1].size_bytes is None
+    assert names_of(model)[0] == "topics" and model.shown_runs[-1].size_bytes is None
     model.choose(2)
     model.sort_by("run")
-    assert model.place == 0
+    assert model.chosen_index == 0
     titles = []
     for _ in range(20):
         model.sort_by_next(200)
@@ -299,7 +299,7 @@ def test_runs_are_sorted_by_a_column_and_what_has_no_value_comes_last():
 def test_a_name_is_whole_while_there_is_room_and_what_no_run_has_takes_none(subtests):
     name = "a-rather-long-name-of-some-data-tiny-bert-1647"
     long, model = replace(RUNS[1], name=name), RunsModel()
-    model.take([RUNS[0], RUNS[3], long])
+    model.set_runs([RUNS[0], RUNS[3], long])
     for width in range(60, 230):
         with subtests.test(str(width)):
             columns = dict(model.columns(width))
@@ -308,16 +308,16 @@ def test_a_name_is_whole_while_there_is_room_and_what_no_run_has_takes_none(subt
             assert room >= min(len(name), int(width * 0.4))
             for place in range(3):
                 line = text_of([run_row(model, place, runs_module._now(), width, UNICODE)])
-                assert (model.shown[place].name in line) == (room >= len(model.shown[place].name)), line
+                assert (model.shown_runs[place].name in line) == (room >= len(model.shown_runs[place].name)), line
                 assert " a-rather" in line or place < 2
     assert dict(model.columns(230)).keys() == COLUMNS.keys() - {"tags"}
-    model.take([replace(one, tags=("baseline",), model="", scores={}) for one in model.found])
+    model.set_runs([replace(one, tags=("baseline",), model="", scores={}) for one in model.all_runs])
     assert {"tags", "data"} < dict(model.columns(230)).keys() <= COLUMNS.keys() - {"model", "score"}
 
 
 def test_data_and_model_of_a_run_are_short_and_a_state_has_the_colour_of_its_kind():
     model = RunsModel()
-    model.take(RUNS)
+    model.set_runs(RUNS)
     rows = [run_row(model, place, runs_module._now(), 134, UNICODE) for place in range(1, 6)]
     assert "topics         bert-base-uncased" in text_of(rows[2:3]) and "python-re\u2026ence" in text_of(rows[:1])
     roles = {text.strip(): role for row in rows for text, role in row}
@@ -327,7 +327,7 @@ def test_data_and_model_of_a_run_are_short_and_a_state_has_the_colour_of_its_kin
 
 def test_the_filter_takes_words_fields_tags_and_every_metric_and_names_them_where_one_is_wrong(subtests):
     model = RunsModel()
-    model.take(RUNS)
+    model.set_runs(RUNS)
     for words, found, problem in (
         ("loss<1.5", ["quickstart", "topics"], ""), ("loss>1.5 quickstart", ["quickstart"], ""),
         ("score>0.9", ["topics"], ""), ("score>0.92", [], ""), ("size_gib>1", ["topics"], ""),

@@ -121,7 +121,7 @@ async def test_a_watched_run_whose_process_was_killed_is_reported_until_a_key_an
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
-        assert not screens.bench.unseen and screens.text.count("without an error") == 2, "and once in the events"
+        assert not screens.bench.unseen_pages and screens.text.count("without an error") == 2, "and once in the events"
 
 
 @in_event_loop
@@ -156,7 +156,7 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_reported_and_marked
         run.waiting = [RunProblem(step=62, kind="disk", message="again", hint="")]
         screens.bench.poll_run()
         await screens.settled()
-        assert not screens.bench.unseen, "it is seen there"
+        assert not screens.bench.unseen_pages, "it is seen there"
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ async def test_a_long_notice_takes_two_lines_above_the_keys_and_what_is_cut_in_a
         text = await screens.shows("recipe quickstart")
         assert text.isascii() and "?" not in text.removesuffix("? help"), text
         assert screens.lines[1].endswith("no file ~ ok no problems"), "and a blank before what stands at the end"
-        screens.bench.tell("a sentence that is too long for a line" * 4)
+        screens.bench.show_notice("a sentence that is too long for a line" * 4)
         screens.app.draw()
         await screens.shows("Enter edit", "? help", "| a sentence", " ~\n")
         assert screens.lines[-3].startswith("| a sentence") and len(screens.lines[-2]) < 60
@@ -236,7 +236,7 @@ async def test_what_is_waited_for_stays_in_the_last_line(monkeypatch):
 @in_event_loop
 async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_that_both_would_be_slower():
     run = CannedRun(trained(60), True)
-    run.is_ours = False
+    run.is_trained_here = False
     async with open_screens(bench=bench()) as screens:
         screens.bench.run = run
         await screens.press("2")
@@ -283,7 +283,7 @@ async def test_a_plan_is_made_anew_when_a_run_ends(monkeypatch):
 @in_event_loop
 async def test_the_last_line_beside_a_run_of_another_process_has_the_keys_of_the_run_and_not_those_of_a_new_one():
     run = CannedRun(trained(60), True)
-    run.is_ours = False
+    run.is_trained_here = False
     async with open_screens(bench=bench()) as screens:
         screens.bench.run = run
         await screens.press("4")

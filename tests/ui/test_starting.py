@@ -42,7 +42,7 @@ def request_of_seconds(tmp_path: Path) -> Request:
 async def test_an_error_in_background_work_ends_the_screens_with_a_report():
     with pytest.raises(ZeroDivisionError):
         async with open_canned() as screens:
-            screens.bench.background.do("work", lambda: 1 / 0, print)
+            screens.bench.background.run_work("work", lambda: 1 / 0, print)
             await screens.until(lambda: screens.ended)
 
 
@@ -145,13 +145,13 @@ async def test_a_stop_that_cannot_be_asked_for_is_asked_again_until_it_can_and_n
                     await screens.shows("cannot request stop")
                 screens.app.tick()
                 await screens.settled()
-            assert list(Controls(other.control).wanted()) == []
+            assert list(Controls(other.control).take_requests()) == []
             run.control.rmdir()
             heard: list[str] = []
             for _ in range(4):
                 screens.app.tick()
                 await screens.settled()
-                heard += [one.action for one in asked.wanted()]
+                heard += [one.action for one in asked.take_requests()]
             assert heard == ["stop"], "once it could be asked for, it is not asked again"
 
 
@@ -200,8 +200,8 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
     async with open_screens(endless) as screens:
         bench = screens.bench
         starting.start(bench)
-        await screens.until(lambda: bench.own_run and bench.own_run.state.step > 0)
-        own = bench.own_run
+        await screens.until(lambda: bench.local_run and bench.local_run.state.step > 0)
+        own = bench.local_run
         bench.ask_run("stop")
         await screens.until(lambda: not own.alive)
         shutil.copytree(own.folder.root, tmp_path / "other")

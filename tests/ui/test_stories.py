@@ -27,7 +27,7 @@ def machine(monkeypatch):
     """`machine(facts)`: what the program finds when it looks at its machine."""
 
     def found(facts):
-        monkeypatch.setattr(probe_module, "look", lambda: facts)
+        monkeypatch.setattr(probe_module, "read_hardware", lambda: facts)
         return probe_module.probe_again()
 
     yield found
@@ -226,7 +226,7 @@ async def test_story_runs(small, tmp_path):
             await screens.shows("Save and stop?")
             await screens.press("enter")
             found: list[str] = []
-            await screens.until(lambda: found.extend(one.action for one in asked.wanted()) or found)
+            await screens.until(lambda: found.extend(one.action for one in asked.take_requests()) or found)
             assert found == ["stop"]
 
         await screens.press("home", "enter")

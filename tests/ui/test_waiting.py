@@ -192,7 +192,7 @@ class Presser:
             for action in ACTIONS:
                 if action.place == place and action.name != "quit" and action.name in (only.split() or [action.name]):
                     while True:
-                        if self.bench.current != page:
+                        if self.bench.current_page != page:
                             self.bench.go(page)
                             await self.screens.pilot.pause()
                         before(action.name)

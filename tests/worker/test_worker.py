@@ -158,7 +158,7 @@ def test_a_worker_has_the_lowest_priority_while_a_run_trains(script):
     begun_before, begun_within = Worker("dry_run"), Worker("dry_run")
     try:
         before = begun_before.ask("dry_run", {})
-        with begun_before.giving_way(), begun_within.giving_way():
+        with begun_before.lowest_priority(), begun_within.lowest_priority():
             assert begun_before.ask("dry_run", {}) == begun_within.ask("dry_run", {}) == 19
         assert begun_within.ask("dry_run", {}) == begun_before.ask("dry_run", {}) == before < 19
     finally:

@@ -66,7 +66,8 @@ def bench_model(
     figures, cut_short = InferenceBench(trained, rows, rounds, gpu, print_to_stderr, only or ()).measure()
     target = keep_speed(trained, figures, rows, print_to_stderr)
     result = {
-        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.generates_text, "cut_short": cut_short,
+        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.generates_text,
+        "cut_short": cut_short,
         "inference_samples_per_second": target and {
             "requested": target.requested, "measured": target.measured, "met": target.met,
             "words": target.words, "verdict": target.verdict,

@@ -125,7 +125,8 @@ def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
     prefix = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
     lines = [f"{symptom.name} (a finding of the doctor: {symptom.title})", f"  {' '.join(symptom.why.split())}"]
     lines.append(
-        f"  reported:    {prefix}if it costs at least {format_percent(symptom.least_share)} of the time, or if it is an error"
+        f"  reported:    {prefix}if it costs at least {format_percent(symptom.least_share)} of the time, or if "
+        "it is an error"
     )
     lines += [f"  settings:    {', '.join(rule.settings)}"] if rule.settings else []
     lines += [f"  the check:   {rule.name}"] if rule.order else []

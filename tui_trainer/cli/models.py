@@ -64,7 +64,10 @@ def install(
     if is_unsloth:
         folder = environment_folder()
         note = f", replacing {installed_version()}" if installed_version() else ""
-        heading = f"{PACKAGE_NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed in {folder}{note}:"
+        heading = (
+            f"{PACKAGE_NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed "
+            f"in {folder}{note}:"
+        )
         steps = environment.creation_commands(folder)
     else:
         heading = f"this command would install into the environment of tui-trainer, {sys.prefix}:"
@@ -79,7 +82,8 @@ def install(
         raise typer.Exit(EXIT_STOPPED)
     if is_unsloth:
         result_lines = [
-            f"{PACKAGE_NAME} {environment.make_environment(print_to_stderr)} is in {folder}; set model.provider = {PACKAGE_NAME} to train with it"
+            f"{PACKAGE_NAME} {environment.make_environment(print_to_stderr)} is in {folder}; set model.provider "
+            f"= {PACKAGE_NAME} to train with it"
         ]
     else:
         result_lines = [*environment.install_here(steps[0], print_to_stderr), "restart tui-trainer if it is running"]

@@ -417,8 +417,8 @@ class TrainingSection(SettingsSection):
     effective_batch_size: PositiveInt | Auto = option(
         32, unit="rows", speed="more rows take no longer until the GPU is fully used", step="x2"
     )
-    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, by the hardware profile, but
-    fewer (at least 8) if the run would have fewer than 300 steps."""
+    """Rows per optimizer step; auto: enough to use the GPU fully, but fewer (at least 8) if the run would have fewer
+    than 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
     """Effective batch size that the learning rate is meant for; effective_batch_size = auto and lr_scaling start
     from it."""

@@ -121,7 +121,10 @@ def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
         return "torch is built without CUDA, so training runs on the CPU"
     if driver.cuda and cuda[0] > driver.cuda[0]:
         version = version_text(driver.cuda)
-        return f"torch is built for CUDA {version_text(cuda)}, but the driver supports {version}, so training is on the CPU"
+        return (
+            f"torch is built for CUDA {version_text(cuda)}, but the driver supports {version}, so training "
+            "is on the CPU"
+        )
     reason = build_problem(gpu.capability, cuda, torch_version) if gpu.capability else ""
     return f"torch is built for CUDA {version_text(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 

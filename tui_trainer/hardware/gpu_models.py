@@ -240,7 +240,10 @@ class FlashKernel:
         """Return why a GPU of this capability cannot run it, as the end of a sentence; empty if it can."""
         if capability >= self.capability_from:
             return ""
-        return f"needs compute capability {version_text(self.capability_from)}, but this GPU has {version_text(capability)}"
+        return (
+            f"needs compute capability {version_text(self.capability_from)}, but this GPU has "
+            f"{version_text(capability)}"
+        )
 
 
 # Major capability that FlashAttention 3 was written for. On others torch's own kernel is as fast, or it does not run.

@@ -69,7 +69,7 @@ class MicroBatch:
         convert = cache(change)
         inputs = {name: convert(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
         optional_names = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
-        names = ("labels", "places", "documents", *optional_names)
+        names = ("labels", "label_positions", "documents", *optional_names)
         changed_fields: dict[str, Any] = {name: convert(getattr(self, name)) for name in names}
         return replace(self, inputs=inputs, **changed_fields)
 

@@ -160,7 +160,7 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
         rows.append((f"{event.step:,}" + (" (best)" if event.step == best_step else ""), f"{event.loss:.4f}", *scores))
     yield from _evenly_spaced(rows, ("step", "held-out loss", *map(display_name, score_names)), "evaluations")
     if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
-        yield f"The best evaluation is chosen by {display_name(metric)}; the last evaluation reached {format_score(value)}."
+        yield f"The best evaluation is chosen by {display_name(metric)}; the last one reached {format_score(value)}."
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:

@@ -92,7 +92,7 @@ class Chat(LearnsNextToken):
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         template_name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
         template = template_text(template_name) if template_name else ""
-        return {**super().reading(config), "template": template, "stops": _model_stops(config)}
+        return {**super().encoding_settings(config), "template": template, "stops": _model_stops(config)}
 
     def marks(self, config: Config) -> dict[str, int] | None:
         return mark_lengths(config)

@@ -113,7 +113,7 @@ class QuestionAnswering(Task):
         return _QuestionReader(config, self._segments(config))
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
-        return {**super().reading(config), "segments": self._segments(config)}
+        return {**super().encoding_settings(config), "segments": self._segments(config)}
 
     def _segments(self, config: Config) -> int:
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0

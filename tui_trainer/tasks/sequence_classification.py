@@ -134,7 +134,7 @@ class SequenceClassification(Task):
         model_config = self._model_config(config)
         model_labels = {str(number): name for number, name in (model_config.get("id2label") or {}).items()}
         segment_types = int(model_config.get("type_vocab_size") or 0)
-        return {**super().reading(config), "model_labels": model_labels, "segments": segment_types}
+        return {**super().encoding_settings(config), "model_labels": model_labels, "segments": segment_types}
 
     def labels(self, config: Config, data: PreparedData) -> Labels:
         kind: Kind = data.details["problem_type"]

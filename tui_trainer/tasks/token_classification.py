@@ -77,7 +77,7 @@ class TokenClassification(Task):
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         """Return what decides a row's tokens and labels: settings, and the model's labels."""
-        return {**super().reading(config), "model_labels": self._model_labels(config)}
+        return {**super().encoding_settings(config), "model_labels": self._model_labels(config)}
 
     def _model_labels(self, config: Config) -> tuple[str, ...]:
         return () if config.is_from_scratch else config_label_names(find_model_facts(config, self.head).config)

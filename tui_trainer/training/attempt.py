@@ -123,7 +123,7 @@ class SmallerPasses:
         With packing, return how `documents` themselves are split.
         """
         split = cls.of(layout, documents)
-        return split if layout.packed_width else replace(split, pass_count=-(-effective_rows // split.rows))
+        return split if layout.packed_width else replace(split, pass_count=-(-effective_rows // split.rows_per_pass))
 
     def words(self, *, with_width: bool) -> str:
         return split_words(self.rows_per_pass, self.pass_count, width_tokens=self.width if with_width else 0)

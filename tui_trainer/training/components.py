@@ -246,14 +246,14 @@ class Components:
             by_lengths=by_lengths,
             fixed_width=plan.longest_row if config.training.torch_compile else 0,
         )
-        self.eval_layout = layout(rows=plan.per_device_eval_batch_size.value)
+        self.eval_layout = layout(rows_per_pass=plan.per_device_eval_batch_size.value)
         order = RowOrder(
             rows.lengths,
             effective_batch=plan.effective_batch_size.value,
             seed=config.training.seed,
             group_by_length=config.data.group_by_length is True,
         )
-        self.batches = Batches(rows, layout(rows=plan.per_device_train_batch_size.value), order, ranks)
+        self.batches = Batches(rows, layout(rows_per_pass=plan.per_device_train_batch_size.value), order, ranks)
         if ranks.world_size > 1:
             self._require_same(job)
         if not stage:

@@ -100,7 +100,7 @@ class MicroBatchTries:
         documents = [batches.rows.example(int(index)) for index in chosen_rows]
 
         def train() -> dict[str, Any]:
-            batch = max(batches.layout.micro_batches(documents), key=attrgetter("positions")).to(components.device)
+            batch = max(batches.layout.micro_batches(documents), key=attrgetter("position_count")).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
             result = attempt(work, components.device, components.give_up_step)
             return {"failed": f"out of memory ({result.words})"} if isinstance(result, MemoryShortage) else {}
@@ -175,7 +175,7 @@ class Rehearsal:
         }  # fmt: skip
         planned_layout = batches.layout
         while True:
-            batch = max(batches.layout.micro_batches(documents), key=attrgetter("positions")).to(components.device)
+            batch = max(batches.layout.micro_batches(documents), key=attrgetter("position_count")).to(components.device)
             is_whole = batches.layout is planned_layout and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
             result = attempt(work, components.device, components.give_up_step)

@@ -416,7 +416,10 @@ class Session:
     def unsaved_phrase(self) -> str:
         """Phrase that says why the current step could not be saved, and which checkpoint exists instead."""
         checkpoints = self._checkpoints
-        return f"step {self.position.step}, which could not be saved: {checkpoints.failure}. {checkpoints.resume_sentence()}"
+        return (
+            f"step {self.position.step}, which could not be saved: {checkpoints.failure}. "
+            f"{checkpoints.resume_sentence()}"
+        )
 
     def watch_host_memory(self) -> None:
         """Warn before the machine runs out of memory, once for each trend, and save a checkpoint.

@@ -98,7 +98,8 @@ class _Picture:
         rows = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return rows
-        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
+        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs, keeps_unit=False,
+        bad_columns=bad_columns,
                                  inline=is_inline)  # fmt: skip
         return [*rows, *axis_lines]
 

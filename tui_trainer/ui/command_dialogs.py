@@ -47,7 +47,7 @@ def current_work_line(process: JsonProcess, width: int, glyphs: Glyphs) -> Line:
 
 
 def clock_state(process: JsonProcess | None) -> object:
-    """Return the state of a process that its lines depend on, for `Dialog.by_clock`."""
+    """Return the state of a process that its lines depend on, for `Dialog.live_state`."""
     if process is None:
         return None
     seconds = int(process.seconds) if process.alive else 0
@@ -69,7 +69,7 @@ class CommandDialog(Dialog):
         self.bench, self.command, self.heading = bench, command, heading
         self._draw_result, self._draw_output, self._about, self._apply = result, so_far, about, apply
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return clock_state(self.command.process)
 
     @property

@@ -143,8 +143,8 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         """Return whether the dialog needs this key, so that the key must not do its action for all screens."""
         return self.focused is not None and self.focused.check_consume_key(key, key)
 
-    def by_clock(self) -> object:
-        """Return state that changes without a key or an answer: see `Page.by_clock`."""
+    def live_state(self) -> object:
+        """Return state that changes without a key or an answer: see `Page.live_state`."""
         return ()
 
     def redraw(self) -> None:

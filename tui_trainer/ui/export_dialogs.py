@@ -101,7 +101,7 @@ class ExportDialog(Dialog):
         export = self._bench.exports.process
         return export if export is not None and [export.run] == list(self._folders) else None
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return clock_state(self._process)
 
     @property

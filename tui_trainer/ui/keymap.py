@@ -395,7 +395,7 @@ def name_keys_for_commands(text: str) -> str:
 
 
 def _key_words(action_id: str, command: re.Match[str]) -> str:
-    key, place = active_keymap.key_of(action_id), cast("Place", action_id.partition(".")[0])
+    key, place = active_keymap.key_of(action_id), cast("PageName", action_id.partition(".")[0])
     if verb := command["what"]:
         return f"press {key} to {verb}"
     place_note = f" ({action_id.rpartition('_')[2].removeprefix('app.')})" if place == "app" else f" on {TITLES[place]}"

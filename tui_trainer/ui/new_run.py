@@ -84,7 +84,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     def compose_content(self) -> Iterable[Widget]:
         yield Pane(lambda width, _: paragraph(self._words, width, "dim"), classes="above")
-        yield from super().inside()
+        yield from super().compose_content()
 
     def list_matches(self) -> None:
         """List the matching choices, the best first. If the text has not changed, the chosen row stays chosen."""

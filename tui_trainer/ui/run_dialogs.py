@@ -120,7 +120,7 @@ class TryDialog(FieldDialog):
 
     def compose_content(self) -> Iterable[Widget]:
         yield self.field
-        yield from super().inside()
+        yield from super().compose_content()
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def on_mount(self) -> None:
@@ -178,7 +178,7 @@ class TryDialog(FieldDialog):
         if self._process:
             self._process.close()
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return len(self._transcript), self._status
 
     def redraw(self) -> None:

@@ -211,7 +211,7 @@ class CurrentRun(WatchedRun):
         self._thread.join(timeout_seconds)
 
     def apply_new_events(self) -> bool:
-        has_news = super().take()
+        has_news = super().apply_new_events()
         reason = self._journal.failure_reason
         if reason and reason != self._reported_failure:
             self._reported_failure = reason

@@ -83,7 +83,7 @@ def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
     ACCUMULATION_KEY,
     LEARNING_RATE,
     is_for_speed=True,
-    during=(small_batch,),
+    symptoms=(small_batch,),
     remedies=_remedies_of_batch_size,
 )
 def batch_size(context: Context) -> Verdict:

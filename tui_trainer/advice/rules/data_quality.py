@@ -58,7 +58,7 @@ def data_size(context: Context) -> Verdict:
     )
 
 
-@rule("Few skipped rows", 229, _ON_BAD_ROWS, counted="the number of skipped rows")
+@rule("Few skipped rows", 229, _ON_BAD_ROWS, needed_count="the number of skipped rows")
 def left_out(context: Context) -> Verdict:
     """The model learns nothing from skipped rows and unread files."""
     counts, data = context.counts, context.config.data
@@ -93,7 +93,8 @@ def chat_marks(context: Context) -> Verdict:
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
         return warned(
             sentence,
-            advice=f'to add the markers with {ADD_TOKENS_KEY}, set model.provider = "transformers" and train the embedding',
+            advice=f'to add the markers with {ADD_TOKENS_KEY}, set model.provider = "transformers" and train '
+            "the embedding",
         )
     new_tokens = (config.model.add_tokens, *map(escape_commas, split_marks))
     return warned(sentence, fix={ADD_TOKENS_KEY: ", ".join(filter(None, new_tokens))})
@@ -115,7 +116,7 @@ def text_frame(context: Context) -> Verdict:
     )
 
 
-@rule("Share of trained tokens", 232, counted="the share of trained tokens")
+@rule("Share of trained tokens", 232, needed_count="the share of trained tokens")
 def trained_share(context: Context) -> Verdict:
     """Tokens without a label cost as much as others and teach nothing, and a wrong mask does not show in the loss."""
     facts, counts = context.facts, context.counts
@@ -130,7 +131,7 @@ def trained_share(context: Context) -> Verdict:
     return passed(sentence)
 
 
-@rule("Few unknown tokens", 233, counted="the number of unknown tokens")
+@rule("Few unknown tokens", 233, needed_count="the number of unknown tokens")
 def known_text(context: Context) -> Verdict:
     """Text that the tokenizer does not know becomes an unknown token: the model cannot read it and never writes it."""
     counts = context.counts
@@ -144,7 +145,7 @@ def known_text(context: Context) -> Verdict:
     return warned(sentence, advice=unknown_text_hint(trained_here=context.config.is_from_scratch))
 
 
-@rule("Class balance", 234, "task.class_weights", counted="the number of rows per class")
+@rule("Class balance", 234, "task.class_weights", needed_count="the number of rows per class")
 def label_balance(context: Context) -> Verdict:
     """If one class dominates, a model that always predicts it has a good loss and is useless."""
     details = context.counted_facts.details if context.counted_facts else {}
@@ -225,7 +226,7 @@ def held_out(context: Context) -> Verdict:
     return passed(sentence)
 
 
-@rule("Held-out rows are not trained on", 262, "data.dedup", counted=_OVERLAP)
+@rule("Held-out rows are not trained on", 262, "data.dedup", needed_count=_OVERLAP)
 def eval_leaks(context: Context) -> Verdict:
     """A memorised row tells you nothing about unseen ones, and early stopping relies on the held-out loss."""
     counts = context.counts

@@ -129,7 +129,7 @@ def overfitting(view: RunView) -> Cause | None:
     )
 
 
-@rule("Early stopping", 480, _PATIENCE_KEY, _EVAL, during=(overfitting,))
+@rule("Early stopping", 480, _PATIENCE_KEY, _EVAL, symptoms=(overfitting,))
 def early_stopping(context: Context) -> Verdict:
     """After the best held-out loss, each further epoch costs time and makes the model worse.
 
@@ -192,7 +192,7 @@ def degenerate_answers(view: RunView) -> Cause | None:
     )
 
 
-@rule("Generated answers", 485, _ANSWERS, during=(degenerate_answers,))
+@rule("Generated answers", 485, _ANSWERS, symptoms=(degenerate_answers,))
 def generated_answers(context: Context) -> Verdict:
     """A held-out loss does not show a model that never stops, repeats itself or loses its format; free answers do."""
     task, answers = find_task(context.config.task.type), context.required_plan.answer_rows
@@ -210,7 +210,8 @@ def cache_emptied(view: RunView) -> Cause | None:
     interval_text = f", every {interval} steps" if interval else ""
     return Cause(
         cause="Garbage collection and emptying the cache take much of the time.",
-        evidence=f"{format_percent(share)} of the time, {view.seconds_of_step_words(view.empty_cache_seconds)}{interval_text}",
+        evidence=f"{format_percent(share)} of the time, "
+        f"{view.seconds_of_step_words(view.empty_cache_seconds)}{interval_text}",
         share=share,
         fix={_EMPTY_CACHE: 0},
     )
@@ -297,7 +298,8 @@ def between_steps(view: RunView) -> Cause | None:
     share = view.share_of_time(view.other_seconds)
     return Cause(
         cause="Time is lost between steps, and no timed work explains it.",
-        evidence=f"{format_percent(share)} of the time is unaccounted for: {view.seconds_of_step_words(view.other_seconds)}",
+        evidence=f"{format_percent(share)} of the time is unaccounted for: "
+        f"{view.seconds_of_step_words(view.other_seconds)}",
         share=share,
         advice="see the run's events; usual reasons: slow removal of checkpoints, failed saves or samples, swapping",
     )
@@ -326,7 +328,7 @@ class _Overhead:
 
 @rule(
     "Evaluation overhead", 490, _EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE, group="Speed",
-    during=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
+    symptoms=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
 )  # fmt: skip
 def cadence(context: Context) -> Verdict:
     """While a run evaluates, saves or generates samples, it does not train.

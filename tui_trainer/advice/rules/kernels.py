@@ -71,8 +71,8 @@ def compiles_again(view: RunView) -> Cause | None:
     130,
     COMPILE,
     is_for_speed=True,
-    published="1.41x as fast on an A100, the geometric mean of over 180 models (PyTorch 2, ASPLOS 2024)",
-    during=(compiles_again,),
+    published_gain="1.41x as fast on an A100, the geometric mean of over 180 models (PyTorch 2, ASPLOS 2024)",
+    symptoms=(compiles_again,),
 )
 def torch_compile(context: Context) -> Verdict:
     """Small operations fused into few kernels read and write memory less often.
@@ -123,7 +123,7 @@ def _why_no_compiler(context: Context) -> str:
     _ATTENTION_DROPOUT,
     fallback="auto",
     is_for_speed=True,
-    published="GPT-2 at 1,024 tokens trains 3x as fast (arXiv:2205.14135)",
+    published_gain="GPT-2 at 1,024 tokens trains 3x as fast (arXiv:2205.14135)",
 )
 def attention(context: Context) -> Verdict:
     """A fused kernel never writes the attention scores of all token pairs to memory.
@@ -223,7 +223,7 @@ def unsloth_missing(view: RunView) -> Cause | None:
     )
 
 
-@rule("Unsloth features", 146, unsloth.PROVIDER, name="unsloth", during=(unsloth_missing,))
+@rule("Unsloth features", 146, unsloth.PROVIDER, name="unsloth", symptoms=(unsloth_missing,))
 def unsloth_parts(context: Context) -> Verdict:
     """Unsloth's speed-up (2x by its README) comes from fused kernels, a chunked loss and rows without padding, which
     are settings here."""

@@ -378,7 +378,7 @@ def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
     )
 
 
-@rule("Learning rate", 420, LEARNING_RATE, MIXED, during=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
+@rule("Learning rate", 420, LEARNING_RATE, MIXED, symptoms=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
 def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
     rate, parameters = context.required_plan.learning_rate, context.required_plan.parameters.value
@@ -574,7 +574,7 @@ def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> li
     WARMUP_KEY,
     MIXED,
     needs_plan=False,
-    during=(gradients_exploding, loss_spikes),
+    symptoms=(gradients_exploding, loss_spikes),
 )
 def clipping(context: Context) -> Verdict:
     """Gradients have rare outliers; without a limit one of them undoes hundreds of steps.

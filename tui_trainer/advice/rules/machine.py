@@ -194,14 +194,15 @@ def slow_rank(view: RunView) -> Cause | None:
     where = "clock and temperature of the rank's GPU (nvidia-smi)" if view.on_gpu else "the load of the rank's cores"
     return Cause(
         cause=f"Rank {slowest.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"waiting for the rank takes {view.seconds_of_step_words(slowest.lag_seconds)}, {format_percent(share)} of the time",
+        evidence=f"waiting for the rank takes {view.seconds_of_step_words(slowest.lag_seconds)}, "
+        f"{format_percent(share)} of the time",
         share=share,
         advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
     )
 
 
-@rule("No other load", 40, needs_plan=False, during=(other_processes, slow_rank))
+@rule("No other load", 40, needs_plan=False, symptoms=(other_processes, slow_rank))
 def busy_machine(context: Context) -> Verdict:
     """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
     hardware = context.hardware
@@ -258,7 +259,8 @@ def threads_take_turns(view: RunView) -> Cause | None:
         return None
     return Cause(
         cause="The run has more threads than cores, so they take turns.",
-        evidence=f"{threads} threads on {cores:g} cores; they wait for a core for {format_percent(wait_share)} of their time",
+        evidence=f"{threads} threads on {cores:g} cores; they wait for a core for {format_percent(wait_share)} "
+        "of their time",
         share=wait_share,
         fix={THREADS: "auto"},
     )
@@ -277,7 +279,8 @@ def one_thread(view: RunView) -> Cause | None:
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
             f"1 thread on {cores:g} usable cores, {format_percent(idle_share)} of them idle; computing takes "
-            f"{view.seconds_of_step_words(view.compute_seconds + view.optimizer_seconds)}, and more threads shorten only this time"
+            f"{view.seconds_of_step_words(view.compute_seconds + view.optimizer_seconds)}, and more threads "
+            "shorten only this time"
         ),
         share=idle_share * view.share_of_time(view.compute_seconds + view.optimizer_seconds),
         fix={THREADS: "auto"},
@@ -285,7 +288,7 @@ def one_thread(view: RunView) -> Cause | None:
     )
 
 
-@rule("CPU threads", 50, THREADS, during=(threads_take_turns, one_thread))
+@rule("CPU threads", 50, THREADS, symptoms=(threads_take_turns, one_thread))
 def cpu_threads(context: Context) -> Verdict:
     """Fewer threads than cores leave cores idle; more of them take turns and wait for each other.
 
@@ -342,11 +345,12 @@ def slower_later(view: RunView) -> Cause | None:
             f"{format_number(1000 * late_seconds)} ms now{epochs_text}"
         ),
         share=share,
-        advice=f"{format_percent(share)} of the time is lost; usual reasons: longer rows, swapping, heat, other programs",
+        advice=f"{format_percent(share)} of the time is lost; usual reasons: longer rows, swapping, heat, other "
+        "programs",
     )
 
 
-@rule("Throughput", 160, group="Speed", during=(slower_later,))
+@rule("Throughput", 160, group="Speed", symptoms=(slower_later,))
 def throughput(context: Context) -> Verdict:
     """A rate that was measured on this machine shows whether a change of settings helped."""
     plan, seconds = context.required_plan, context.step_seconds
@@ -385,7 +389,8 @@ def throttled(view: RunView) -> Cause | None:
     note = f", up to {celsius:.0f} degrees Celsius" if celsius is not None else ""
     return Cause(
         cause="The GPU is throttled: it is too hot, or at its power limit.",
-        evidence=f"slowed by {reason} in {format_percent(len(gpus) / count)} of readings, clock at {format_percent(clock)}{note}",
+        evidence=f"slowed by {reason} in {format_percent(len(gpus) / count)} of readings, clock at "
+        f"{format_percent(clock)}{note}",
         share=share,
         advice="improve the cooling of the machine"
         if reason == "heat"
@@ -405,7 +410,8 @@ def launch_bound(view: RunView) -> Cause | None:
     is_cut = plan is not None and plan.gradient_accumulation_steps > 1
     return Cause(
         cause="The GPU waits for small kernels to be launched.",
-        evidence=f"GPU {format_percent(usage)} busy; data and overhead take {format_percent(max(overhead, 0.0))} of the time",
+        evidence=f"GPU {format_percent(usage)} busy; data and overhead take "
+        f"{format_percent(max(overhead, 0.0))} of the time",
         share=share,
         fix={MICRO_BATCH_KEY: 2 * rows} if rows and is_cut else {COMPILE: True},
         advice="or use a larger effective batch, or longer rows" if not is_cut else "",
@@ -414,7 +420,7 @@ def launch_bound(view: RunView) -> Cause | None:
 
 @rule(
     "Processor utilisation", 170, MICRO_BATCH_KEY, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY, COMPILE, group="Speed",
-    during=(throttled, launch_bound),
+    symptoms=(throttled, launch_bound),
 )  # fmt: skip
 def gpu_utilisation(context: Context) -> Verdict:
     """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""
@@ -423,7 +429,10 @@ def gpu_utilisation(context: Context) -> Verdict:
     if earlier is None or earlier.busy_share is None:
         return not_applicable(f"utilisation of {processor} is measured in the first run of this kind")
     goal, usage = (IDLE_GPU_SHARE if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-    sentence = f"utilisation of {processor}: {format_percent(usage)} in run {earlier.name}; at least {format_percent(goal)} is good"
+    sentence = (
+        f"utilisation of {processor}: {format_percent(usage)} in run {earlier.name}; at least "
+        f"{format_percent(goal)} is good"
+    )
     if usage >= goal:
         return passed(sentence)
     advice = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"

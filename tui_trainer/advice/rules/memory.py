@@ -71,7 +71,10 @@ def memory_full(view: RunView) -> Cause | None:
     own_bytes = view.mean("process_memory_bytes")
     is_gpu_full = bool(used_bytes and total_bytes and used_bytes >= _FULL_SHARE * total_bytes)
     if used_bytes and total_bytes and is_gpu_full:
-        evidence = f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({format_percent(used_bytes / total_bytes)})"
+        evidence = (
+            f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use "
+            f"({format_percent(used_bytes / total_bytes)})"
+        )
     elif free_bytes is not None and own_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + own_bytes):
         evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(own_bytes)}"
     else:
@@ -166,7 +169,7 @@ def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator
     "Gradient checkpointing",
     150,
     CHECKPOINTING,
-    published="memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)",
+    published_gain="memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)",
     remedies=_remedies_of_gradient_checkpointing,
 )
 def gradient_checkpointing(context: Context) -> Verdict:
@@ -225,7 +228,7 @@ def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
     295,
     METHOD_KEY,
     LAYERS_KEY,
-    published="4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)",
+    published_gain="4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)",
     remedies=_remedies_of_four_bits,
 )
 def four_bits(context: Context) -> Verdict:
@@ -358,7 +361,7 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     ACCUMULATION_KEY,
     EVAL_BATCH,
     CHECKPOINTING,
-    during=(memory_full, batch_too_large, memory_growing),
+    symptoms=(memory_full, batch_too_large, memory_growing),
 )
 def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
@@ -397,7 +400,7 @@ def memory(context: Context) -> Verdict:
     335,
     OFFLOAD,
     STRATEGY,
-    published="stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)",
+    published_gain="stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)",
 )
 def split_model(context: Context) -> Verdict:
     """The parts of a sharded or offloaded model are transferred to the GPU in every pass.

@@ -65,7 +65,7 @@ def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
     LAYERS_KEY,
     _WIDTH,
     LAYERS,
-    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
+    published_gain="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
     remedies=_remedies_of_model_size,
 )
 def model_size(context: Context) -> Verdict:
@@ -130,7 +130,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     "Smaller and larger models",
     202,
     MODEL_KEY,
-    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
+    published_gain="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
 )
 def model_choice(context: Context) -> Verdict:
     """Compare this model with a smaller and a larger one by time and memory.

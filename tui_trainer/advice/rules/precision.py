@@ -40,7 +40,8 @@ def slow_precision(view: RunView) -> Cause | None:
     no_gain = f"the gain of {best_type} has not been measured on this machine"
     return Cause(
         cause=f"The run computes in fp32, although this machine supports {best_type} natively.",
-        evidence=f"forward and backward in fp32 take {view.seconds_of_step_words(view.compute_seconds)}; {gain_text or no_gain}",
+        evidence=f"forward and backward in fp32 take {view.seconds_of_step_words(view.compute_seconds)}; "
+        f"{gain_text or no_gain}",
         share=max(1 - 1 / gain, 0.0) * view.share_of_time(view.compute_seconds) if gain else 0.0,
         fix={MIXED: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",
@@ -54,8 +55,8 @@ def slow_precision(view: RunView) -> Cause | None:
     MIXED,
     fallback="auto",
     is_for_speed=True,
-    published="memory of activations nearly halved (arXiv:1710.03740)",
-    during=(slow_precision,),
+    published_gain="memory of activations nearly halved (arXiv:1710.03740)",
+    symptoms=(slow_precision,),
 )
 def precision(context: Context) -> Verdict:
     """16-bit matmuls are faster and halve activations, if the processor supports them natively.
@@ -143,7 +144,7 @@ def _why_impossible(context: Context) -> str:
     110,
     _TF32,
     is_for_speed=True,
-    published="8x the rate of fp32 matmuls on an A100 (its data sheet)",
+    published_gain="8x the rate of fp32 matmuls on an A100 (its data sheet)",
 )
 def tf32(context: Context) -> Verdict:
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.

@@ -106,7 +106,7 @@ def length_by_task(context: Context) -> Verdict:
     return passed(sentence)
 
 
-@rule("Few truncated rows", 212, LENGTH, counted="the number of truncated rows")
+@rule("Few truncated rows", 212, LENGTH, needed_count="the number of truncated rows")
 def truncation(context: Context) -> Verdict:
     """Truncated text is never learned, such as the end of an answer or the words that a label is about."""
     counts, length = context.counts, context.config.data.max_length
@@ -202,7 +202,7 @@ def packed_with_mask(view: RunView) -> Cause | None:
     name="padding",
     fallback="auto",
     is_for_speed=True,
-    during=(padding, packed_with_mask),
+    symptoms=(padding, packed_with_mask),
 )
 def little_padding(context: Context) -> Verdict:
     """Padding is computed and discarded; grouping or packing rows of different lengths avoids it.

@@ -64,10 +64,10 @@ class RowLayout:
         passes = list(self.passes(documents))
         most_rows = max(map(len, passes))
         if most_rows > 1:
-            return replace(self, rows=-(-most_rows // 2))
+            return replace(self, rows_per_pass=-(-most_rows // 2))
         if not self.packed_width or self.fixed_width:
             return None
         used_width = max(sum(document.input_count for row in rows for document in row) for rows in passes)
         longest_inputs = max(document.input_count for document in documents)
         width = max(-(-used_width // 2), longest_inputs)
-        return replace(self, rows=1, packed_width=width) if width < used_width else None
+        return replace(self, rows_per_pass=1, packed_width=width) if width < used_width else None

@@ -592,7 +592,10 @@ def find_conversations(
         columns = ConversationColumns(pair=Pair(text_name, ""))
     if columns is None:
         likely_columns = likely_pair(head, sentences=False)
-        hint = f"columns found: {listed(names)}; {f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED_COLUMNS_HINT}"
+        hint = (
+            f"columns found: {listed(names)}; "
+            f"{f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED_COLUMNS_HINT}"
+        )
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
     picks_first = any(answers_in(row.values.get(columns.pair.target))[0] for row in head)
     alternates = any(_are_texts(row.values.get(columns.conversation)) for row in head)

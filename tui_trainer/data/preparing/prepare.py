@@ -374,7 +374,10 @@ class _Preparation:
         self._refuse_empty(surveys)
         choice = select_rows(surveys, self._cut, [facts.description for facts in self._sources[0].parts])
         if self._cut.dedup and not choice.training_copies.any():
-            problem = f"no row is left to train on (duplicates: {choice.repeated_row_count:,}; also held out: {choice.leaked_row_count:,})"
+            problem = (
+                f"no row is left to train on (duplicates: {choice.repeated_row_count:,}; also held out: "
+                f"{choice.leaked_row_count:,})"
+            )
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         used_sources = source_rows(self._sources[0], surveys[0].counts, choice, self._cut.replay_sources)
         self._reader.finish_reading()

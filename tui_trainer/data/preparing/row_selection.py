@@ -179,7 +179,7 @@ def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> lis
         chunks.append(
             Chunk(
                 tuple(spooled[first_spool : last_spool + 1]),
-                start - int(row_ends[first_spool] - spooled[first_spool].rows),
+                start - int(row_ends[first_spool] - spooled[first_spool].row_count),
                 end - start,
             )
         )

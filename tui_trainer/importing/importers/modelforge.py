@@ -36,7 +36,8 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Keys(groups.convert_batch, hf.MICRO_BATCH_KEYS, "gradient_accumulation_steps", micro_default=1, accumulation_default=4),
+        Keys(groups.convert_batch, hf.MICRO_BATCH_KEYS, "gradient_accumulation_steps", micro_default=1,
+        accumulation_default=4),
         *hf.SHARED_GROUPS, *hf.FSDP,
         Keys(
             groups.method, "strategy", "use_4bit", "load_in_4bit", adapter_key="strategy",

@@ -43,7 +43,8 @@ IMPORTER = Importer(
         *hf.GROUPS,
         Keys(groups.own_files, "tokenizer", "tokenizer_path"),
         Keys(rope_table, "rope_scaling"),
-        Keys(convert_tokens, "add_tokens", "new_tokens", "additional_special_tokens", special="additional_special_tokens"),
+        Keys(convert_tokens, "add_tokens", "new_tokens", "additional_special_tokens",
+        special="additional_special_tokens"),
         Keys(
             groups.method, "use_lora", "load_in_4bit", "use_4bit", "use_qlora", adapter_key="use_lora",
             methods={True: "lora", False: "full"},

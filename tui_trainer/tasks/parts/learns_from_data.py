@@ -92,7 +92,8 @@ class LearnsFromData:
         reader = self.reader(config)
         reader.set_tokenizer(tokenizer, model_config)
         cut = replace(
-            self.row_settings(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False,
+            self.row_settings(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(),
+            skip_bad_rows=False,
             replay_sources=0, replay_share=0.0,
         )  # fmt: skip
         source = open_source(path, config.data.text_column, DataChoice(is_evaluation=True))

@@ -123,7 +123,7 @@ class PreviewDialog(Dialog):
         except InputError as error:
             return tuple(one_line(str(problem)) for problem in error.problems)
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return self._progress
 
     def _note_progress(self, work_name: str, done: float, total: float | None, unit: str) -> None:

@@ -151,7 +151,7 @@ def _bar(use: MemoryUse, total_bytes: int, cells: int, glyphs: Glyphs) -> list[S
     limit_cell = round(total_bytes * cells_per_byte)
     signs: list[Span] = []
     for (kind, _), start, end in zip(use.segments, [0, *end_cells], end_cells, strict=False):
-        signs += [(kind.drawn(glyphs), kind.role if cell < limit_cell else "bad") for cell in range(start, end)]
+        signs += [(kind.glyph(glyphs), kind.role if cell < limit_cell else "bad") for cell in range(start, end)]
     signs += [(glyphs.bar_empty, "dim")] * (cells - len(signs))
     if sum(segment_bytes) > total_bytes:
         signs[min(limit_cell, cells - 1)] = (glyphs.vertical, "bad")
@@ -179,7 +179,7 @@ def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Lin
     for kind, size_bytes in segments:
         entry = f"{kind.name} {format_bytes(size_bytes)}  "
         if size_bytes and len(entry) + 2 <= room_cells:
-            line += [(f"{kind.drawn(glyphs)} ", kind.role), (entry, "text")]
+            line += [(f"{kind.glyph(glyphs)} ", kind.role), (entry, "text")]
             room_cells -= len(entry) + 2
     return [*line, *free_line]
 

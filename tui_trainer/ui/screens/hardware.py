@@ -293,10 +293,13 @@ class HardwarePage(ListPage):
 
     def _columns(self) -> ComposeResult:
         yield Area(
-            HardwareSection(HardwareScene.welcome_section), HardwareSection(HardwareScene.device_section), HardwareSection(HardwareScene.problems_section),
+            HardwareSection(HardwareScene.welcome_section), HardwareSection(HardwareScene.device_section),
+            HardwareSection(HardwareScene.problems_section),
             HardwareSection(HardwareScene.gpu_table, is_live=True), HardwareSection(HardwareScene.card_section),
-            HardwareSection(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)), id="processor"),
-            self._bars["busy"], self._bars["memory"], HardwareSection(HardwareScene.cores_section, is_live=True), classes="column left",
+            HardwareSection(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)),
+            id="processor"),
+            self._bars["busy"], self._bars["memory"], HardwareSection(HardwareScene.cores_section, is_live=True),
+            classes="column left",
         )  # fmt: skip
         parts = map(
             HardwareSection, (HardwareScene.peak_section, HardwareScene.users_section, HardwareScene.processes_section)
@@ -306,7 +309,8 @@ class HardwarePage(ListPage):
         )
         middle = Area(trail, *parts, classes="column middle")
         right = Area(
-            HardwareSection(HardwareScene.trial_section), HardwareSection(HardwareScene.disk_section, is_live=True), HardwareSection(HardwareScene.libraries_section),
+            HardwareSection(HardwareScene.trial_section), HardwareSection(HardwareScene.disk_section, is_live=True),
+            HardwareSection(HardwareScene.libraries_section),
             HardwareSection(HardwareScene.system_section), classes="column",
         )  # fmt: skip
         yield Area(middle, right, id="others")

@@ -69,7 +69,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         config = self._document.plain
         return f"finding recipes that fit: {fitting_words(config)}" if config and self._fits is None else ""
 
-    def by_clock(self) -> object:
+    def live_state(self) -> object:
         return self.waiting
 
     def _find_fits(self) -> None:

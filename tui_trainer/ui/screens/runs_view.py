@@ -81,9 +81,11 @@ COLUMNS: Final = {column.title: column for column in (
     Column("task", 23, 13, attrgetter("task"), lambda run, *_: run.task),
     Column("began", 16, 12, attrgetter("started_at"), lambda run, *_: run.started_at[:16].replace("T", " "),
            is_descending=True),
-    Column("last event", 11, 8, attrgetter("last_event_at"), lambda run, age, *_: age, is_descending=True, is_right=True),
+    Column("last event", 11, 8, attrgetter("last_event_at"), lambda run, age, *_: age, is_descending=True,
+    is_right=True),
     Column("size", 10, 9, attrgetter("size_bytes"),
-           lambda run, *_: "" if run.size_bytes is None else format_bytes(run.size_bytes), is_descending=True, is_right=True),
+           lambda run, *_: "" if run.size_bytes is None else format_bytes(run.size_bytes), is_descending=True,
+           is_right=True),
 )}
 # fmt: on
 _ORDERS: Final = {title: column.order for title, column in COLUMNS.items() if column.order}

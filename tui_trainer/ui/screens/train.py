@@ -233,8 +233,9 @@ class TrainPage(FilteredPage):
         bench, run, key_of = self.bench, self.bench.run, self.bench.app.key_of
         return TrainScene(
             state=run.state if run else None, glyphs=bench.glyphs, gauges=bench.gauges or Gauges(), sparks=bench.sparks,
-            events=[(name_keys_for_commands(text), role) for text, role in run.events] if run else (), log_lines=self._log(),
-            enabled_options=[finding.verdict.switch_state for finding in bench.findings if finding.verdict.switch_state],
+            events=[(name_keys_for_commands(text), role) for text, role in run.events] if run else (),
+            log_lines=self._log(),
+            enabled_options=[state for finding in bench.findings if (state := finding.verdict.switch_state)],
             examination=run.doctor.examination if run else None, trains_on_this_machine=bench.is_training_here,
             has_screens=run is not None and run.is_trained_here,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
