@@ -421,7 +421,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             given({"data.max_chars": 100_000}, fix=("data.max_chars",)),
             given({"data.max_rows": 10, "data.max_chars": 0}, recipe="docstring-topics", fix=("data.max_rows",)),
         ],
-        "n/a": given(gathered={"all_tokens": None}),
+        "n/a": given(gathered={"all_token_count": None}),
     },
     "left_out": {
         "pass": [rows(), rows(untrained_rows=100), rows(repeated_rows=500), rows(rows_read=0, documents_read=1000)],
@@ -436,16 +436,16 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": QUICKSTART,
     },
     "chat_marks": {
-        "pass": given(gathered={"marks": {"<|im_start|>": 1, "<|im_end|>": 1}}),
+        "pass": given(gathered={"mark_token_counts": {"<|im_start|>": 1, "<|im_end|>": 1}}),
         "warn": [
             given(
                 hardware=H100,
-                gathered={"marks": {"<|im_start|>": 6, "<|im_end|>": 1}},
+                gathered={"mark_token_counts": {"<|im_start|>": 6, "<|im_end|>": 1}},
                 fix=(ADD_TOKENS,),
                 is_mended=False,
             ),
-            given({"tuning.trainable_layers": "last 1"}, gathered={"marks": {"[INST]": 3}}),
-            given(WITH_UNSLOTH, H100, gathered={"marks": {"[INST]": 3}}),
+            given({"tuning.trainable_layers": "last 1"}, gathered={"mark_token_counts": {"[INST]": 3}}),
+            given(WITH_UNSLOTH, H100, gathered={"mark_token_counts": {"[INST]": 3}}),
         ],
         "n/a": QUICKSTART,
     },
@@ -455,7 +455,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": given(gathered={"missing_frame": None}),
     },
     "trained_share": {
-        "pass": [rows(train_labels=2500), rows(train_labels=900, facts={"classes": 3})],
+        "pass": [rows(train_labels=2500), rows(train_labels=900, facts={"class_count": 3})],
         "warn": rows(train_labels=2499),
         "n/a": QUICKSTART,
     },

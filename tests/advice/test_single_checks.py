@@ -164,9 +164,9 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
     assert newest_measured(rows) == replace(found, step_seconds=None)
     probed = "variable-length attention is not used (torch: gradients differ"
     for kind, message, changes in (
-        ("attention changed", probed, {"attention": probed}),
-        (KERNELS_MISSING, "0 of 90", {"unsloth": "0 of 90"}),
-        (KERNELS_IN_MODEL, "30 of 90", {"unsloth": "30 of 90", "has_unsloth": True}),
+        ("attention changed", probed, {"attention_rejection": probed}),
+        (KERNELS_MISSING, "0 of 90", {"unsloth_parts_sentence": "0 of 90"}),
+        (KERNELS_IN_MODEL, "30 of 90", {"unsloth_parts_sentence": "30 of 90", "has_unsloth": True}),
     ):
         with JournalWriter(folder.journal) as journal:
             journal.append(RunProblem(step=0, kind=kind, message=message, hint=""))
@@ -191,7 +191,7 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
 
 def test_the_checklist_names_only_findings_that_the_planned_run_can_have(quickstart):
     (finding,) = run_checks(quickstart, [check for check in all_checks() if check.name == "busy_machine"])
-    plan = quickstart.planned
+    plan = quickstart.required_plan
     for processes, has_slowest in ((1, False), (2, True)):
         shared = plan.model_copy(update={"processes": plan.processes.model_copy(update={"value": processes})})
         rows = ["".join(text for text, _ in row) for row in finding_lines(finding, 80, UNICODE, plan=shared)]
@@ -363,7 +363,7 @@ def half_is_padding(*_) -> PaddingShares:
 
 def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(quickstart, subtests):
     assert "one stream" in verdict_of("padding", with_counts(quickstart, rows_read=0)).evidence
-    for more in ({"classes": 2}, {"target_tokens": 30}):
+    for more in ({"class_count": 2}, {"target_tokens": 30}):
         with subtests.test(str(more)):
             table = with_counts(
                 quickstart, facts={**more, "longest_row": 128, "row_tokens": 40.0, "padding": half_is_padding}
@@ -380,8 +380,8 @@ def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstar
     loaded = config("data.eval_fraction=0")
 
     def verdict(rows: int, use: SplitUse = use) -> Verdict:
-        eval_rows = quickstart.planned.eval_rows.model_copy(update={"value": rows})
-        plan = quickstart.planned.model_copy(update={"splits": (use,), "eval_rows": eval_rows})
+        eval_rows = quickstart.required_plan.eval_rows.model_copy(update={"value": rows})
+        plan = quickstart.required_plan.model_copy(update={"splits": (use,), "eval_rows": eval_rows})
         return verdict_of("held_out", replace(quickstart, loaded=loaded, plan=plan))
 
     enough = verdict(900)

@@ -59,7 +59,7 @@ def test_answers_are_padded_as_well_and_their_padding_has_no_label():
     read = batch.model_arguments["decoder_input_ids"]
     assert batch.labels.shape == read.shape == (2, 16)
     assert (batch.labels[:, :11] == plain.labels).all() and (batch.labels[:, 11:] == IGNORE).all()
-    assert (read[:, :11] == plain.more["decoder_input_ids"]).all() and (read[:, 11:] == PAD).all()
+    assert (read[:, :11] == plain.model_arguments["decoder_input_ids"]).all() and (read[:, 11:] == PAD).all()
     narrow = round_collate_widths(answering, PAD, 64, 12, round_up_coarsely)(rows)
     assert narrow.labels.shape == narrow.model_arguments["decoder_input_ids"].shape == (2, 12), (
         "no more positions than there are"
@@ -108,7 +108,7 @@ def test_a_model_sees_few_batch_sizes_and_the_same_labels(subtests):
                 for size in draw.exponential(45, size=1600)
             ]
             model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
-            about = {"rows": 8, "packed_width": longest if packed else 0}
+            about = {"rows_per_pass": 8, "packed_width": longest if packed else 0}
             plain = RowLayout(collate=task.collate(model, PAD), collate_packed=task.collate_packed(PAD), **about)
             evenly = RowLayout(
                 collate=task.collate_in_run(Config(), model, PAD, longest, size_costs=True),

@@ -28,7 +28,7 @@ def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
 
     for packed_width, fixed_width, rows in product([0, 24], [0, 30], [1, 3, 100]):
         with subtests.test(packed_width=packed_width, fixed_width=fixed_width, rows=rows):
-            about = ABOUT | {"rows": rows}
+            about = ABOUT | {"rows_per_pass": rows}
             widths = {"packed_width": packed_width, "fixed_width": fixed_width}
             plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).micro_batches(documents))
             passes = list(plain.passes(documents))
@@ -117,7 +117,7 @@ def test_halving_a_pass_halves_its_rows_down_to_one(documents):
 
 
 def test_halving_a_packed_row_halves_its_width_down_to_the_longest_document(documents):
-    about = ABOUT | {"rows": 4}
+    about = ABOUT | {"rows_per_pass": 4}
     found = halvings(RowLayout(**about, packed_width=66), documents)
     assert found[0] == (1, 66) and found[-1] == (1, max(LENGTHS) - 1)
     assert [width for _, width in found] == sorted({width for _, width in found}, reverse=True)
@@ -149,10 +149,10 @@ def rows_of_two_documents(documents: list[TokenRow]) -> list[TokenRow]:
 def labels_with_inputs(layout, rows):
     """Return the labels of the two documents of each row in the batches, with the inputs before them."""
     found = []
-    for batch in layout.window(rows):
-        assert len(batch.document_labels) == 2 * batch.samples and batch.document_labels.sum() == batch.label_count
-        inputs = batch.inputs["input_ids"].flatten()[batch.places]
-        for first in range(0, 2 * batch.samples, 2):
+    for batch in layout.micro_batches(rows):
+        assert len(batch.document_labels) == 2 * batch.sample_count and batch.document_labels.sum() == batch.label_count
+        inputs = batch.inputs["input_ids"].flatten()[batch.label_positions]
+        for first in range(0, 2 * batch.sample_count, 2):
             of_row = [
                 tuple(zip(inputs[own].tolist(), batch.labels[own].tolist(), strict=True))
                 for own in (batch.documents == first, batch.documents == first + 1)

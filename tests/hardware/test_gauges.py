@@ -144,7 +144,7 @@ def test_a_reading_becomes_stale_and_a_gpu_that_no_longer_answers_loses_its_figu
     assert not sampler.stale
     clock[0] = 103.1
     assert sampler.stale and sampler.latest is not None
-    sampler.look()
+    sampler.read_now()
     assert not sampler.stale
     assert sampler.latest.gpus == tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30) for n in (0, 1))
 

@@ -62,7 +62,7 @@ def loss_of_each_row(model, rows, kind) -> torch.Tensor:
             labels = torch.from_numpy(row.labels.astype(np.float32))[None]
         else:
             labels = torch.from_numpy(row.labels.astype(np.int64))
-        more = {name: torch.from_numpy(values.astype(np.int64))[None] for name, values in row.more.items()}
+        more = {name: torch.from_numpy(values.astype(np.int64))[None] for name, values in row.model_arguments.items()}
         losses.append(model(input_ids=torch.from_numpy(row.tokens.astype(np.int64))[None], labels=labels, **more).loss)
     return torch.stack(losses).mean()
 

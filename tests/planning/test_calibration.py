@@ -47,7 +47,7 @@ def test_a_damaged_record_is_ignored(subtests):
     )):  # fmt: skip
         with subtests.test(str(figures)):
             machine = device_key(f"processor {number}", 2)
-            keep_record(STEP_SECONDS, key("a").on(machine), figures, "a")
+            keep_record(STEP_SECONDS, key("a").record_key(machine), figures, "a")
             assert read_calibration(machine, key("a"), 1e9) == Calibration()
             keep("a", 0.5, 1e9, machine)
             assert read_calibration(machine, key("a"), 1e9).step_seconds == 0.5

@@ -51,7 +51,7 @@ def test_layers_keep_as_many_bytes_as_the_dry_run_counted(variant, head):
         found.append(kept_bytes(model, lambda model=model: model(**inputs)))
     each = (found[1] - found[0]) / 2 / ROWS / ROW_TOKENS
     setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0)
-    assert layer_of(content, setup, ROW_TOKENS).counted.kept == pytest.approx(each, rel=0.02)
+    assert layer_of(content, setup, ROW_TOKENS).layer_bytes.kept == pytest.approx(each, rel=0.02)
 
 
 def test_logits_are_counted_per_row_token_or_answer_token():

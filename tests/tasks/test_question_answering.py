@@ -66,8 +66,8 @@ def prepared(tmp_path, rows, changes=None):
 
 def text_of(window) -> str:
     """Return the text of the window's context, which is stored as UTF-8 in int32 after the count of its bytes."""
-    count, *_ = window.more["text"].tolist()
-    return window.more["text"][1:].tobytes()[:count].decode()
+    count, *_ = window.model_arguments["text"].tolist()
+    return window.model_arguments["text"][1:].tobytes()[:count].decode()
 
 
 def small_bert(folder: Path, **changes) -> Path:
@@ -292,7 +292,10 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path, subtests):
 
 
 def model_loss(model, row):
-    inputs = {"input_ids": row.tokens, **{name: row.more[name] for name in ("token_type_ids",) if name in row.more}}
+    inputs = {
+        "input_ids": row.tokens,
+        **{name: row.model_arguments[name] for name in ("token_type_ids",) if name in row.model_arguments},
+    }
     first, last = (torch.tensor([place]) for place in row.labels.tolist())
     given = {name: torch.tensor(values.astype(np.int64))[None] for name, values in inputs.items()}
     return model(**given, start_positions=first, end_positions=last).loss

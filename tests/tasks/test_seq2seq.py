@@ -98,7 +98,7 @@ def test_rows_are_tokenized_with_the_prefix_before_the_input(loaded, tmp_path, t
         wanted = tokenizer("summarise: " + pair["article"], truncation=True, max_length=32)["input_ids"]
         assert row.tokens.tolist() == wanted
         assert row.labels.tolist() == tokenizer(text_target=pair["summary"])["input_ids"]
-        assert row.labels[-1] == tokenizer.eos_token_id and not row.more
+        assert row.labels[-1] == tokenizer.eos_token_id and not row.model_arguments
 
 
 def test_answers_end_with_the_end_token_that_a_tokenizer_does_not_add(loaded, tmp_path, tiny_folder):

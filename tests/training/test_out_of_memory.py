@@ -409,8 +409,8 @@ def no_memory_to_evaluate(monkeypatch):
 
     def loss(self, batch):
         total = plain_loss(self, batch)
-        if not torch.is_grad_enabled() and batch.samples > limit[0]:
-            failed.append(batch.samples)
+        if not torch.is_grad_enabled() and batch.sample_count > limit[0]:
+            failed.append(batch.sample_count)
             torch.rand(3)
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return total

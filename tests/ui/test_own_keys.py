@@ -56,7 +56,7 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
     async with opened(keymap, "2") as screens:
         assert "z recipes" in screens.lines[-1] and "p recipes" not in screens.lines[-1]
         assert screens.text.endswith("F2 help")
-        screens.bench.tell("a notice")
+        screens.bench.show_notice("a notice")
         screens.app.draw()
         await screens.shows("a notice", "F2 help")
         await screens.press("p")

@@ -129,9 +129,9 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
         ):
             assert gone not in await show(screens, events, alive=alive)
         for has_screens, words in ((True, "within"), (False, "fine while")):
-            text = await show(screens, trained(148, memory_bytes=150 * 2**20), alive=True, is_ours=has_screens)
+            text = await show(screens, trained(148, memory_bytes=150 * 2**20), alive=True, is_trained_here=has_screens)
             assert f"171.7 MiB, 21.7 MiB more than planned, {words}" in text
-        text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)
+        text = await show(screens, [*trained(148), READ], alive=True, is_trained_here=False)
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
         await screens.resize(60, 20)
         text = await show(screens, trained(148, total=1_000_000), alive=True)

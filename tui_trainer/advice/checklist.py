@@ -130,16 +130,16 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
     gain = gains.find(verdict.fix or verdict.opposite_patch or {}) if gains else None
     if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
-        verdict = passed(evidence, *verdict.details, switch=verdict.switch_state, opposite=verdict.fix)
+        verdict = passed(evidence, *verdict.details, switch_state=verdict.switch_state, opposite_patch=verdict.fix)
     elif rule.is_for_speed and verdict.opposite_patch and gain and gain.turned().is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite_patch)} was measured to be faster here"
-        verdict = warned(evidence, *verdict.details, switch=verdict.switch_state, fix=verdict.opposite_patch)
+        verdict = warned(evidence, *verdict.details, switch_state=verdict.switch_state, fix=verdict.opposite_patch)
     if verdict.status == "warn" and verdict.fix and not (gain and gain.is_difference):
         # Values of a hardware profile have reasons, which only a measurement on this machine can contradict.
         profile = context.loaded.hardware_profile
         if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
             evidence = f"{verdict.evidence}; no change is proposed, because hardware profile {profile.name} sets it"
-            verdict = passed(evidence, *verdict.details, switch=verdict.switch_state, opposite=verdict.fix)
+            verdict = passed(evidence, *verdict.details, switch_state=verdict.switch_state, opposite_patch=verdict.fix)
     if verdict.fix and (reasons := refusals(context, verdict.fix)):
         verdict, gain = _without_fix(verdict, verdict.fix, reasons), None
     changes = tuple(

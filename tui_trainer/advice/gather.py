@@ -247,7 +247,10 @@ def _told_at_start(path: Path) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for problem in (event for event in events if isinstance(event, RunProblem)):
         if problem.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
-            fields.setdefault("attention", problem.message)
+            fields.setdefault("attention_rejection", problem.message)
         elif problem.kind in (unsloth.KERNELS_IN_MODEL, unsloth.KERNELS_MISSING):
-            fields |= {"unsloth": problem.message, "has_unsloth": problem.kind == unsloth.KERNELS_IN_MODEL}
+            fields |= {
+                "unsloth_parts_sentence": problem.message,
+                "has_unsloth": problem.kind == unsloth.KERNELS_IN_MODEL,
+            }
     return fields

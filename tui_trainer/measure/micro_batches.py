@@ -190,7 +190,7 @@ def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: T
         else:
             figure_names = ("peak_memory_bytes", "seconds", "step_seconds")
             outcome = {name: report[name] for name in figure_names if name in report}
-            notify(f"  {tries.add(int(report['rows']), failed=report.get('failed', ''), **outcome)}")
+            notify(f"  {tries.add(int(report['rows']), failure_words=report.get('failed', ''), **outcome)}")
 
     try:
         ask("try_micro_batches", question, timeout_seconds=seconds, sees_gpus=True, progress=take_report)
@@ -198,7 +198,7 @@ def _ask(tries: MicroBatches, question: dict[str, Any], seconds: float, limit: T
         limit.require()
         if not tried_rows:
             raise RunError(f"no micro-batch could be tried: {failure.reason}") from None
-        notify(f"  {tries.add(tried_rows, failed=failure.reason)}")
+        notify(f"  {tries.add(tried_rows, failure_words=failure.reason)}")
 
 
 def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress: Progress) -> None:

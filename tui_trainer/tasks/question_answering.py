@@ -220,7 +220,7 @@ class QuestionAnswering(Task):
             context, row_windows = row.content
             candidates = _Candidates(config.task.max_answer_length, may_be_none=may_be_none)
             for window in row_windows:
-                candidates.add(_window_of(window), window.more[_OFFSETS], context, next(best_positions))
+                candidates.add(_window_of(window), window.model_arguments[_OFFSETS], context, next(best_positions))
             answers.append(candidates.answer())
         return answers
 

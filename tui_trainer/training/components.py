@@ -393,7 +393,7 @@ class Components:
         if kernels == "none" and not library_attends:
             return kernels
         row_count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
-        batch = next(micro_batches_of_rows(rows, range(row_count), layout(rows=row_count))).to(self.device)
+        batch = next(micro_batches_of_rows(rows, range(row_count), layout(rows_per_pass=row_count))).to(self.device)
         if library_attends:
             check_attention(self, attention, batch, tell)
         return use_kernels(self, kernels, batch, tell)

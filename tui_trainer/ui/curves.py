@@ -230,7 +230,7 @@ METRICS: Final[dict[str, Metric]] = {
     "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
 }  # fmt: skip
-_PEAK_MEMORY: Final = Metric(_column("peaks", GIB), "{:.2f}".format, is_noisy=False)
+_PEAK_MEMORY: Final = Metric(_column("step_peak_bytes", GIB), "{:.2f}".format, is_noisy=False)
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:

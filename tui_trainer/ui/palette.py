@@ -215,13 +215,17 @@ def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
 
 def actions_here(app: Any) -> list[Command]:
     """Return entries for the actions that are possible now. The actions of the footer come first."""
-    return [_command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer or 100)]
+    return [
+        _command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer_rank or 100)
+    ]
 
 
 def all_commands(app: Any) -> list[Command]:
     """Return all entries: actions of this page and of others, settings, recipes, sections of guides, and themes."""
     entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
-    entries += [(action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.of(place)]
+    entries += [
+        (action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.actions_on(place)
+    ]
     actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
     themes = [replace(theme, name=f"Theme: {theme.name}", is_elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, is_elsewhere=True) for section in guide_commands(app)]
@@ -302,7 +306,7 @@ def copy_command_entries(app: Any) -> list[Command]:
 
 def _copy(app: Any, line: str) -> None:
     app.copy_to_clipboard(f"tui-trainer {line}")
-    app.bench.tell(f"copied (OSC 52): $ tui-trainer {one_line(line)}", "good")
+    app.bench.show_notice(f"copied (OSC 52): $ tui-trainer {one_line(line)}", "good")
 
 
 def add_runs(app: Any, palette: Palette) -> None:
@@ -316,4 +320,4 @@ def add_runs(app: Any, palette: Palette) -> None:
             for folder in reversed(runs)
         ])  # fmt: skip
 
-    app.bench.background.do(_READING, known_runs, add, _READING)
+    app.bench.background.run_work(_READING, known_runs, add, _READING)

@@ -101,7 +101,7 @@ def batch_size(context: Context) -> Verdict:
         if larger_batch_verdict := _larger_batch(context):
             return larger_batch_verdict
         half_batch_patch = micro_batch_patch(context, -(-micro // 2)) if micro > 1 else None
-        return passed(sentence, opposite=half_batch_patch)
+        return passed(sentence, opposite_patch=half_batch_patch)
     rows = min(rows_of_step, -(-busy_tokens // tokens))
     if budget_bytes is not None and planned_memory_bytes(context, micro_batch=rows) > budget_bytes:
         return passed(f"{sentence}; more rows do not fit in free memory")
@@ -178,7 +178,7 @@ def accumulation(context: Context) -> Verdict:
     if 2 * last_rows >= micro_rows:
         last_rows_note = "" if last_rows == micro_rows else f", the last with {last_rows}"
         sentence += f"{last_rows_note}; the loss is a sum, so the gradient is that of one large batch"
-        return passed(sentence, opposite=micro_batch_patch(context, batch_rows))
+        return passed(sentence, opposite_patch=micro_batch_patch(context, batch_rows))
     better_rows = next(rows for rows in range(micro_rows, 0, -1) if 2 * ((batch_rows - 1) % rows + 1) >= rows)
     return warned(
         f"{sentence}; the last has only {quantity(last_rows, 'row')} but takes almost as long as the others",

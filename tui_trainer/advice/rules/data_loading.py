@@ -108,23 +108,23 @@ def data_loading(context: Context) -> Verdict:
     most_workers = _most_workers(cores, on_gpu=on_gpu)
     if isinstance(processes, int) and processes > max(cores, 1):
         sentence = f"rows are tokenised once by {processes} processes, more than the {cores:g} usable cores"
-        return warned(sentence, fix={_PROCESSES: max(1, int(cores))}, switch=switch)
+        return warned(sentence, fix={_PROCESSES: max(1, int(cores))}, switch_state=switch)
     if (workers.value == 0 and on_gpu) or workers.value > most_workers:
         place = f"on {cores:g} cores" if on_gpu else "on the cores that train"
         place = place if workers.value else "while the GPU waits"
         sentence = f"{batch_source}, {place}: num_workers is {workers.value} ({workers.reason})"
-        return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
+        return warned(sentence, fix={WORKERS: "auto"}, switch_state=switch)
     other_patch = {WORKERS: 0 if workers.value else _SOME_WORKERS}
     if earlier is None or earlier.data_share is None:
         sentence = f"{batch_source}; the first run of this kind measures how long steps wait for batches"
-        return not_applicable(sentence, opposite=other_patch, switch=switch)
+        return not_applicable(sentence, opposite_patch=other_patch, switch_state=switch)
     sentence = f"run {earlier.name} waited for data for {earlier.data_share:.1%} of its time ({earlier.steps:,} steps)"
     if earlier.data_share <= _MOST_FETCHING_SHARE:
-        return passed(f"{sentence}; {batch_source}", opposite=other_patch, switch=switch)
+        return passed(f"{sentence}; {batch_source}", opposite_patch=other_patch, switch_state=switch)
     sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
     if 0 < workers.value < most_workers:
-        return warned(sentence, fix={WORKERS: most_workers}, advice=f"or {_FASTER_DISK}", switch=switch)
-    return warned(sentence, advice=_FASTER_DISK, switch=switch)
+        return warned(sentence, fix={WORKERS: most_workers}, advice=f"or {_FASTER_DISK}", switch_state=switch)
+    return warned(sentence, advice=_FASTER_DISK, switch_state=switch)
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:

@@ -160,7 +160,9 @@ def label_balance(context: Context) -> Verdict:
         f"the largest {rows[largest_class]:,} ({_shown(largest_class)})"
     )
     if context.config.task.class_weights == "balanced":
-        return passed(f"{sentence}; balanced weights make all classes count equally", switch="class weights: balanced")
+        return passed(
+            f"{sentence}; balanced weights make all classes count equally", switch_state="class weights: balanced"
+        )
     if rows[largest_class] < _MOST_UNEVEN * rows[smallest_class]:
         return passed(sentence)
     share = rows[largest_class] / sum(rows.values())

@@ -90,17 +90,17 @@ def torch_compile(context: Context) -> Verdict:
     length_text = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time_text}"
     if context.config.training.torch_compile:
         if why_not:
-            return warned(f"on for {length_text}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
+            return warned(f"on for {length_text}: {why_not}", fix={COMPILE: False}, switch_state="torch.compile on")
         sentence = f"on for {length_text}: each layer is compiled once"
-        return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
+        return passed(sentence, switch_state="torch.compile on", opposite_patch={COMPILE: False})
     why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
     if why_not or seconds is None:
         reason = why_not or "no step has been measured yet"
         switch = "torch.compile: not here" if why_impossible else "torch.compile: off"
         opposite = None if why_impossible else {COMPILE: True}
-        return not_applicable(f"off for {length_text}: {reason}", switch=switch, opposite=opposite)
+        return not_applicable(f"off for {length_text}: {reason}", switch_state=switch, opposite_patch=opposite)
     sentence = f"off for {length_text}: compiling takes a minute, but would save more than that"
-    return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
+    return warned(sentence, fix={COMPILE: True}, switch_state="torch.compile: off")
 
 
 def _why_no_compiler(context: Context) -> str:
@@ -135,7 +135,7 @@ def attention(context: Context) -> Verdict:
     stored_size = _activations(context, basis.setup)
     if requested == "eager":
         sentence = f"eager attention stores all attention scores: {_with_fused(stored_size, fused_size)}"
-        return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
+        return warned(sentence, fix={ATTENTION: "auto"}, switch_state="fused attention: off")
     attention = context.required_plan.attention
     if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
         is_set_here = dropout == context.config.model.scratch.attention_dropout
@@ -146,20 +146,22 @@ def attention(context: Context) -> Verdict:
             "58 % without",
             # No fix: dropout is part of what is learnt, not only of how fast.
             advice=f"{key} is faster; {_ONLY_OVERFITTING}",
-            switch="fused attention: off (dropout)",
-            opposite={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
+            switch_state="fused attention: off (dropout)",
+            opposite_patch={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
         )
     if attention.keeps_scores:
         sentence = f"{attention.words}; this kernel stores all attention scores: {stored_size} of activations"
         advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
-        return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
+        return warned(sentence, advice=advice, switch_state=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
     if context.earlier and context.earlier.attention_rejection:
         details.append(f"run {context.earlier.name}: {context.earlier.attention_rejection}")
     if not is_known_attention(requested):
         details.append("this kernel is tried at the start; sdpa is the fallback")
     sentence = f"{attention.words}: {fused_size} of activations, no attention scores stored"
-    return passed(sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"})
+    return passed(
+        sentence, *details, switch_state=f"fused attention on: {attention.kernel}", opposite_patch={ATTENTION: "eager"}
+    )
 
 
 def _with_fused(stored: str, fused: str) -> str:
@@ -190,22 +192,22 @@ def kernels(context: Context) -> Verdict:
         if context.config.model.kernels == "none" and not why_not and not is_unsuited:
             installed_text = f"{LIBRARY} {version} is installed and supports {family}"
             sentence = f'off because of model.kernels = "none", but {installed_text}'
-            return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
+            return warned(sentence, fix={KERNELS: "auto"}, switch_state="fused kernels: off")
         with_liger = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
         helps = version is None and not fused_kernels_obstacle(with_liger, basis.target, basis.shape)
         advice = f"to use fused kernels: uv pip install {LIBRARY}" if helps else ""
         reason = why_not or planned.reason.removeprefix("auto: ")
-        return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
+        return not_applicable(f"none: {reason}", advice=advice, switch_state="fused kernels: none")
     name, switch = f"{LIBRARY} {version or ''}".strip(), f"fused kernels: {LIBRARY}"
     if training.torch_compile:
         # Liger-Kernel #1330, B300.
         sentence = f"{name} in compiled layers: a compiled SwiGLU was 3.1 times as fast as Liger's (published)"
-        return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
+        return warned(sentence, fix={KERNELS: "auto"}, switch_state=switch)
     if training.deterministic:
         sentence = f"{name}: torch cannot check whether it is deterministic"
-        return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
+        return warned(sentence, fix={KERNELS: "auto"}, switch_state=switch)
     sentence = f"{name} for {family} models; the gain has not been measured on a GPU yet"
-    return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
+    return passed(sentence, _PROBED, switch_state=switch, opposite_patch={KERNELS: "none"})
 
 
 @symptom("Unsloth not in use", needs_steps=False, least_share=0)
@@ -237,12 +239,16 @@ def unsloth_parts(context: Context) -> Verdict:
         switch = "Unsloth on"
         if earlier and earlier.unsloth_parts_sentence:
             sentence = f"run {earlier.name}: {earlier.unsloth_parts_sentence}"
-            return passed(sentence, switch=switch) if earlier.has_unsloth else warned(sentence, fix=fix, switch=switch)
+            return (
+                passed(sentence, switch_state=switch)
+                if earlier.has_unsloth
+                else warned(sentence, fix=fix, switch_state=switch)
+            )
         if family not in unsloth.FAMILIES:
             sentence = f"{unsloth.PROVIDER} = {unsloth.PACKAGE_NAME}, which has no kernels for {family} models"
-            return warned(sentence, fix=fix, switch=switch)
+            return warned(sentence, fix=fix, switch_state=switch)
         sentence = f"Unsloth supports {family} models; the modules that it replaces are counted before the first step"
-        return not_applicable(sentence, switch=switch)
+        return not_applicable(sentence, switch_state=switch)
     if family not in unsloth.FAMILIES:
         return not_applicable(f"Unsloth has no kernels for {family} models")
     states = {
@@ -282,8 +288,8 @@ def fused_adapters(context: Context) -> Verdict:
         return passed(
             f"{layers:,} layers are fused with their adapters",
             "before the first step, a fused layer of each kind is compared with peft's; if one differs, none is fused",
-            switch="fused adapters: on",
-            opposite={FUSED_ADAPTERS: False},
+            switch_state="fused adapters: on",
+            opposite_patch={FUSED_ADAPTERS: False},
         )
     if tuning.has_adapter and tuning.lora_dropout:
         new_basis = context.basis.with_patch({_LORA_DROPOUT: 0.0})
@@ -294,9 +300,9 @@ def fused_adapters(context: Context) -> Verdict:
             "estimate for an 8B model with rows of 4,096 tokens: dropout makes steps a sixth longer",
             # No fix: dropout is part of what is learnt, not only of how fast.
             advice=f"{_LORA_DROPOUT} = 0 is faster; {_ONLY_OVERFITTING}",
-            switch="fused adapters: none (dropout)",
-            opposite={_LORA_DROPOUT: 0.0},
+            switch_state="fused adapters: none (dropout)",
+            opposite_patch={_LORA_DROPOUT: 0.0},
         )
     if tuning.has_adapter and not tuning.fused_adapters:
-        return warned(f"off: {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
-    return not_applicable(f"none: {why_not}", switch="fused adapters: none")
+        return warned(f"off: {why_not}", fix={FUSED_ADAPTERS: True}, switch_state="fused adapters: off")
+    return not_applicable(f"none: {why_not}", switch_state="fused adapters: none")

@@ -127,14 +127,14 @@ def optimizer(context: Context) -> Verdict:
     sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(size)} of state"
     if optimizer.warning:
         fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
-        return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
+        return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch_state=switch)
     if is_short(context) and (other_name := (fitting_patch(context) or {}).get(OPTIMIZER_KEY)):
         sentence += f"; memory is short, and {OPTIMIZERS[other_name].label} needs less"
-        return warned(sentence, fix={OPTIMIZER_KEY: other_name}, switch=switch)
+        return warned(sentence, fix={OPTIMIZER_KEY: other_name}, switch_state=switch)
     details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
     sentence += "; gradients are set to None, not to zero"
     other_name = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
-    return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other_name})
+    return passed(sentence, *details, switch_state=switch, opposite_patch={OPTIMIZER_KEY: other_name})
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:

@@ -315,7 +315,7 @@ def cpu_threads(context: Context) -> Verdict:
     logical_note = f" ({logical_cores} logical)" if logical_cores else ""
     return passed(
         f"{threads} threads on {cores} usable cores{logical_note}, set by the run itself",
-        switch=f"{threads} CPU threads",
+        switch_state=f"{threads} CPU threads",
     )
 
 

@@ -186,16 +186,18 @@ def gradient_checkpointing(context: Context) -> Verdict:
     longer_text = f"{format_percent(cost.value)} longer: {cost.reason}" if cost else "longer"
     if not is_on and is_short(context) and (fitting_patch(context) or {}).get(CHECKPOINTING):
         sentence += f"; memory is short, and checkpointing makes steps {longer_text}"
-        return warned(sentence, fix={CHECKPOINTING: True}, switch="gradient checkpointing: off")
+        return warned(sentence, fix={CHECKPOINTING: True}, switch_state="gradient checkpointing: off")
     if not is_on:
         sentence += f", which would make steps {longer_text}"
-        return passed(sentence, switch="gradient checkpointing: off, not needed", opposite={CHECKPOINTING: True})
+        return passed(
+            sentence, switch_state="gradient checkpointing: off, not needed", opposite_patch={CHECKPOINTING: True}
+        )
     if (rows := _rows_without(context, other_setup)) == 0:
         sentence += f"; the run needs checkpointing to fit, and steps take {longer_text}"
-        return passed(sentence, switch="gradient checkpointing on", opposite={CHECKPOINTING: False})
+        return passed(sentence, switch_state="gradient checkpointing on", opposite_patch={CHECKPOINTING: False})
     # A smaller micro-batch needs no checkpointing, and is preferred as long as it keeps the device busy.
     sentence += f"; a micro-batch of {rows} fits without checkpointing, which makes steps {longer_text}"
-    return warned(sentence, fix={CHECKPOINTING: False}, switch="gradient checkpointing on")
+    return warned(sentence, fix={CHECKPOINTING: False}, switch_state="gradient checkpointing on")
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
@@ -419,10 +421,10 @@ def split_model(context: Context) -> Verdict:
     needed_bytes = planned_memory_bytes(context, setup=whole_setup)
     sentence = f"{how_text}; otherwise {room.where} would need {format_bytes(needed_bytes)}"
     if room.budget_bytes is None:
-        return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
+        return not_applicable(f"{sentence}, and free memory is not reported", switch_state=switch)
     sentence += f" (usable: {format_bytes(room.budget_bytes)})"
     if needed_bytes > room.budget_bytes:
-        return passed(sentence, switch=switch)
+        return passed(sentence, switch_state=switch)
     is_written = context.config.distributed.strategy != "auto"
     fix = ({OFFLOAD: False} if is_offloaded else {}) | ({STRATEGY: "auto"} if is_written else {})
-    return warned(f"{sentence}, so the whole model would fit", fix=fix, switch=switch)
+    return warned(f"{sentence}, so the whole model would fit", fix=fix, switch_state=switch)

@@ -69,13 +69,13 @@ def precision(context: Context) -> Verdict:
     switch = f"precision: {planned.value}"
     if planned.value != auto_choice.value:
         sentence = f"{planned.value}, {planned.reason}; auto would choose {auto_choice.value}: {auto_choice.reason}"
-        return warned(sentence, fix={MIXED: "auto"}, switch=switch)
+        return warned(sentence, fix={MIXED: "auto"}, switch_state=switch)
     sentence = f"{planned.value}: {auto_choice.reason}"
     if planned.value == "fp32":
         target = context.basis.target
         has_bf16 = target.has_native_bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
-        return not_applicable(sentence, switch=switch, opposite={MIXED: "bf16"} if has_bf16 else None)
-    return passed(sentence, switch=switch, opposite={MIXED: "no"})
+        return not_applicable(sentence, switch_state=switch, opposite_patch={MIXED: "bf16"} if has_bf16 else None)
+    return passed(sentence, switch_state=switch, opposite_patch={MIXED: "no"})
 
 
 @rule("bf16 weights with fp32 masters", 105, DTYPE, fallback="auto", is_for_speed=True)
@@ -91,27 +91,29 @@ def master_weights(context: Context) -> Verdict:
     weights_text = f"weights are kept in {planned.value}: {planned.reason}"
     if basis.setup.has_adapter:
         sentence = "none: frozen weights are never updated, and adapters train in fp32"
-        return not_applicable(sentence, weights_text, switch="fp32 masters: none")
+        return not_applicable(sentence, weights_text, switch_state="fp32 masters: none")
     if planned.value == "bfloat16" and basis.target.has_native_bf16 is False:
         sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
-        return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch="fp32 masters on")
+        return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch_state="fp32 masters on")
     if planned.value == "bfloat16":
         sentence = f"on: {_compared(context, 'float32')}"
-        return passed(sentence, weights_text, switch="fp32 masters on", opposite={DTYPE: "float32"})
+        return passed(sentence, weights_text, switch_state="fp32 masters on", opposite_patch={DTYPE: "float32"})
     off_switch = "fp32 masters: off"
     if why_not := _why_impossible(context):
-        return not_applicable(f"off: {why_not}", weights_text, switch=off_switch)
+        return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch)
     # If bf16 weights are not known to be faster, the gain can be measured.
     if basis.target.gpu is None or basis.shape.head != "causal_lm":
         why_not = "the gain was estimated for decoders only"
         why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
-        return not_applicable(f"off: {why_not}", weights_text, switch=off_switch, opposite={DTYPE: "bfloat16"})
+        return not_applicable(
+            f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch={DTYPE: "bfloat16"}
+        )
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
     sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
     limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE: "bfloat16"}).needed_bytes()
     if limit is not None and context.required_plan.memory_bytes.value <= limit < other_bytes:
-        return not_applicable(f"{sentence}, more than is available", *details, switch=off_switch)
-    return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch=off_switch)
+        return not_applicable(f"{sentence}, more than is available", *details, switch_state=off_switch)
+    return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch_state=off_switch)
 
 
 def _compared(context: Context, other: Dtype) -> str:
@@ -156,22 +158,22 @@ def tf32(context: Context) -> Verdict:
 
     note = f"; cuDNN autotune: {autotune}"
     if gpu is None:
-        return not_applicable(f"TF32 needs a GPU, and this run uses none{note}", switch=f"TF32: no GPU{note}")
+        return not_applicable(f"TF32 needs a GPU, and this run uses none{note}", switch_state=f"TF32: no GPU{note}")
     abilities = gpu.abilities
     if abilities is None or gpu.capability is None:
         sentence = "the GPU does not report whether it supports TF32"
-        return not_applicable(sentence, switch=f"TF32: not reported{note}")
+        return not_applicable(sentence, switch_state=f"TF32: not reported{note}")
     if not abilities.tf32:
         sentence = f"this GPU has compute capability {version_text(gpu.capability)}, but TF32 requires 8.0"
-        return not_applicable(sentence, switch=f"TF32: not on this GPU{note}")
+        return not_applicable(sentence, switch_state=f"TF32: not on this GPU{note}")
     if context.config.training.tf32:
         operations = f"operations not computed in {precision}"
         operations = "all matmuls, which are in fp32" if precision == "fp32" else operations
-        return passed(f"on, for {operations}", switch=f"TF32 on{note}", opposite={_TF32: False})
+        return passed(f"on, for {operations}", switch_state=f"TF32 on{note}", opposite_patch={_TF32: False})
     if precision == "fp32":
-        return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=f"TF32: off{note}")
+        return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch_state=f"TF32: off{note}")
     sentence = f"off; matmuls are in {precision}, so TF32 would change little"
-    return passed(sentence, switch=f"TF32: off{note}", opposite={_TF32: True})
+    return passed(sentence, switch_state=f"TF32: off{note}", opposite_patch={_TF32: True})
 
 
 def why_no_autotune(model_type: str) -> str:

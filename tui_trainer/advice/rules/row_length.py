@@ -221,8 +221,8 @@ def little_padding(context: Context) -> Verdict:
         ratio = _times_of_packing(context, facts)
         if context.config.data.packing is True and ratio > MOST_TIMES_OF_PACKING:
             sentence = f"packed rows with a mask need {ratio:.1f} times the computation of unpacked, unpadded rows"
-            return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
-        return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
+            return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch_state="packing on")
+        return passed(f"packed: {packing.reason}", switch_state="packing on", opposite_patch={PACKING: False})
     if facts.packed_rows is None:
         return _padding_verdict(context, facts, "this task uses one row per example")
     rows = min(context.required_plan.effective_batch_size.value, facts.rows)
@@ -230,7 +230,7 @@ def little_padding(context: Context) -> Verdict:
     can_pack = not packing_obstacle(context.basis.shape.model_type)
     saves = 1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
     if can_pack and context.config.data.packing is False and saves:
-        return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch="packing: off")
+        return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch_state="packing: off")
     return _padding_verdict(context, facts, "not packed" if can_pack else packing.reason)
 
 
@@ -248,7 +248,7 @@ def _padding_verdict(context: Context, facts: DataFacts, why: str) -> Verdict:
     plan = context.required_plan
     grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value
     if grouping is None or facts.padding is None:
-        return passed(sentence, switch="packing: off")
+        return passed(sentence, switch_state="packing: off")
     model_type, size_costs = context.basis.shape.model_type, plan.training_setup.compiles_each_size
     rounding = find_task(plan.config.task.type).width_rounding(model_type, size_costs=size_costs)
     shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows, rounding)
@@ -257,8 +257,8 @@ def _padding_verdict(context: Context, facts: DataFacts, why: str) -> Verdict:
     note = ", which this run uses" if grouping.value else one_row_note
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
         opposite = None if pass_rows == 1 and not grouping.value else {GROUP_BY_LENGTH: not grouping.value}
-        return passed(sentence + note, switch="packing: off, little to save", opposite=opposite)
+        return passed(sentence + note, switch_state="packing: off, little to save", opposite_patch=opposite)
     if context.is_by_default(PACKING, GROUP_BY_LENGTH):
         reason = "grouping by length is faster, but some models learn less from it"
-        return passed(f"{sentence}; {reason}", switch="packing: off", opposite={GROUP_BY_LENGTH: "auto"})
-    return warned(sentence, fix={GROUP_BY_LENGTH: "auto"}, switch="packing: off")
+        return passed(f"{sentence}; {reason}", switch_state="packing: off", opposite_patch={GROUP_BY_LENGTH: "auto"})
+    return warned(sentence, fix={GROUP_BY_LENGTH: "auto"}, switch_state="packing: off")
