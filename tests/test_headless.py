@@ -487,7 +487,7 @@ def test_terminal_that_goes_away_ends_the_printing_and_nothing_else(followed, mo
         for number in (2, 3):
             write(step_done(number))
             follower.print("still here")
-        assert not follower.output.open
+        assert not follower.output.is_open
 
 
 def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, capsys):

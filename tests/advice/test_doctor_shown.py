@@ -52,14 +52,14 @@ def test_the_first_verdict_is_news_and_then_each_new_leading_cause():
 def test_a_cause_that_leads_for_less_than_ten_seconds_is_no_news():
     step = {"data_seconds": lambda step: 3.0 if step == 100 else 0.0}
     events = run_events(steps=200, is_over=False, plan={"total_steps": 9_000}, step=step)
-    looks = [(doctor.verdict and doctor.verdict.name, news) for doctor, news in follow(events, [0.0])]
+    looks = [(doctor.examination and doctor.examination.name, news) for doctor, news in follow(events, [0.0])]
     assert [name for name, _ in looks].count("waiting_for_data") > 10
     assert [news.name for _, news in looks if news] == ["healthy"]
 
 
 def test_the_doctor_looks_at_most_once_in_two_seconds():
     clock = [0.0]
-    verdicts = {id(doctor.verdict): doctor.verdict for doctor, _ in follow(run_events(is_over=False), clock)}
+    verdicts = {id(doctor.examination): doctor.examination for doctor, _ in follow(run_events(is_over=False), clock)}
     assert 0 < len(verdicts) <= clock[0] / 2 + 1
 
 

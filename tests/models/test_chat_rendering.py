@@ -268,7 +268,7 @@ def test_a_template_that_does_not_end_is_stopped_and_named(monkeypatch, subtests
             with pytest.raises(ConfigError, match=r"the chat template mine did not render one conversation") as caught:
                 learnt(conversation(*TALK), text)
             message = str(caught.value)
-            assert "task.chat_template" in message and "remove the endless loop from the template" in message
+            assert "task.chat_template" in message and "remove the endless loop from this template" in message
 
 
 def test_templates_are_found_by_name_or_file_and_others_are_refused(tmp_path):

@@ -109,7 +109,7 @@ def test_code_of_a_model_needs_permission(copied, subtests):
 def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
     write_tokenizer(copied, words=93)
     (only,) = problems(copied)
-    assert "the tokenizer has 97 tokens, but the embedding has 96 rows" in only
+    assert "the tokenizer has 97 tokens, but the embedding has only 96 rows" in only
     write_tokenizer(copied, words=92)
     assert problems(copied) == []
 

@@ -68,7 +68,7 @@ def test_the_learning_rate_is_scaled_to_the_rows_of_all_processes():
     whole = planned(FOUR, training__lr_scaling="linear", training__effective_batch_size=64)
     assert plan.effective_batch_size.value == whole.effective_batch_size.value == 64
     assert plan.learning_rate.value == whole.learning_rate.value
-    assert "rows (recipe tinyllama-lora) to 64" in plan.learning_rate.reason
+    assert "(recipe tinyllama-lora) to 64 rows" in plan.learning_rate.reason
 
 
 COUNTS = [

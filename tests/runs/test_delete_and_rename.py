@@ -96,7 +96,7 @@ def test_links_are_not_followed(run, tmp_path):
     link = tmp_path / "runs/link"
     link.symlink_to(run.root)
     for change in (delete_and_rename.delete, lambda root: delete_and_rename.rename(root, "b")):
-        with pytest.raises(FolderError, match="a link"):
+        with pytest.raises(FolderError, match="a symbolic link"):
             change(link)
     delete_and_rename.delete(run.root)
     assert (outside / "precious").exists()

@@ -14,7 +14,7 @@ from tui_trainer.exporting import predicting
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint import _on_host
-from tui_trainer.training.collectives import InParts
+from tui_trainer.tuning.full import SplitTensor
 
 PINNED = 64
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_copies_through_pinned_buffers_and_waits_for_these_alone(mo
                 alive.append(card.allocated_bytes - before)
                 return torch.full((12,), float(number)).to(CUDA)
 
-            parts = {str(n): InParts(torch.Size((12,)), torch.float32, lambda n=n: gather(n)) for n in range(4)}
+            parts = {str(n): SplitTensor(torch.Size((12,)), torch.float32, lambda n=n: gather(n)) for n in range(4)}
             found = _on_host(parts, parts)
             assert [found[name][0].item() for name in parts] == [0, 1, 2, 3]
             # The last one is held while the next is gathered, and never two.

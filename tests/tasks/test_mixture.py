@@ -132,7 +132,7 @@ def test_replay_that_cannot_work_is_refused_in_a_sentence(tmp_path, subtests):
     config, task, (answered, _) = replayed(tmp_path, "chat").config, find_task("chat"), TABLES["chat"]
     for own_count, row, count, share, message in (
         (60, lambda n: {"text": f"no answer {n}"}, 9, 0.2, "b.jsonl: no column holds conversations"),
-        (60, answered, 1, 0.005, "leaves none of its 1 rows to train on; raise data.replay_share"),
+        (60, answered, 1, 0.005, "none of the 1 rows of this source is trained on; raise data.replay_share"),
         (60, answered, 1, 0.5, None),
         (300, answered, 1, 0.5, "has too few rows for data.replay_share = 0.5"),
     ):

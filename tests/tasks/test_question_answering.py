@@ -178,7 +178,7 @@ def test_notes_describe_the_answers_of_the_data(tmp_path):
     _, data = prepared(tmp_path, rows)
     told = " | ".join(data.notes)
     assert "questions are in the column 'question'" in told and "2 questions have no answer" in told
-    assert "1 answer does not fit: " in told
+    assert "1 answer" in told and "are truncated to task.max_target_length" in told
     assert "1 question has several answers" in told and "1 answer occurs more than once" in told
 
 

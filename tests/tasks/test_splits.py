@@ -411,7 +411,7 @@ def test_a_missing_split_is_refused(tmp_path, subtests):
     for name in COUNTS:
         write(tmp_path / f"{name}.jsonl", rows(name))
     for split, words in (
-        ("trian", "has no split 'trian'; its splits are train, validation, test"),
+        ("trian", "has no split 'trian'; set data.split to one of the splits train, validation, test"),
         ("train[5:", "'train[5:' is not a valid slice"),
         ("train[90:]", "'train[90:]' selects no rows; there are 20 rows"),
     ):

@@ -184,7 +184,7 @@ def test_a_tag_only_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     other[3]["ner_tags"][0] = "B-PERS"
     write_rows(tmp_path / "eval.jsonl", other)
     changes = {"data.eval_path": tmp_path / "eval.jsonl"}
-    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is unknown.*did you mean 'B-PER'"
+    expected = r"eval.jsonl, line 4: no training row has the tag 'B-PERS'; did you mean 'B-PER'"
     with pytest.raises(DataError, match=expected):
         prepared(tmp_path, sentences(30), changes)
     _, data = prepared(tmp_path, sentences(30), {**changes, "data.on_bad_rows": "skip"})
@@ -445,5 +445,5 @@ def test_an_unknown_tag_of_the_evaluation_data_is_refused_before_there_is_a_run(
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["a"], "ner_tags": ["B-Y"]}])
     sets = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"})
     assert main(["train", "--no-ui", "--data", str(tmp_path / "rows.jsonl"), *sets]) == 2
-    assert "eval.jsonl, line 1: the tag 'B-Y' is unknown" in capsys.readouterr().err
+    assert "eval.jsonl, line 1: no training row has the tag 'B-Y'" in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob("*"))

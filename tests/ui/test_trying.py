@@ -24,7 +24,7 @@ class FakeWriter:
     """Stands for the weights. A conversation is answered with how many messages there were, and how freely."""
 
     continues = True
-    source, moved = "model", False
+    source, has_moved_to_cpu = "model", False
 
     def __init__(self, process, folder, base=False):
         self.name = "base" if base else "tuned"

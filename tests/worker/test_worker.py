@@ -60,7 +60,7 @@ from tui_trainer.worker import answering, questions
 again = types.ModuleType("again")
 def answer(asked, report):
     report(part=1)
-    answering.begin_anew([sys.executable, "-c", sys.argv[1]], {"A": "b"})
+    answering.restart_worker([sys.executable, "-c", sys.argv[1]], {"A": "b"})
 again.answer = answer
 sys.modules["again"], questions.QUESTIONS["dry_run"] = again, "again:answer"
 answering.answer_questions(["dry_run"])

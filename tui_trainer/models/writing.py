@@ -1,6 +1,7 @@
 """Generate texts with a model: settings, batches of prompts, padding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,14 +122,30 @@ def generate_ids(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *
         padding, padding_mask = [pad_id] * (longest - len(prompt)), [0] * (longest - len(prompt))
         rows.append([*prompt, *padding] if has_encoder else [*padding, *prompt])
         masks.append([1] * len(prompt) + padding_mask if has_encoder else padding_mask + [1] * len(prompt))
-    output = model.generate(
-        input_ids=torch.tensor(rows, device=model.device),
-        attention_mask=torch.tensor(masks, device=model.device),
-        pad_token_id=pad_id,
-        **settings,
-    )
+    with _without_router_logits(model.config.get_text_config()):
+        output = model.generate(
+            input_ids=torch.tensor(rows, device=model.device),
+            attention_mask=torch.tensor(masks, device=model.device),
+            pad_token_id=pad_id,
+            **settings,
+        )
     ids_BT = output if isinstance(output, torch.Tensor) else output.sequences
     return ids_BT[:, 0 if has_encoder else longest :], getattr(output, "logits", None)
+
+
+@contextmanager
+def _without_router_logits(config: Any) -> Iterator[None]:
+    """Return a context in which a mixture of experts computes no router loss.
+
+    The loss needs logits of all tokens in the mask, and generation computes those of one token at a time."""
+    has_loss = getattr(config, "output_router_logits", False)
+    try:
+        if has_loss:
+            config.output_router_logits = False
+        yield
+    finally:
+        if has_loss:
+            config.output_router_logits = True
 
 
 def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) -> bool:

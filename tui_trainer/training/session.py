@@ -72,6 +72,8 @@ from tui_trainer.units import quantity
 
 _PROGRESS_SECONDS = 1.0
 
+_UNCHANGED = "the weights are unchanged, and training continues"
+
 
 class Session:
     """Model, optimizer, data and position of one run, ready for its next step."""
@@ -364,7 +366,15 @@ class Session:
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
-        scores = attempt(partial(answer_scores, self.components, rows, self._eval_chosen), self.components.device)
+        work = partial(answer_scores, self.components, rows, self._eval_chosen)
+        try:
+            scores = attempt(work, self.components.device)
+        except Exception as error:  # models and tokenizers raise whatever their parts raise
+            if breaks_the_device(error):
+                raise
+            reason = one_line(f"{type(error).__name__}: {error}", 200)
+            self._problem("no scores", f"the model could not answer held-out rows: {reason}", _UNCHANGED)
+            return {}
         if not isinstance(scores, MemoryShortage):
             return scores
         message = f"there is not enough memory to generate the answers that are scored ({scores.words})"
@@ -390,7 +400,7 @@ class Session:
                 raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
             message = f"the model could not generate a sample: {reason}"
-            self._problem("no text", message, "the weights are unchanged, and training continues")
+            self._problem("no text", message, _UNCHANGED)
         if isinstance(written_texts, MemoryShortage):
             message = "there is not enough memory to generate a sample"
             self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")

@@ -82,7 +82,7 @@ _SIGNATURES = (
     (b"\x93numpy", "a NumPy array", _CONVERT_HINT),
     (b"\x89png", "an image", _CONVERT_HINT),
     (b"\xff\xd8\xff", "an image", _CONVERT_HINT),
-    (b"x\x9c", "a zlib-compressed file, such as a .spacy file", _CONVERT_HINT),
+    (b"x\x9c", "a zlib-compressed file, such as spaCy's .spacy files", _CONVERT_HINT),
     *((bytes((0x80, version)), "a Python pickle, which can run code and is never opened", _CONVERT_HINT)
       for version in range(2, 6)),
 )  # fmt: skip
