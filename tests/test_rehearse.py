@@ -52,7 +52,7 @@ def without_memory_for(monkeypatch, rows: int, *, training: bool = True) -> None
 
     def checked(passes):
         for batch in passes:
-            if batch.samples > rows:
+            if batch.sample_count > rows:
                 raise MemoryError("planted")
             yield batch
 

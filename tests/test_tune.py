@@ -156,7 +156,7 @@ def without_memory_for(monkeypatch, rows: int) -> None:
 
     def checked(fetch, *more, **named):
         window = fetch()
-        if any(batch.samples > rows for batch in window):
+        if any(batch.sample_count > rows for batch in window):
             raise MemoryError("planted")
         return step(lambda: window, *more, **named)
 
@@ -191,7 +191,7 @@ def test_failure_after_another_failure_is_tried_again_in_a_new_process(settings,
 
     def checked(fetch, *more, **named):
         window = fetch()
-        if any(batch.samples > (2 if leftovers else 3) for batch in window):
+        if any(batch.sample_count > (2 if leftovers else 3) for batch in window):
             leftovers.append(1)
             raise MemoryError("planted")
         return step(lambda: window, *more, **named)

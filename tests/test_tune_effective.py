@@ -61,7 +61,7 @@ def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_them_i
     assert asked == [(8, 8), (16, 16), (32, 32)] * 3
     assert {len(one.answers) for one in result.sizes} == {3}
     # 40 rows of data, of which some are held out.
-    assert "the data has" in result.ended and result.best.rows == 16
+    assert "the data has" in result.end_reason and result.best.rows == 16
     assert result.patch == {"training.effective_batch_size": 16, "training.learning_rate": 0.00283}
     assert "1.50 times as fast per row as 8" in result.sentence
 
@@ -75,8 +75,8 @@ def many(tmp_path, settings):
 def test_search_stops_without_a_gain_and_names_the_size_that_is_slower(settings, monkeypatch, tmp_path):
     asked = made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 153.0, 64: 140.0})
     result = found(many(tmp_path, settings))
-    assert [rows for rows, _ in asked] == [8, 16, 32, 64] * 3 and result.slower_from == 64
-    assert "less than 5%" in result.ended and "slower again with 64" in result.sentence and result.best.rows == 16
+    assert [rows for rows, _ in asked] == [8, 16, 32, 64] * 3 and result.first_slower_rows == 64
+    assert "less than 5%" in result.end_reason and "slower again with 64" in result.sentence and result.best.rows == 16
 
 
 def test_search_stops_when_memory_is_full(settings, monkeypatch, tmp_path):
@@ -105,7 +105,7 @@ def test_fastest_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
     made_up(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
     result = found(many(tmp_path, settings), *NO_BOUND)
     assert [one.rows_per_second for one in result.sizes] == [100.0, 150.0, 152.0, 151.0, 150.0]
-    assert result.best.rows == 16 and result.slower_from is None and "slower again" not in result.sentence
+    assert result.best.rows == 16 and result.first_slower_rows is None and "slower again" not in result.sentence
 
 
 def test_chosen_size_leaves_enough_steps(settings, monkeypatch, tmp_path):
@@ -119,7 +119,7 @@ def test_micro_batch_of_the_config_stays_and_ctrl_c_keeps_the_results(settings, 
     asked = made_up(monkeypatch, {8: 100.0, 16: 150.0}, fails={32: KeyboardInterrupt()})
     result = found(many(tmp_path, settings), "training.per_device_train_batch_size=4")
     assert asked == [(8, 4), (16, 4), (32, 4)]
-    assert result.cut_short == "interrupted" and result.best.rows == 16 and result.ended == ""
+    assert result.cut_short == "interrupted" and result.best.rows == 16 and result.end_reason == ""
     assert "training.gradient_accumulation_steps" not in result.patch
     none = found(many(tmp_path, settings), seconds=-1.0)
     assert none.cut_short.endswith("was reached") and "nothing was measured" in none.sentence

@@ -260,7 +260,7 @@ def test_the_program_reports_that_the_first_process_cannot_write_the_journal(tin
 
     def failing(journal, reason):
         fails(journal, reason)
-        reported.append(journal.failing)
+        reported.append(journal.failure_reason)
 
     monkeypatch.setattr(JournalWriter, "set_other_writer_error", failing)
     forked_ranks.prelude = lambda group, number: "" if number else FULL

@@ -183,8 +183,8 @@ def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pair
     read, of_documents = [], loss.of_documents
 
     def short_of_memory(self, batch):
-        read.append(batch.samples)
-        if batch.samples > 2:
+        read.append(batch.sample_count)
+        if batch.sample_count > 2:
             raise torch.OutOfMemoryError("planted")
         return of_documents(self, batch)
 
@@ -194,7 +194,7 @@ def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pair
     def short(fetch, *given, **more):
         def fetched():
             window = fetch()
-            if any(batch.samples > 2 for batch in window):
+            if any(batch.sample_count > 2 for batch in window):
                 raise torch.OutOfMemoryError("planted")
             return window
 

@@ -85,8 +85,8 @@ def test_a_dry_run_counts_what_any_architecture_keeps(family):
     # Recurrent layers compute a token after the other.
     row = _ROW // 4 if family in ("mamba", "recurrent_gemma") else _ROW
     layer = layer_of(config, setup, row)
-    assert layer.counted.kept == pytest.approx(_kept_of_a_row(config, head, row) / row / layer.shape.layers, rel=0.15)
-    assert layer.counted.made >= layer.counted.kept and layer.counted.evaluated > 0
+    assert layer.layer_bytes.kept == pytest.approx(_kept_of_a_row(config, head, row) / row / layer.shape.layers, rel=0.15)
+    assert layer.layer_bytes.made >= layer.layer_bytes.kept and layer.layer_bytes.evaluated > 0
 
 
 @pytest.mark.versions
@@ -98,8 +98,8 @@ def test_a_dry_run_counts_what_dora_keeps():
     adapt = partial(find_method("lora").apply, tuning=section, seed=0, autocast=False)
     layer = layer_of(config, replace(plain, use_dora=True), _ROW)
     kept = _kept_of_a_row(config | {"max_position_embeddings": 256}, "causal_lm", _ROW, adapt) / _ROW
-    assert layer.counted.kept == pytest.approx(kept / layer.shape.layers, rel=0.15)
-    assert layer.counted.kept > 1.1 * layer_of(config, plain, _ROW).counted.kept
+    assert layer.layer_bytes.kept == pytest.approx(kept / layer.shape.layers, rel=0.15)
+    assert layer.layer_bytes.kept > 1.1 * layer_of(config, plain, _ROW).layer_bytes.kept
     assert [part.name for part in layer.dora_norms()] == ["DoRA norms"]
 
 
@@ -146,7 +146,7 @@ def test_a_dry_run_counts_what_a_compiled_layer_keeps(family, name):
     """Compare with torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
     setup = setup_of(family, device="cuda", compiled=True, **COMPILED[name])
     without, with_one = (_kept_compiled(family, setup, layers) for layers in (0, 1))
-    assert layer_of(config_of(family), setup).counted.kept == pytest.approx(
+    assert layer_of(config_of(family), setup).layer_bytes.kept == pytest.approx(
         (with_one - without) / ROW_TOKENS, rel=0.002
     )
 
@@ -182,23 +182,23 @@ def _kept_compiled(family, setup, layers):
 
 def test_attention_dropout_keeps_three_numbers_per_head_and_pair_of_tokens():
     config = config_of("llama", attention_dropout=0.1, num_key_value_heads=1)
-    short, long = (layer_of(config, row_tokens=tokens).counted.kept for tokens in (ROW_TOKENS, 2 * ROW_TOKENS))
+    short, long = (layer_of(config, row_tokens=tokens).layer_bytes.kept for tokens in (ROW_TOKENS, 2 * ROW_TOKENS))
     assert long - short == pytest.approx(4 * 3 * 4 * ROW_TOKENS, rel=0.01)
 
 
 def test_a_gpu_needs_no_mask_for_packed_documents():
     kept = [
-        layer_of(config_of("llama"), setup_of("llama", packed=packed, device="cuda")).counted.kept
+        layer_of(config_of("llama"), setup_of("llama", packed=packed, device="cuda")).layer_bytes.kept
         for packed in (True, False)
     ]
-    assert kept[0] == kept[1] < layer_of(config_of("llama"), setup_of("llama", packed=True)).counted.kept
+    assert kept[0] == kept[1] < layer_of(config_of("llama"), setup_of("llama", packed=True)).layer_bytes.kept
 
 
 def test_a_gpu_without_a_fused_kernel_keeps_all_scores_in_fp32():
     """Also in 16 bits: torch's own operations compute them in fp32."""
     half = {**HALF, "device": "cuda", "math_attention": True}
     kept = [
-        layer_of(config_of("llama"), TrainingSetup(**setup), tokens).counted.kept
+        layer_of(config_of("llama"), TrainingSetup(**setup), tokens).layer_bytes.kept
         for setup in (half, {**half, "math_attention": False})
         for tokens in (ROW_TOKENS, 2 * ROW_TOKENS)
     ]

@@ -47,7 +47,7 @@ def test_a_loss_that_is_not_finite_asks_for_fp32_under_fp16_and_else_for_a_lower
     from tui_trainer.training.recorder import Recorder
     from tui_trainer.training.step import StepReport
 
-    marks = {"data_seconds": 0.0, "forwards": ((0.0, 1.0),), "accumulated": 2.0, "updated": 3.0}
+    marks = {"data_seconds": 0.0, "forwards": ((0.0, 1.0),), "accumulated_mark": 2.0, "updated_mark": 3.0}
     nan = torch.tensor(float("nan"))
     report = StepReport(loss_sum=nan, grad_norm=nan, token_count=4, input_tokens=4, samples=1, lr=0.0, **marks)
     for fp16, hint, other in (

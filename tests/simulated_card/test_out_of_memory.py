@@ -26,7 +26,7 @@ def too_large(monkeypatch):
 
     def loss(self, batch):
         total = plain(self, batch)
-        if torch.is_grad_enabled() and batch.samples > 2 and not failed:
+        if torch.is_grad_enabled() and batch.sample_count > 2 and not failed:
             total = total * 1
             total.register_hook(fails)
         return total
