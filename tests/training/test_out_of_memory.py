@@ -666,6 +666,6 @@ def test_a_real_limit_of_the_address_space_is_survived(tmp_path):
 
     # Not at the limit of a pass of 64 rows, which fits in one step and not in the next.
     folder, printed = train("limited", 256, 220)
-    assert "out of memory: 256 rows x 1 -> 128 rows x 2" in printed
+    assert "out of memory: 256 rows x 1 do not fit, continuing with 128 rows x 2" in printed
     small, printed = train("small", of_kind(folder, MicroBatchReduced)[-1].rows, 0)
     assert "out of memory" not in printed and weights_of(folder) == weights_of(small)
