@@ -89,7 +89,7 @@ def test_a_plan_compares_the_load_now_with_that_of_the_measured_steps(tiny_confi
     for load, words in (
         (8.5, "the measured steps include this"),
         (18.0, "expect about 2 times longer while they run"),
-        (0.0, "with their present load of 0.0, expect about 20 % of this time"),
+        (0.0, "so the run should take about 20 % of the planned time"),
         (None, ""),
     ):
         with subtests.test(f"load {load}"):

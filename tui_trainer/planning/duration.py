@@ -313,7 +313,7 @@ def busy_words(load: float | None, cores: int, threads: int, measured_load: floa
     if slowdown * least_slowdown < 1:
         return (
             f"the steps were measured while other programs kept the cores busy (load {measured_load:.1f}); "
-            f"with their present load of {load:.1f}, expect about {format_percent(slowdown)} of this time"
+            f"the load is {load:.1f} now, so the run should take about {format_percent(slowdown)} of the planned time"
         )
     if not is_busy(load, threads):
         return ""

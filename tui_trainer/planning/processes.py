@@ -106,7 +106,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
     saves_modules = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING_HEADS
     if setup.has_adapter and setup.weights != "float32" and saves_modules:
         # The model's weights have 16 bits and adapters fp32, but a flat tensor has one data type.
-        message = "fully trained 16-bit modules beside adapters cannot be sharded"
+        message = "16-bit modules that are trained whole, beside adapters, cannot be sharded"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
     yield from _frozen_parts(config)
     if config.tuning.loraplus_lr_ratio != 1:

@@ -253,7 +253,7 @@ def _pattern_of_names(value: Any) -> str:
     unless a plus follows. Raises ValueError for invalid patterns."""
     patterns = [str(name_pattern) for name_pattern in rules.listed(value)]
     if any(map(_RANGE.search, patterns)):
-        raise ValueError("single rows of a matrix cannot be trained; use a pattern that does not end in [ ]")
+        raise ValueError("single rows of a matrix cannot be trained; remove their range, such as [:32000]")
     pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, name_pattern)})" for name_pattern in patterns)
     try:
         re.compile(pattern)

@@ -143,7 +143,7 @@ HUB_DATA: rules.Table = {
 SCRIPT_DATA: rules.Table = {
     "train_file": "data.path",
     "validation_file": "data.eval_path",
-    "validation_split_percentage": To("data.eval_fraction", "a share of the text", convert=rules.percent_to_share),
+    "validation_split_percentage": To("data.eval_fraction", "percent become a share", convert=rules.percent_to_share),
     **HUB_DATA,
     "dataset_config_name": CONFIGURATION,
     "max_source_length": "data.max_length",
