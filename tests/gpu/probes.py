@@ -27,7 +27,7 @@ from tui_trainer.training.precision import DTYPES, FIRST_SCALE, MixedPrecision, 
 from tui_trainer.training.process import breaks_the_device
 
 Found = Iterator[tuple[str, Any]]
-# As `FusedAdapters.difference` allows: sums in another order, of products that are rounded.
+# As `FusedAdapters.describe_difference` allows: sums in another order, of products that are rounded.
 _ROUNDINGS = 4
 
 

@@ -59,9 +59,8 @@ class Context:
     """Input of the rules before a run: one config on one machine at one moment.
 
     `plan` is None if no plan can be made, and `problems` says why. `facts` describe the data; None if it cannot be
-    read. `all_tokens` is the size of the whole data in tokens, without limits such as `data.max_rows`. `load_average`
-    is the mean number of runnable tasks of other processes over the last minute.
-    """
+    read. `all_token_count` is the size of the whole data in tokens, without limits such as `data.max_rows`.
+    `load_average` is the mean number of runnable tasks of other processes over the last minute."""
 
     loaded: LoadedConfig
     hardware: Hardware
@@ -103,7 +102,7 @@ class Context:
 
     @property
     def counts(self) -> Counts:
-        """Counts of the data, for rules that set `Rule.counted`. Raises LookupError if nothing was counted."""
+        """Counts of the data, for rules that set `Rule.needed_count`. Raises LookupError if nothing was counted."""
         if self.counted_facts is None or self.counted_facts.counts is None:
             raise LookupError("the rows of the data have not been counted")
         return self.counted_facts.counts

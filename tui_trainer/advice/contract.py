@@ -32,9 +32,8 @@ IDLE_GPU_SHARE = 0.75
 class Verdict:
     """The finding of a rule before a run.
 
-    `evidence` is one sentence with numbers. `advice` names actions other than changing settings. `opposite` are the
-    settings that turn a switch, which needs no fix, to its other position, so that its gain can be measured.
-    """
+    `evidence` is one sentence with numbers. `advice` names actions other than changing settings. `opposite_patch` are
+    the settings that turn a switch, which needs no fix, to its other position, so that its gain can be measured."""
 
     status: Status
     evidence: str

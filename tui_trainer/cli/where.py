@@ -57,7 +57,7 @@ def paths() -> Mapping[str, Path]:
 
 
 def look_at(name: str, path: Path) -> WrittenPath:
-    """Return whether a path exists, and its size in bytes, as a `Place` called `name`."""
+    """Return whether a path exists, and its size in bytes, as a `WrittenPath` called `name`."""
     from tui_trainer.hardware.storage import call_with_deadline, is_there
     from tui_trainer.runs.folder import folder_size
 

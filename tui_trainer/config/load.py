@@ -99,7 +99,7 @@ class LoadedConfig:
         return self.layers[key].where if key in self.layers else "default"
 
     def fitted_because(self, key: str) -> str:
-        """Return the reason why `fitted` replaced the preset of this setting; empty if it did not."""
+        """Return the reason why `with_fitted_value` replaced the preset of this setting; empty if it did not."""
         return self.layers[key].fitted_because if key in self.layers else ""
 
     def problem(self, key: str, message: str, hint: str = "") -> Problem:

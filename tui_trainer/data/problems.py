@@ -40,7 +40,7 @@ class _Similar:
 
 @dataclass(slots=True)
 class ProblemList:
-    """The first error of each kind, and the number of all. `ends`: errors that ended the reading of a file."""
+    """The first error of each kind, and the number of all. `file_errors`: errors that ended the reading of a file."""
 
     count: int = 0
     file_errors: list[Problem] = field(default_factory=list)

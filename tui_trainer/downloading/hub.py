@@ -48,7 +48,7 @@ _MOST_ENDINGS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RepositoryKind:
-    """Differences between the repositories of models and of data sets. `refuse` makes the error for a wrong name.
+    """Differences between the repositories of models and of data sets. `make_error` makes the error for a wrong name.
 
     `option` is the command-line option for a repository's name, and `revision_key` the setting for its revision."""
 

@@ -22,7 +22,8 @@ from tui_trainer.units import GIB
 class CardPlan:
     """Plan for a GPU. If the config cannot run on the GPU, `plan` is None and `problem` says why.
 
-    `profile` is the hardware profile of the GPU. The plan assumes the libraries `assumed`, which are missing here."""
+    `profile` is the hardware profile of the GPU. The plan assumes the libraries `missing_libraries`, which are missing
+    here."""
 
     card: Card
     card_count: int

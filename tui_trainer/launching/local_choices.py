@@ -59,7 +59,7 @@ class Choice:
 class FirstRows:
     """First rows of data: the column names as written, and the cells as text that is safe to show.
 
-    `what` describes the source. `refusal` says why there are no rows; it is empty if there are rows.
+    `source_description` describes the source. `refusal` says why there are no rows; it is empty if there are rows.
     """
 
     source_description: str

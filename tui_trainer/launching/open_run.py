@@ -46,7 +46,7 @@ _PART_CHARACTERS = 24
 class OpenRun:
     """A run whose lock this process holds. A new run has a config and no plan yet; a resumed run has its plan.
 
-    `gpu` is the requested GPU. `moved` says where the run continues, if not on the GPU of its plan. `reports` are
+    `gpu` is the requested GPU. `moved_words` says where the run continues, if not on the GPU of its plan. `reports` are
     problems with the run's files, to be written to the journal."""
 
     folder: RunFolder

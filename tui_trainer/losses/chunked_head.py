@@ -2,9 +2,9 @@
 
 Standard cross entropy takes 12 bytes for each token and vocabulary entry at its peak. `HeadLoss.sum` computes the loss
 and its gradient chunk by chunk in the forward pass, and keeps only the gradients of the hidden states and of the head:
-three matmuls per chunk, as without chunks. `HeadLoss.by_label` is for callers whose loss is a function of the losses of
-labels, so that gradients are known only later. It keeps only the hidden states, and computes logits again in the
-backward pass: four matmuls per chunk.
+three matmuls per chunk, as without chunks. `HeadLoss.label_losses` is for callers whose loss is a function of the
+losses of labels, so that gradients are known only later. It keeps only the hidden states, and computes logits again in
+the backward pass: four matmuls per chunk.
 
 The logits of a chunk are overwritten with their gradient: by torch's operations in fp32 (4 bytes for each token and
 vocabulary entry, and 4 more with a soft cap), or by a kernel (`fused_cross_entropy.py`) in the dtype of the logits.

@@ -26,10 +26,9 @@ class MicroBatch:
     row if attention uses lengths. `labels` [N] are the labels that count, and `places` [N] their positions in the
     flattened [B x T]. Their number N is known on the CPU, without waiting for the device. If each row has one label,
     `labels` are [B] or [B, C], and `places` is empty. `documents`, int64 [N] or [B], is the number of each label's
-    document, counted from 0. `document_labels`, on the host, is the number of labels of each document. `samples` counts
-    prepared rows, and `tokens` inputs without padding. A batch that `is_idle` adds nothing to loss or counts: a process
-    without rows computes it.
-    """
+    document, counted from 0. `document_labels`, on the host, is the number of labels of each document. `sample_count`
+    counts prepared rows, and `token_count` inputs without padding. A batch that `is_idle` adds nothing to loss or
+    counts: a process without rows computes it."""
 
     inputs: Mapping[str, Any]
     labels: Tensor

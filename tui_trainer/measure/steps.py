@@ -66,8 +66,8 @@ def ask_for_steps(
 class Steps:
     """Turns of `count` steps of a short run.
 
-    With `share_seconds` the first turn takes as many steps as fit into this time, but at least `least`. Later turns
-    take the same number of steps."""
+    With `share_seconds` the first turn takes as many steps as fit into this time, but at least `least_steps`. Later
+    turns take the same number of steps."""
 
     request: Request
     gpu: GpuChoice

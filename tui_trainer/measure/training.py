@@ -59,7 +59,7 @@ _SHORT = "these losses come from short runs and predict little: --whole trains t
 
 @dataclass(frozen=True, slots=True)
 class _Switch:
-    """A training option. It is not measured if the status of its `check` is one of `needless`.
+    """A training option. It is not measured if the status of its `check` is one of `skipped_statuses`.
 
     If `cumulates` is true, the option is also measured on top of the options before it."""
 

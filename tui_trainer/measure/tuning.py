@@ -139,8 +139,8 @@ _MOST_WORKERS, _LARGER_CUTS, _SMALLER_CUTS = 2, 2, 2
 class Alternative(Variant):
     """A variant that belongs to a `group`. At most one variant of a group is chosen.
 
-    `barred` says why this one is never chosen. `after` names the alternative that must be faster than the current
-    settings before this one is measured."""
+    `exclusion_reason` says why this one is never chosen. `after` names the alternative that must be faster than the
+    current settings before this one is measured."""
 
     group: str
     exclusion_reason: str = ""

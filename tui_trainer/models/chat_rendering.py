@@ -47,7 +47,7 @@ _FAMILY_TEMPLATES = {
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A Jinja template. `special` holds the special tokens that it may use, such as eos_token. `for_tools` replaces
+    """A Jinja template. `special` holds the special tokens that it may use, such as eos_token. `tools_text` replaces
     `text` for conversations with tools, if the tokenizer has a separate template for them."""
 
     name: str
@@ -306,7 +306,7 @@ _SHOWN = 24
 class Rendered:
     """A rendered conversation. `trained` holds the spans of characters that carry loss, `controls` the spans of special
     tokens that the template wrote. `spelt` counts special tokens that the data only spells. If `adds_end`, the end
-    token follows the text and carries loss. `left_out` names the omitted parts as `unwritten_parts` does."""
+    token follows the text and carries loss. `omitted_parts` names the omitted parts as `unwritten_parts` does."""
 
     text: str
     trained_spans: tuple[Span, ...]

@@ -55,9 +55,9 @@ _FIXED = ("BertProcessing", "RobertaProcessing")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerFacts:
-    """Facts of a tokenizer. `vocabulary` counts its entries, added tokens included. `rows` is the smallest number of
-    rows that the embedding needs: the highest id plus one. `adds_bos`: the tokenizer begins every text with its bos
-    token. `added` counts the special tokens that it adds to a text."""
+    """Facts of a tokenizer. `vocabulary` counts its entries, added tokens included. `embedding_rows` is the smallest
+    number of rows that the embedding needs: the highest id plus one. `adds_bos`: the tokenizer begins every text with
+    its bos token. `added` counts the special tokens that it adds to a text."""
 
     vocabulary: int
     embedding_rows: int

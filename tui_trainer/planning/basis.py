@@ -24,7 +24,7 @@ Loaded = TypeVar("Loaded", bound=LoadedConfig)
 class Basis:
     """The device of a run, its free memory, the model's shape, the training setup, and the rows of a pass.
 
-    These inputs are decided once, for the plan; `changed` recomputes only those that depend on settings.
+    These inputs are decided once, for the plan; `with_patch` recomputes only those that depend on settings.
     """
 
     loaded: ResolvedLoaded

@@ -290,7 +290,7 @@ class Plan(BaseModel):
                 yield name, figure, value
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
+        """Yield the `figures` that matter for this run: `decide_grouping`, for example, only without packing."""
         is_used = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,

@@ -43,7 +43,8 @@ class JournalWriter:
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
         tell_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal, or raise FolderError. `tell_failing` is called with `failing` whenever that changes."""
+        """Open the journal, or raise FolderError. `tell_failing` is called with `failure_reason` whenever that
+        changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes

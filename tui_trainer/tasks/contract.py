@@ -120,7 +120,8 @@ class InputReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One encoded input: token ids, and other arguments of the model in `more`. `is_cut`: it was truncated."""
+    """One encoded input: token ids, and other arguments of the model in `model_arguments`. `is_cut`: it was
+    truncated."""
 
     ids: Sequence[int] | Tokens
     content: Any = None
@@ -141,10 +142,9 @@ class RowPass:
     """A pass over all rows of a run before training, with the initial model and without gradients and dropout. Its
     values are in `batch.row_values` during training.
 
-    `what` describes the pass to the user: "reading rows". `values(batch)` returns fp32 [samples, width] in the order of
-    the prepared rows. `key`, JSON, holds everything that the values depend on besides the rows, the model and its
-    precision.
-    """
+    `activity` describes the pass to the user: "reading rows". `values(batch)` returns fp32 [samples, width] in the
+    order of the prepared rows. `key`, JSON, holds everything that the values depend on besides the rows, the model and
+    its precision."""
 
     activity: str
     width: int

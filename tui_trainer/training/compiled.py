@@ -90,7 +90,7 @@ def count_compiled_graphs() -> int:
 
 
 def require_graphs(before: int) -> None:
-    """Raise RuntimeError if `graphs_made` is still `before`, because the compiler may fail silently."""
+    """Raise RuntimeError if `count_compiled_graphs` is still `before`, because the compiler may fail silently."""
     if count_compiled_graphs() > before:
         return
     if torch._dynamo.config.disable:

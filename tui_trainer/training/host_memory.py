@@ -31,7 +31,8 @@ class _Reading:
 
 
 class HostMemoryWatch:
-    """Watch on the machine's free memory. Call `look` after each step: it reads the memory every five seconds."""
+    """Watch on the machine's free memory. Call `check_memory` after each step: it reads the memory every five
+    seconds."""
 
     def __init__(self, read: Callable[[], MemoryLeft] = memory_left, now: Callable[[], float] = monotonic) -> None:
         self._read, self._now = read, now

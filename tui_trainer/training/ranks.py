@@ -1,4 +1,4 @@
-"""Connect the processes that train one model together. A run of one process uses `ALONE`.
+"""Connect the processes that train one model together. A run of one process uses `SINGLE_PROCESS`.
 
 Messages about the run (counts, requests, results of a save) go through the host, so that no process waits for a device.
 Sums of losses go through the device that computed them.

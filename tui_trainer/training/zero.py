@@ -55,7 +55,7 @@ class _GradientPiece:
 class ZeroOptimizer(RunOptimizer):
     """A `RunOptimizer` whose updates are made by DeepSpeed's engine.
 
-    The engine is built from this optimizer, so `Zero` passes it afterwards (`belongs_to`), before the first use.
+    The engine is built from this optimizer, so `Zero` passes it afterwards (`attach_engine`), before the first use.
     """
 
     def __init__(self, model: nn.Module, training: TrainingSection, *, lr: float) -> None:
@@ -298,7 +298,8 @@ def _deepspeed() -> Any:
 def _settings(
     plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return DeepSpeed's settings. The number of passes in a step is 1, because `Zero.summing` marks the last pass."""
+    """Return DeepSpeed's settings. The number of passes in a step is 1, because `Zero.gradient_context` marks the last
+    pass."""
     parameters = list(model.parameters())
     trained_count = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     layer_numbers = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)

@@ -31,7 +31,8 @@ def rows_as_text(texts: Sequence[str], width: int) -> list[Line]:
 
 
 def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
-    """Return the newest output lines. While the command runs, the last line is left out, as `now_line` shows it."""
+    """Return the newest output lines. While the command runs, the last line is left out, as `current_work_line` shows
+    it."""
     lines = process.lines[:-1] if process.alive else process.lines
     return [line for text in lines[-_SHOWN:] for line in paragraph(text, width)]
 

@@ -323,7 +323,7 @@ class TextDialog(FieldDialog):
     """Question for one line of text.
 
     `accept(text)` returns the reason for refusing the text, or an empty string to accept it. If `accept` needs more
-    time, it returns None, and its caller later passes the reason to `answered`.
+    time, it returns None, and its caller later passes the reason to `finish_or_refuse`.
     """
 
     keys = (("enter", "ok"), ("escape", "back"))

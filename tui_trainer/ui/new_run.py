@@ -47,7 +47,7 @@ _OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "eva
 class ChoiceOfPath(SearchDialog[Choice]):
     """Dialog for the path or name of data or a model: a search line, matching choices, and facts about the chosen one.
 
-    `here()` lists all choices, and `look(value)` finds facts. Both are called in other threads.
+    `here()` lists all choices, and `read_facts(value)` finds facts. Both are called in other threads.
     """
 
     def __init__(self, bench: Workbench, key: str, words: str, here: Callable[[], list[Choice]]) -> None:
@@ -69,7 +69,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         raise NotImplementedError
 
     def fact_lines(self, value: str, result: object, width: int, height: int) -> list[Line]:
-        """Return lines about a value. `result` is what `look` returned; None while `look` is running."""
+        """Return lines about a value. `result` is what `read_facts` returned; None while `read_facts` is running."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:

@@ -50,9 +50,8 @@ _COMMANDS: Final = {
 class Command:
     """An entry of the palette, found by its `name`, its `help` and the words of `text`. All texts are safe to show.
 
-    `show` previews the entry while it is chosen. If `elsewhere`, the entry is listed only for a search. `refusal` says
-    why the command is not possible now.
-    """
+    `show` previews the entry while it is chosen. If `is_elsewhere`, the entry is listed only for a search. `refusal`
+    says why the command is not possible now."""
 
     name: str
     help: str

@@ -30,9 +30,10 @@ _LOG_TAIL_BYTES = 16_384
 
 
 class WatchedRun:
-    """A run that the screens show. `look` reads new events from a disk that may be slow, and `take` applies them.
+    """A run that the screens show. `read_new_events` reads new events from a disk that may be slow, and
+    `apply_new_events` applies them.
 
-    `take` must be called in the thread that draws. `poll` calls both.
+    `apply_new_events` must be called in the thread that draws. `poll` calls both.
     """
 
     is_trained_here = False
@@ -58,7 +59,7 @@ class WatchedRun:
 
     @property
     def alive(self) -> bool:
-        """Whether a process owned the run, or a Slurm job for it ran or waited, at the last `look`."""
+        """Whether a process owned the run, or a Slurm job for it ran or waited, at the last `read_new_events`."""
         return self._is_alive
 
     @property
@@ -73,7 +74,7 @@ class WatchedRun:
         return not self.alive and bool(self.state.phase) and not self.state.has_ended
 
     def read_new_events(self) -> None:
-        """Read new events and keep them until `take` applies them, possibly in another thread."""
+        """Read new events and keep them until `apply_new_events` applies them, possibly in another thread."""
         with self._looking:
             # Read before the journal: if the run has ended by now, the journal read below is complete.
             self._is_alive = is_under_way(self.folder.lock, self._job)
@@ -85,7 +86,7 @@ class WatchedRun:
         return self.apply_new_events()
 
     def apply_new_events(self) -> bool:
-        """Apply the events that `look` has read. Return whether there is something new to show."""
+        """Apply the events that `read_new_events` has read. Return whether there is something new to show."""
         shown_state, was_alive = (self.alive, self.has_report), self._shown[0]
         has_news, self._shown = bool(self._new) or shown_state != self._shown, shown_state
         while self._new:

@@ -343,7 +343,7 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     """Return whether passes of a new size occurred after a step; on a GPU, whether passes larger than all before did.
 
     The size of a pass is the mean over a step, because the journal has only the positions of whole steps. It is rounded
-    (`coarse`), because means differ long after each size of a pass has occurred.
+    (`round_up_coarsely`), because means differ long after each size of a pass has occurred.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
     first_step_by_size: dict[int, int] = {}

@@ -25,7 +25,7 @@ class Batch:
 
     `labels` are int64 [B, T], or int64 [B, T'] for the tokens of an answer, with IGNORE at positions without a label;
     or one per row, int64 [B] or float32 [B, C]. `rows` is the number of prepared rows, and `tokens` of inputs without
-    padding. `more` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
+    padding. `model_arguments` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
 
     The next three fields belong to packed batches; in other batches, each row is one document. `documents`, int64 [B,
     T], has the number of the document at each position, from 0 in the order of the rows, and -1 for padding.
@@ -191,13 +191,13 @@ def round_up_to_multiple(count: int, most: int, step: int = _WIDTH_STEP) -> int:
 
 
 def round_up_coarsely(count: int, most: int) -> int:
-    """Round `count` up like `even`; above 128, to a multiple of an eighth of the power of two below. This limits the
-    number of sizes: oneDNN compiles and caches a kernel for each size of 16-bit numbers on a CPU."""
+    """Round `count` up like `round_up_to_multiple`; above 128, to a multiple of an eighth of the power of two below.
+    This limits the number of sizes: oneDNN compiles and caches a kernel for each size of 16-bit numbers on a CPU."""
     return round_up_to_multiple(count, most, max(_WIDTH_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
 
 
 def count_coarse_sizes(most: int) -> int:
-    """Return how many different sizes `coarse` returns for counts from 1 to `most`."""
+    """Return how many different sizes `round_up_coarsely` returns for counts from 1 to `most`."""
     octaves = max(0, (most - 1).bit_length() - 7)
     return 16 + 8 * octaves - (2 ** (7 + octaves) - most) // 2 ** (3 + octaves) if octaves else -(-most // _WIDTH_STEP)
 
@@ -224,7 +224,8 @@ def round_collate_widths(
 
 
 def round_packed_widths(collate: CollatePacked, widest: int) -> CollatePacked:
-    """Return a collate function that rounds up the width of packed rows with `coarse`, to `widest` at most."""
+    """Return a collate function that rounds up the width of packed rows with `round_up_coarsely`, to `widest` at
+    most."""
 
     def collate_rounded(packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
         used_width = max(sum(row.input_count for row in rows) for rows in packed)

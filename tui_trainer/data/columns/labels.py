@@ -182,7 +182,7 @@ def infer_label_kind(values: Iterable[object], where: str, column: str) -> Kind:
 
 class LabelReader:
     """Reads the labels of one column, or of one column per class. Later labels must have the same form as the first
-    ones. `values`: labels of the first rows, from `values_in`."""
+    ones. `values`: labels of the first rows, from `first_label_values`."""
 
     def __init__(self, columns: Sequence[str], kind: Kind, values: Sequence[object] = ()) -> None:
         self.columns, self.kind = tuple(columns), kind

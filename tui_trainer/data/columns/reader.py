@@ -33,12 +33,12 @@ class ReadInOrder(Exception):  # not an error, so its name does not end in Error
 class Encoded:
     """One encoded example, or one window of it: arrays for the columns of the reader.
 
-    `labels` counts the positions with a label; an example without any is left out. `truncated`: the example was longer
-    than max_length, and `labels_beyond` labels were cut off. `marked`: its text already spells the special token that
-    begins or ends a row, which is not added again. `inexact` describes what the tokens cannot represent, as part of a
-    message. `needs` is the number of tokens up to the first label, if all labels were cut off, else 0. `example` is the
-    position of the example among those that were encoded together; None if each of them has one window.
-    """
+    `label_count` counts the positions with a label; an example without any is left out. `truncated`: the example was
+    longer than max_length, and `labels_beyond` labels were cut off. `spells_special_tokens`: its text already spells
+    the special token that begins or ends a row, which is not added again. `inexact_reason` describes what the tokens
+    cannot represent, as part of a message. `first_label_tokens` is the number of tokens up to the first label, if all
+    labels were cut off, else 0. `example` is the position of the example among those that were encoded together; None
+    if each of them has one window."""
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
     label_count: int

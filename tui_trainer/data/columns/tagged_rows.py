@@ -149,8 +149,8 @@ def sort_tags(names: Iterable[str]) -> tuple[str, ...]:
 class TagSurvey:
     """Counts of the tags in many sentences, and of two signs of their tagging scheme.
 
-    `loose` counts entities that begin with I-. `needless` counts entities that begin with B- where IOB1 would write I-.
-    """
+    `inside_start_count` counts entities that begin with I-. `needless_begin_count` counts entities that begin with B-
+    where IOB1 would write I-."""
 
     counts: Counter[str] = field(default_factory=Counter)
     inside_start_count: int = 0
@@ -184,8 +184,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """The words and tags of a row. `cut` counts spans that began or ended inside a word and were extended to the whole
-    word. `counts_utf16`: the spans count UTF-16 units, as in JavaScript, instead of characters."""
+    """The words and tags of a row. `extended_span_count` counts spans that began or ended inside a word and were
+    extended to the whole word. `counts_utf16`: the spans count UTF-16 units, as in JavaScript, instead of
+    characters."""
 
     words: list[str]
     tags: list[str]

@@ -19,8 +19,8 @@ BYTES = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecialTokens:
-    """Special tokens of a tokenizer, in the order of their ids. `named` are pairs such as ("pad_token", "<pad>") with a
-    name in transformers; `others` have none. `single` and `pair` are the templates for one text and for two."""
+    """Special tokens of a tokenizer, in the order of their ids. `named_tokens` are pairs such as ("pad_token", "<pad>")
+    with a name in transformers; `others` have none. `single` and `pair` are the templates for one text and for two."""
 
     named_tokens: tuple[tuple[str, str], ...]
     others: tuple[str, ...] = ()

@@ -150,7 +150,7 @@ def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32
 
 
 def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
-    """Write whether each training row was truncated or belongs to a document that was split, for `cut_rows`."""
+    """Write whether each training row was truncated or belongs to a document that was split, for `read_cut_rows`."""
     np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
 
 

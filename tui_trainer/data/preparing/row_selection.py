@@ -222,8 +222,8 @@ class Spool:
 @dataclass(slots=True)
 class Survey:
     """Facts about the usable rows of a source, in order: a hash of each text, the number of its class, and its length
-    in characters. `counts`: rows of each part of the source. `chunks`: positions of the rows in the spool. `blank`:
-    number of skipped documents without text."""
+    in characters. `counts`: rows of each part of the source. `chunks`: positions of the rows in the spool.
+    `blank_count`: number of skipped documents without text."""
 
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     strata: "array[int]" = field(default_factory=lambda: array("q"))

@@ -31,11 +31,11 @@ class TokenRow:
     """One row: int32 `tokens` [T], and `labels` if the task has its own.
 
     The task decides what labels are: one per token (or IGNORE), one per row, or the tokens of an answer. Without
-    labels, each token after the first is the label of the one before. `more` has other arguments of the model, [T]
-    each, such as token_type_ids.
+    labels, each token after the first is the label of the one before. `model_arguments` has other arguments of the
+    model, [T] each, such as token_type_ids.
 
-    A row may have several documents that belong together, such as a pair: `tokens`, `labels` and `more` then have all
-    of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T.
+    A row may have several documents that belong together, such as a pair: `tokens`, `labels` and `model_arguments` then
+    have all of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T.
     """
 
     tokens: Tokens

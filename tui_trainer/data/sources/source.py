@@ -101,9 +101,8 @@ exclusive."""
 class DataChoice:
     """Selection from a path: a configuration, splits (`train`, `train[:10%]+validation`) and a revision of the Hub.
 
-    Empty means the only one or the default. The default split is the one to train on or, with `measured`, to evaluate
-    on. `streaming`: data that is not on this machine is read from the Hub.
-    """
+    Empty means the only one or the default. The default split is the one to train on or, with `is_evaluation`, to
+    evaluate on. `streaming`: data that is not on this machine is read from the Hub."""
 
     name: str = ""
     split: str = ""
@@ -145,7 +144,7 @@ class Source:
     from `parts` or `each`.
 
     `split` is the split that `entries`, the files to read, belong to, if any. The path also names files that are not
-    read: `others`, of other splits, and `beside`, without data. `splits` has the use of all of them in a run.
+    read: `other_splits`, of other splits, and `beside`, without data. `splits` has the use of all of them in a run.
     """
 
     path: str
@@ -362,7 +361,7 @@ def join_sources(parts: Sequence[Source]) -> Source:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
     """What to open. `path` is the setting, and `text` the part of it that is opened now, for messages. File names are
-    relative to the folder `place`, or to `wanted` on the Hub. `pattern`: a glob, if it selects from these names."""
+    relative to the folder `place`, or to `hub_path` on the Hub. `pattern`: a glob, if it selects from these names."""
 
     path: str
     text: str

@@ -94,9 +94,8 @@ _LOOSE_TEXTS = SplitPart("", "", "text")
 class NamedSplits:
     """The splits that files belong to: `parts`. Without any, there are no splits, and all files are read together.
 
-    `beside`: files that are not data. `remark`: a note about names that only look like splits. `gone`: names of
-    declared splits without any file. `exact`: files that are declared one by one.
-    """
+    `ignored_files`: files that are not data. `remark`: a note about names that only look like splits. `missing_splits`:
+    names of declared splits without any file. `exact`: files that are declared one by one."""
 
     parts: Parts = field(default_factory=dict)
     missing_splits: tuple[str, ...] = ()

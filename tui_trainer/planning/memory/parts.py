@@ -32,9 +32,8 @@ class BatchSizes:
     """Sizes of one pass through the model. Each row has `row_tokens` tokens.
 
     The head computes logits for labels only, not for padding. `most_labels` is the largest count of labels in a pass; 0
-    means that every token has a label. `labels_each` is the count of labels of a row if it differs from the tokens: one
-    for a text, the tokens of the answer for an encoder-decoder; 0 otherwise.
-    """
+    means that every token has a label. `label_count_per_row` is the count of labels of a row if it differs from the
+    tokens: one for a text, the tokens of the answer for an encoder-decoder; 0 otherwise."""
 
     rows: int
     eval_rows: int

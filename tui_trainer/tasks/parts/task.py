@@ -90,7 +90,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return the function that collates unpacked rows for `model`, which may need a first token, for example."""
 
     def collate_packed(self, pad_id: int) -> CollatePacked:
-        """Return the function that collates packed rows, whose documents follow one another, if the task `packs`."""
+        """Return the function that collates packed rows, whose documents follow one another, if the task `can_pack`."""
         return partial(collate_packed, pad_id=pad_id)
 
     def collate_in_run(

@@ -33,10 +33,10 @@ def name_cells() -> int:
 class Editor:
     """Editor of one value.
 
-    `options` are completions of `text`, or all values of the setting if the editor is `closed`. `chosen` is the index
-    of the chosen option, or -1. `begun` holds the letters typed to choose an option. If `is_looking`, the caller must
-    call `look` in another thread, because listing files may be slow, and pass its result to `found`.
-    """
+    `options` are completions of `text`, or all values of the setting if the editor is `has_fixed_choices`. `chosen` is
+    the index of the chosen option, or -1. `begun` holds the letters typed to choose an option. If `is_looking`, the
+    caller must call `find_completions` in another thread, because listing files may be slow, and pass its result to
+    `found`."""
 
     setting: Setting
     text: str

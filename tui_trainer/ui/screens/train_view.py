@@ -38,12 +38,11 @@ class TrainScene:
     """State of the Train screen, from which functions compute its sections.
 
     `events` are texts with roles, the newest last; `events_back` of the newest are scrolled away. `words` filters
-    events and log lines. `is_beside`: the run is alive in this process, so the machine's gauges are those of the run.
-    `has_screens`: the run's process also shows screens. `interrupted`: the run has not ended, but its process is gone.
-    `large` names a section that fills the screen. `starting` names the work that a requested start waits for; `offer`
-    has sentences about what a start would do. `background_run` names an active run that is not shown. `report`
-    is the path of the run's report.
-    """
+    events and log lines. `trains_on_this_machine`: the run is alive in this process, so the machine's gauges are those
+    of the run. `has_screens`: the run's process also shows screens. `interrupted`: the run has not ended, but its
+    process is gone. `enlarged_section` names a section that fills the screen. `starting_words` names the work that a
+    requested start waits for; `offer` has sentences about what a start would do. `background_run` names an active run
+    that is not shown. `report` is the path of the run's report."""
 
     state: RunState | None
     glyphs: Glyphs

@@ -36,7 +36,8 @@ TRAIL_MINUTES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One gauge. `share` is 0 to 1, None if unknown; `tail` is a text behind the bar, `spark` the name of its curve."""
+    """One gauge. `share` is 0 to 1, None if unknown; `tail` is a text behind the bar, `curve_name` the name of its
+    curve."""
 
     label: str
     share: float | None
