@@ -69,9 +69,9 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Symptom:
-    """The diagnosis by a rule during or after a run. `look` returns the cause that it finds in the run, or None.
+    """The diagnosis by a rule during or after a run. `find_cause` returns the cause that it finds in the run, or None.
 
-    `why` explains the rule to the user. With `needs_steps`, `look` is not called before there are enough steps.
+    `why` explains the rule to the user. With `needs_steps`, `find_cause` is not called before there are enough steps.
     """
 
     find_cause: Callable[[RunView], Cause | None]
@@ -96,8 +96,8 @@ class Remedy:
     """Settings with which a plan that does not fit into memory takes less.
 
     Remedies are tried in the order of `rank`, the cheapest first. `costs` names the side effects of a remedy, and
-    `needs` a library that it lacks here. A remedy with `cuts_batch` makes smaller passes, with unchanged steps.
-    """
+    `missing_library` a library that it lacks here. A remedy with `cuts_batch` makes smaller passes, with unchanged
+    steps."""
 
     patch: Patch
     rank: int

@@ -73,7 +73,7 @@ class Examination:
 
     @property
     def words(self) -> str:
-        """The leading finding with its remedy on one line, or the sentence `healthy`."""
+        """The leading finding with its remedy on one line, or the sentence `healthy_sentence`."""
         if self.leading_finding is None:
             return self.healthy_sentence
         remedy = one_line(self.leading_finding.remedy_words, 300)

@@ -78,7 +78,7 @@ class DownloadOffer:
     """A download that the user has to confirm. `size_bytes` counts all its files, and `missing_bytes` those that are
     not on this machine yet.
 
-    `left_out` describes the other files of the repository; empty if only unimportant files are left out."""
+    `left_out_words` describes the other files of the repository; empty if only unimportant files are left out."""
 
     kind: RepositoryKind
     name: str

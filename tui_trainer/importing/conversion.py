@@ -131,9 +131,9 @@ class Importer:
 class Conversion:
     """Conversion of a whole file by one importer: first by its groups of keys, then by rules for the remaining keys.
 
-    `folder` contains the file. `devices` is the number of devices of a run, None if unknown. `beside` is the path for a
-    chat template next to the written config, None if no config is written. `continues_adapter` says whether the run
-    continues to train an adapter."""
+    `folder` contains the file. `devices` is the number of devices of a run, None if unknown. `template_path` is the
+    path for a chat template next to the written config, None if no config is written. `continues_adapter` says whether
+    the run continues to train an adapter."""
 
     def __init__(
         self,

@@ -123,7 +123,7 @@ class ModelProcess(Worker):
 class ChildWriter:
     """A Writer (`exporting/generate.py`) that uses a `ModelProcess`.
 
-    `moved` is true if the GPU ran out of memory and the process continued on the CPU."""
+    `has_moved_to_cpu` is true if the GPU ran out of memory and the process continued on the CPU."""
 
     def __init__(self, process: ModelProcess, run: RunFolder, *, base: bool = False) -> None:
         """Load the run's final model or newest checkpoint; with `base`, its initial model. Raises RunError."""

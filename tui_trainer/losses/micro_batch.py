@@ -23,12 +23,12 @@ class MicroBatch:
     """Tensors of one forward pass, on the device that computes it.
 
     `inputs` are arguments of the model: input_ids_BT int64, and position_ids_BT if documents are packed. Both have one
-    row if attention uses lengths. `labels` [N] are the labels that count, and `places` [N] their positions in the
-    flattened [B x T]. Their number N is known on the CPU, without waiting for the device. If each row has one label,
-    `labels` are [B] or [B, C], and `places` is empty. `documents`, int64 [N] or [B], is the number of each label's
-    document, counted from 0. `document_labels`, on the host, is the number of labels of each document. `sample_count`
-    counts prepared rows, and `token_count` inputs without padding. A batch that `is_idle` adds nothing to loss or
-    counts: a process without rows computes it."""
+    row if attention uses lengths. `labels` [N] are the labels that count, and `label_positions` [N] their positions in
+    the flattened [B x T]. Their number N is known on the CPU, without waiting for the device. If each row has one
+    label, `labels` are [B] or [B, C], and `label_positions` is empty. `documents`, int64 [N] or [B], is the number of
+    each label's document, counted from 0. `document_labels`, on the host, is the number of labels of each document.
+    `sample_count` counts prepared rows, and `token_count` inputs without padding. A batch that `is_idle` adds nothing
+    to loss or counts: a process without rows computes it."""
 
     inputs: Mapping[str, Any]
     labels: Tensor

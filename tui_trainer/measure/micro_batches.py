@@ -59,7 +59,7 @@ _TUNE_SECONDS = 180.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedMicroBatch:
-    """Result of a micro-batch size that was tried. `failed` says why it cannot be used; empty if it can."""
+    """Result of a micro-batch size that was tried. `failure_words` says why it cannot be used; empty if it can."""
 
     rows: int
     passes: int

@@ -89,8 +89,8 @@ _SWITCHES = (
 class TrainingBench:
     """Measurement of training options, with `steps` steps in each turn; None: as many as fit into `seconds`.
 
-    `only` has parts of the names of variants. With `whole` each variant trains the whole run once, so that its loss is
-    the final one."""
+    `only` has parts of the names of variants. With `trains_whole_run` each variant trains the whole run once, so that
+    its loss is the final one."""
 
     request: Request
     steps: int | None

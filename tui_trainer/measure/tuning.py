@@ -139,8 +139,8 @@ _MOST_WORKERS, _LARGER_CUTS, _SMALLER_CUTS = 2, 2, 2
 class Alternative(Variant):
     """A variant that belongs to a `group`. At most one variant of a group is chosen.
 
-    `exclusion_reason` says why this one is never chosen. `after` names the alternative that must be faster than the
-    current settings before this one is measured."""
+    `exclusion_reason` says why this one is never chosen. `faster_prerequisite` names the alternative that must be
+    faster than the current settings before this one is measured."""
 
     group: str
     exclusion_reason: str = ""
@@ -560,7 +560,7 @@ def _peak_bytes(answer: Mapping[str, Any]) -> int:
 
 @dataclass(kw_only=True)
 class EffectiveBatches(Search):
-    """Search for the best number of rows per step. `ended` says why no larger number was measured."""
+    """Search for the best number of rows per step. `end_reason` says why no larger number was measured."""
 
     sizes: list[Size] = field(default_factory=list)
     end_reason: str = ""

@@ -44,8 +44,9 @@ CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedTokens:
-    """Tokens that a run adds. `new` lists them in the order of their ids, which begin at `first_id`; `existing` lists
-    requested tokens that the tokenizer already had. `rows` is the resulting number of embedding rows."""
+    """Tokens that a run adds. `new_tokens` lists them in the order of their ids, which begin at `first_id`; `existing`
+    lists requested tokens that the tokenizer already had. `embedding_rows` is the resulting number of embedding
+    rows."""
 
     new_tokens: tuple[str, ...]
     existing: tuple[str, ...] = ()

@@ -304,9 +304,10 @@ _SHOWN = 24
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A rendered conversation. `trained` holds the spans of characters that carry loss, `controls` the spans of special
-    tokens that the template wrote. `spelt` counts special tokens that the data only spells. If `adds_end`, the end
-    token follows the text and carries loss. `omitted_parts` names the omitted parts as `unwritten_parts` does."""
+    """A rendered conversation. `trained_spans` holds the spans of characters that carry loss, `control_spans` the spans
+    of special tokens that the template wrote. `spelled_token_count` counts special tokens that the data only spells. If
+    `adds_end`, the end token follows the text and carries loss. `omitted_parts` names the omitted parts as
+    `unwritten_parts` does."""
 
     text: str
     trained_spans: tuple[Span, ...]

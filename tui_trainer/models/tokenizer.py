@@ -57,7 +57,7 @@ _FIXED = ("BertProcessing", "RobertaProcessing")
 class TokenizerFacts:
     """Facts of a tokenizer. `vocabulary` counts its entries, added tokens included. `embedding_rows` is the smallest
     number of rows that the embedding needs: the highest id plus one. `adds_bos`: the tokenizer begins every text with
-    its bos token. `added` counts the special tokens that it adds to a text."""
+    its bos token. `added_token_count` counts the special tokens that it adds to a text."""
 
     vocabulary: int
     embedding_rows: int

@@ -67,8 +67,8 @@ def as_idle(batch: MicroBatch) -> MicroBatch:
 class Prefetcher:
     """Threads that prepare batches ahead of training, while a GPU computes.
 
-    `at(step)` returns the micro-batches of a step and starts preparing those of later steps. Steps must ascend.
-    """
+    `micro_batches_of(step)` returns the micro-batches of a step and starts preparing those of later steps. Steps must
+    ascend."""
 
     def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, ahead: int, last_step: int) -> None:
         self._make = make

@@ -25,7 +25,7 @@ from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepReport:
-    """Result of one step, on the device: `loss_sum` over `tokens` labels and `grad_norm` before clipping (0-dim).
+    """Result of one step, on the device: `loss_sum` over `token_count` labels and `grad_norm` before clipping (0-dim).
 
     If the loss has named parts and scores, `sums` has (sum as a 0-dim tensor, count) of each. Times are marks.
     """

@@ -148,7 +148,7 @@ class Metric:
     """A metric that can be drawn. `points` returns its steps and values, and `format_value` formats a value.
 
     If `is_noisy`, the curve is smoothed, and outliers may be outside the range. `read_evaluation` returns the metric's
-    value in an evaluation, and `to_beat` the values of baselines by name."""
+    value in an evaluation, and `baselines_of_run` the values of baselines by name."""
 
     points: Callable[[RunState], Points]
     format_value: Callable[[float], str] = "{:.4f}".format

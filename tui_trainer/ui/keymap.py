@@ -46,7 +46,7 @@ _OPENING: Final[dict[str, str]] = {
 class Action:
     """An action of a page, or with the place `app` of all pages.
 
-    `keys` are Textual's names, or single characters. `footer` is the rank among the key hints, 0 for none.
+    `keys` are Textual's names, or single characters. `footer_rank` is the rank among the key hints, 0 for none.
     """
 
     place: PageName

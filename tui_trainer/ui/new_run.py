@@ -65,7 +65,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
         return ("enter", enter_label), ("up down", "choose"), ("tab", "complete"), ("escape", "back")
 
     def read_facts(self, value: str) -> object:
-        """Return facts about a value, for `facts`. Called in another thread, because it may be slow."""
+        """Return facts about a value, for `fact_lines`. Called in another thread, because it may be slow."""
         raise NotImplementedError
 
     def fact_lines(self, value: str, result: object, width: int, height: int) -> list[Line]:

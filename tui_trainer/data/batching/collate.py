@@ -24,8 +24,8 @@ class Batch:
     """Arrays of one forward pass. `input_ids` are int64 [B, T]: B rows, padded at the right to the longest, T.
 
     `labels` are int64 [B, T], or int64 [B, T'] for the tokens of an answer, with IGNORE at positions without a label;
-    or one per row, int64 [B] or float32 [B, C]. `rows` is the number of prepared rows, and `tokens` of inputs without
-    padding. `model_arguments` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
+    or one per row, int64 [B] or float32 [B, C]. `row_count` is the number of prepared rows, and `token_count` of inputs
+    without padding. `model_arguments` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
 
     The next three fields belong to packed batches; in other batches, each row is one document. `documents`, int64 [B,
     T], has the number of the document at each position, from 0 in the order of the rows, and -1 for padding.

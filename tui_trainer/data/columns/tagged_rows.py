@@ -332,7 +332,7 @@ def _shown(span: Span) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TagColumns:
-    """The columns of words and tags. `spans`: the words are a text, and the tags are spans of this text.
+    """The columns of words and tags. `tags_are_spans`: the words are a text, and the tags are spans of this text.
 
     `word_spans`: the words are a list, the tags are spans that give word numbers, and this string says whether their
     end is inclusive. `is_export`: the rows are a full export of Label Studio.

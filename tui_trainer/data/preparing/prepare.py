@@ -92,11 +92,10 @@ _SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"
 class EncodedBatch:
     """Encoded rows of one split, as arrays for the file, and their counts. Rows without a label are left out.
 
-    `counted` has documents, tokens, labels, characters, inexact answers, and others by their names in `Counts`. `needs`
-    lists the max_length that each row without a label would need for its first one. `inexact_example` is one of the
-    inexact answers, and `unknown_texts` are some texts with unknown tokens. `cut`, bool [rows], tells whether each row
-    was truncated, and `row_characters`, int32 [rows], the length of its text.
-    """
+    `counted` has documents, tokens, labels, characters, inexact answers, and others by their names in `Counts`.
+    `first_label_tokens` lists the max_length that each row without a label would need for its first one.
+    `inexact_example` is one of the inexact answers, and `unknown_texts` are some texts with unknown tokens. `is_cut`,
+    bool [rows], tells whether each row was truncated, and `row_characters`, int32 [rows], the length of its text."""
 
     side: int
     columns: Columns

@@ -155,7 +155,7 @@ class SpooledRows:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that are encoded together: `rows` of the `spooled` examples, after leaving out the first `skipped`."""
+    """Rows that are encoded together: `row_count` of the `spooled` examples, after leaving out the first `skipped`."""
 
     spooled: tuple[SpooledRows, ...]
     skipped: int
@@ -449,7 +449,7 @@ def text_hash(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentSplit:
-    """The documents that are held out: `held_out`, bool [documents].
+    """The documents that are held out: `is_held_out`, bool [documents].
 
     If whole documents of a source cannot give the share, the end of one document is held out instead: `tails` maps the
     number of that document to the number of characters at its end, and `notes` reports it.

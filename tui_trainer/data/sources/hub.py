@@ -54,7 +54,7 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class HubPath:
-    """A data set of the Hub, or the part `inside` it: a folder, a file or a glob; empty for the whole data set."""
+    """A data set of the Hub, or the part `subpath` of it: a folder, a file or a glob; empty for the whole data set."""
 
     name: str
     revision: str = MAIN

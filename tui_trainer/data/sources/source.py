@@ -127,7 +127,7 @@ WHOLE_DATA = DataChoice()
 class SplitFiles:
     """The files of one split, or of several that are joined.
 
-    `label` is its name in the data, `split` its kind, if known. For `train+test`, `several` has both splits.
+    `label` is its name in the data, `split` its kind, if known. For `train+test`, `joined_splits` has both splits.
     """
 
     label: str
@@ -140,12 +140,12 @@ class SplitFiles:
 class Source:
     """Data to learn from. `bytes_on_disk` counts a .gz as it is stored, and a sample as UTF-8.
 
-    If several paths are named, `several` has the source of each. Rows and documents are then read one after another,
-    from `parts` or `each`.
+    If several paths are named, `joined_sources` has the source of each. Rows and documents are then read one after
+    another, from `parts` or `each`.
 
     `split` is the split that `entries`, the files to read, belong to, if any. The path also names files that are not
-    read: `other_splits`, of other splits, and `beside`, without data. `splits` has the use of all of them in a run.
-    """
+    read: `other_splits`, of other splits, and `ignored_files`, without data. `splits` has the use of all of them in a
+    run."""
 
     path: str
     text_column: str

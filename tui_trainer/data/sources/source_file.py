@@ -126,7 +126,7 @@ def form_of_content(head: bytes) -> Form | None:
 class SourceFile:
     """One file to read. `label` is its name in messages and fingerprints; it is safe to show.
 
-    `rows`: (first row, end) if only a part of the rows is read; `size_bytes` is then the size of this part, and
+    `row_range`: (first row, end) if only a part of the rows is read; `size_bytes` is then the size of this part, and
     `whole_bytes` that of the file. A README.md may declare `features` (`Features.to_dict`), a `separator`, and a
     `header` that the table lacks. A file on the Hub has an address, `remote`, and the Hub's hash, `digest`.
     """

@@ -36,7 +36,7 @@ class Editor:
     `options` are completions of `text`, or all values of the setting if the editor is `has_fixed_choices`. `chosen` is
     the index of the chosen option, or -1. `begun` holds the letters typed to choose an option. If `is_looking`, the
     caller must call `find_completions` in another thread, because listing files may be slow, and pass its result to
-    `found`."""
+    `set_completions`."""
 
     setting: Setting
     text: str
@@ -75,7 +75,7 @@ class Editor:
         return self.setting.completes in ("file", "files", "folder") and self.looked_for is None
 
     def find_completions(self, text: str) -> tuple[str, ...]:
-        """Return the completions of `text`, to be passed to `found`. May be slow."""
+        """Return the completions of `text`, to be passed to `set_completions`. May be slow."""
         return tuple(editing.completions(self.setting, text, names=self.names))
 
     def set_completions(self, text: str, options: tuple[str, ...]) -> None:

@@ -75,7 +75,8 @@ def refusal(action: str, run: RunOverview, stop_key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChosenRun:
-    """Details of the chosen run: its journal, and the settings in which it differs from the earlier run `before`."""
+    """Details of the chosen run: its journal, and the settings in which it differs from the earlier run
+    `earlier_run_name`."""
 
     journal: FollowedJournal
     differences: tuple[Difference, ...] = ()

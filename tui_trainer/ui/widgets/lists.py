@@ -27,7 +27,7 @@ class LineList(Pane):
 
     @dataclass
     class Chosen(Message):
-        """Sent when a row is clicked. `opens` is True for a double click."""
+        """Sent when a row is clicked. `is_double_click` is True for a double click."""
 
         place: int
         is_double_click: bool
