@@ -112,7 +112,7 @@ def test_named_task_is_never_changed(tmp_path):
 
 def refitted(document):
     """Fit the document to model and data, as the screens do in the background after each change."""
-    document.set_fitted(*fit_config(document.plain))
+    document.set_fitted(*fit_config(document.unfitted))
     return document.loaded
 
 

@@ -85,7 +85,7 @@ def test_values_that_conflict_are_kept_and_reported():
     document = opened()
     assert document.set(HEADS, 3) is None
     for _ in range(2):
-        document.set_fitted(document.plain, setting_problems(document.plain))
+        document.set_fitted(document.unfitted, setting_problems(document.unfitted))
         (problem,) = document.problems_of(HEADS)
     assert "does not divide hidden_size 128" in problem.message
     assert document.loaded is not None and document.value(HEADS) == 3
@@ -209,18 +209,18 @@ def test_text_from_an_editor_replaces_the_document():
 
 def test_fitted_values_stay_until_they_are_fitted_again_and_never_replace_user_values():
     document, key, taken = opened(), "data.max_length", []
-    document.set_fitted(document.plain.with_fitted_value(key, 64, "this model has learnt 64 positions"))
-    preset, revision = document.plain.config.data.max_length, document.revision
+    document.set_fitted(document.unfitted.with_fitted_value(key, 64, "this model has learnt 64 positions"))
+    preset, revision = document.unfitted.config.data.max_length, document.revision
     assert document.value(key) == document.loaded.config.data.max_length == 64 != preset
     document.set(SEED, 9)
     assert document.value(key) == document.loaded.config.data.max_length == 64 and not document.is_changed(key)
-    assert document.plain.config.data.max_length == preset and document.revision == revision + 1
-    document.set_fitted(document.plain.with_fitted_value(key, 64, "this model has learnt 64 positions"))
+    assert document.unfitted.config.data.max_length == preset and document.revision == revision + 1
+    document.set_fitted(document.unfitted.with_fitted_value(key, 64, "this model has learnt 64 positions"))
     assert document.revision == revision + 1, "nothing else came out"
     document.preview_recipe("char-lm", fit=lambda plain: taken.append(plain) or plain)
     assert taken[0].config.data.max_length != 64, "another recipe is fitted by itself"
-    document.set_fitted(document.plain)
+    document.set_fitted(document.unfitted)
     assert document.value(key) == preset and document.revision == revision + 2
-    document.set_fitted(document.plain.with_fitted_value(key, 64, "this model has learnt 64 positions"))
+    document.set_fitted(document.unfitted.with_fitted_value(key, 64, "this model has learnt 64 positions"))
     document.set(key, 100)
     assert document.value(key) == document.loaded.config.data.max_length == 100 and document.is_changed(key)

@@ -196,8 +196,8 @@ class CannedBench(Workbench):
         self._checked(FINDINGS)
 
     def config_changed(self) -> None:
-        if self.document and self.document.plain:
-            self.document.set_fitted(self.document.plain, setting_problems(self.document.plain))
+        if self.document and self.document.unfitted:
+            self.document.set_fitted(self.document.unfitted, setting_problems(self.document.unfitted))
         self._planned_revision = self._checked_revision = self.document.revision if self.document else -1
 
     @property

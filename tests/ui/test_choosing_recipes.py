@@ -85,11 +85,11 @@ async def test_letters_narrow_the_list_and_enter_takes_the_recipe(labelled):
         await screens.press(*"tags python", "enter")
         await screens.until(lambda: screens.bench.document.recipe_name == "python-entities")
         document = screens.bench.document
-        assert document.plain.config.data.path == "rows.jsonl", "own values stay"
+        assert document.unfitted.config.data.path == "rows.jsonl", "own values stay"
         await screens.press("p", "tab")
         await screens.shows("your own values are dropped")
         await screens.press("enter")
-        await screens.until(lambda: document.plain.config.data.path != "rows.jsonl")
+        await screens.until(lambda: document.unfitted.config.data.path != "rows.jsonl")
 
 
 @in_event_loop

@@ -49,15 +49,14 @@ EDITED_HERE = "edited here"
 class ConfigDocument:
     """The edited config. `revision` increases with every change. `problems` are `own_problems` and those of planning.
 
-    `plain` has the user's values on top of the unchanged presets. In `loaded`, presets that do not suit the rest of the
-    config are replaced.
-    """
+    `unfitted` has the user's values on top of the unchanged presets. In `loaded`, presets that do not suit the rest of
+    the config are replaced."""
 
     def __init__(self, request: Request, choose_hardware: HardwareChoice) -> None:
         self.request = request
         self.file, self.revision = request.config_file, 0
         self._choose_hardware = choose_hardware
-        self.plain: LoadedConfig | None
+        self.unfitted: LoadedConfig | None
         self.loaded: LoadedConfig | None = None
         self._fitted: dict[str, Layer] = {}
         self._fitted_from: LoadedConfig | None = None
@@ -143,11 +142,11 @@ class ConfigDocument:
         self.problems = (*self.own_problems, *keyed)
 
     def set_fitted(self, fitted_config: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
-        """Set `loaded` to `fitted_config`, which is `plain` with unsuitable presets replaced, and its problems."""
-        assert self.plain is not None, "nothing else is fitted"
-        replaced_presets = _replaced_presets(self.plain, fitted_config)
+        """Set `loaded` to `fitted_config`, which is `unfitted` with unsuitable presets replaced, and its problems."""
+        assert self.unfitted is not None, "nothing else is fitted"
+        replaced_presets = _replaced_presets(self.unfitted, fitted_config)
         self.revision += replaced_presets != self._fitted
-        self.loaded, self._fitted, self._fitted_from = fitted_config, replaced_presets, self.plain
+        self.loaded, self._fitted, self._fitted_from = fitted_config, replaced_presets, self.unfitted
         self.own_problems = self.problems = (*self._written_problems, *problems)
 
     # Changes
@@ -187,7 +186,7 @@ class ConfigDocument:
         return next(iter(self.patch({**resets, "profile": name}, f"recipe {old_name or 'none'} -> {name}")), None)
 
     def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
-        """Return `plain` for another recipe, with or without the user's values. The document does not change.
+        """Return `unfitted` for another recipe, with or without the user's values. The document does not change.
 
         Returns None if a value is invalid. Raises ConfigError if there is no such recipe.
         """
@@ -324,8 +323,8 @@ class ConfigDocument:
         own_layers = {key: self._layer(key) for key in self._own}
         self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **own_layers}
         problems = [*self._file_problems, *self._presets.problems]
-        self.plain = self._plain_of(self._presets, self._layers, problems)
-        self.loaded = self._with_former_fit(self.plain) if self.plain else None
+        self.unfitted = self._plain_of(self._presets, self._layers, problems)
+        self.loaded = self._with_former_fit(self.unfitted) if self.unfitted else None
         self.own_problems = self.problems = self._written_problems = tuple(problems)
         self.revision += 1
 
@@ -335,7 +334,7 @@ class ConfigDocument:
         return presets.loaded(config, layers).with_notes_of(self._written_layers) if config else None
 
     def _with_former_fit(self, plain: LoadedConfig) -> LoadedConfig:
-        """Return `plain` with those replacements of the last `set_fitted` whose presets have not changed since.
+        """Return `unfitted` with those replacements of the last `set_fitted` whose presets have not changed since.
 
         It is shown until the next `set_fitted`, so that values do not change back and forth.
         """

@@ -11,7 +11,7 @@ from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.config.token_list import replace_token_file
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError
-from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, could_be_on_the_hub
+from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, could_be_on_the_hub, url_scheme
 from tui_trainer.files.local_paths import absolute_path, path_exists
 from tui_trainer.terminal.safe_text import one_line
 
@@ -89,7 +89,7 @@ def _data(paths: Sequence[str]) -> str:
     """Return `data.path` with absolute files and folders. Samples and data sets on the hub stay unchanged."""
 
     def is_local(path: str) -> bool:
-        if not path or path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or address_of(path):
+        if not path or path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or url_scheme(path):
             return False
         return not could_be_on_the_hub(path) or path_exists(path)
 

@@ -31,7 +31,7 @@ _FILE_ENDINGS = frozenset(
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 
 
-def address_of(path: str) -> str:
+def url_scheme(path: str) -> str:
     """Return the scheme of a URL, such as `https://`; empty for a path."""
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path)
     return scheme[0] if scheme else ""

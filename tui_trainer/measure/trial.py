@@ -38,7 +38,7 @@ _LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
 _SLOW_DISK_BYTES_PER_SECOND = 50e6
 _SLOW_LOADER_TOKENS_PER_SECOND = 5e6
 _MOST_SLOWER = 1.3
-_ARE_OTHERS_BUSY = "top   (are other programs busy?)"
+_BUSY_COMMAND = "top   (are other programs busy?)"
 Trial = dict[str, Any]
 
 
@@ -151,7 +151,7 @@ def _problems_of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[
         yield _warning(sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
     elif slow_factor > _MOST_SLOWER:
         sentence = f"matmuls took {slow_factor:.1f} times as long at the end of a short test as at its start"
-        yield _warning(sentence, _ARE_OTHERS_BUSY)
+        yield _warning(sentence, _BUSY_COMMAND)
 
 
 def _problems_of_storage(trial: Trial) -> Iterator[HardwareProblem]:
@@ -169,7 +169,7 @@ def _problems_of_storage(trial: Trial) -> Iterator[HardwareProblem]:
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
     tokens_per_second = _figures_of(trial, "loader").get("tokens_per_second")
     if tokens_per_second is not None and tokens_per_second < _SLOW_LOADER_TOKENS_PER_SECOND:
-        yield _warning(f"batches are prepared at only {format_rate(tokens_per_second, 'tokens')}", _ARE_OTHERS_BUSY)
+        yield _warning(f"batches are prepared at only {format_rate(tokens_per_second, 'tokens')}", _BUSY_COMMAND)
 
 
 def _problems_of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:

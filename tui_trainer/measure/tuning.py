@@ -594,8 +594,8 @@ class EffectiveBatches(Search):
         # The planned number of rows and smaller ones are always measured.
         if rows <= self.planned_step_rows or len(self.measured) < 3:
             return ""
-        before_speed, last_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
-        if last_speed < GAIN * before_speed and newest_speed < GAIN * last_speed:
+        before_speed, middle_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
+        if middle_speed < GAIN * before_speed and newest_speed < GAIN * middle_speed:
             return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {GAIN - 1:.0%}"
         return ""
 

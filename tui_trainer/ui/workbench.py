@@ -503,7 +503,7 @@ class Workbench:
     @property
     def fitting_text(self) -> str:
         """Text about fitting presets, for which the plan has to wait; empty if no presets are being fitted."""
-        loaded_config = self.document.plain if self.document else None
+        loaded_config = self.document.unfitted if self.document else None
         return fitting_words(loaded_config) if loaded_config and self.background.is_busy("fit") else ""
 
     def note_change(self, sentence: str = "", role: Role = "text") -> None:
@@ -524,11 +524,11 @@ class Workbench:
         self._noted_revision = document.revision
         self._planned_revision = self._checked_revision = -1
         self._keep_draft()
-        if document.plain is None:
+        if document.unfitted is None:
             self._planned(document.own_problems)
             self._checked([])
         else:
-            self._work_out("fit", partial(fit_config, document.plain), self._fitted, FITTING)
+            self._work_out("fit", partial(fit_config, document.unfitted), self._fitted, FITTING)
 
     def _report_problem(self, problem: Problem | None) -> None:
         if problem:

@@ -169,17 +169,17 @@ class Chunk:
 def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> list[Chunk]:
     """Split all rows into chunks of CHUNK_ROWS, or fewer with CHUNK_CHARACTERS. The chunks do not depend on how the
     rows were spooled. `lengths` are the characters of each row, int64 [rows]."""
-    ends, row_ends = np.cumsum(lengths), np.cumsum([spooled_rows.row_count for spooled_rows in spooled])
+    ends, spool_ends = np.cumsum(lengths), np.cumsum([spooled_rows.row_count for spooled_rows in spooled])
     chunks: list[Chunk] = []
     start = 0
     while start < len(lengths):
         used_characters = int(ends[start] - lengths[start])
         end = min(start + CHUNK_ROWS, int(np.searchsorted(ends, used_characters + CHUNK_CHARACTERS)) + 1, len(lengths))
-        first_spool, last_spool = np.searchsorted(row_ends, [start, end - 1], side="right").tolist()
+        first_spool, last_spool = np.searchsorted(spool_ends, [start, end - 1], side="right").tolist()
         chunks.append(
             Chunk(
                 tuple(spooled[first_spool : last_spool + 1]),
-                start - int(row_ends[first_spool] - spooled[first_spool].row_count),
+                start - int(spool_ends[first_spool] - spooled[first_spool].row_count),
                 end - start,
             )
         )

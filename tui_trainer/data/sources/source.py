@@ -76,9 +76,9 @@ from tui_trainer.errors import DataError, Problem
 from tui_trainer.files.hub_layout import (
     HUB_PREFIX,
     SAMPLE_PREFIX,
-    address_of,
     could_be_on_the_hub,
     repository_folder,
+    url_scheme,
 )
 from tui_trainer.files.local_paths import expand_home, nearest_path
 from tui_trainer.terminal.safe_text import one_line
@@ -397,7 +397,7 @@ def _open_path(request: _Request) -> Source:
         raise DataError(
             "no data is set", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
         )
-    if address := address_of(path):
+    if address := url_scheme(path):
         hint = "download the file and give its path; a dataset on the Hub is written hub:owner/name"
         raise DataError(f"'{one_line(path, 200)}' is an address, but data is not read from {address}", hint=hint)
     is_hub_path = path.startswith(HUB_PREFIX)

@@ -66,7 +66,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
     @property
     def waiting(self) -> str:
         """Text about the work that the preview and the order wait for; empty when both are final."""
-        config = self._document.plain
+        config = self._document.unfitted
         return f"finding recipes that fit: {fitting_words(config)}" if config and self._fits is None else ""
 
     def live_state(self) -> object:
