@@ -220,7 +220,7 @@ class Steps:
         found = MicroBatches(step_rows=EFFECTIVE)
         for rows in candidates or even_micro_batches(EFFECTIVE):
             fails = rows > self.largest or any(self.matches(part, patch or {}) for part in self.failing)
-            found.add(rows, failed="planted" if fails else "")
+            found.add(rows, failure_words="planted" if fails else "")
         return found
 
     @staticmethod

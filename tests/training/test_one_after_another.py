@@ -41,7 +41,7 @@ def models(monkeypatch):
 
     def remember(self, *arguments):
         init(self, *arguments)
-        found.extend((weakref.ref(self.model), weakref.ref(self.optimizer.torch)))
+        found.extend((weakref.ref(self.model), weakref.ref(self.optimizer.torch_optimizer)))
 
     monkeypatch.setattr(Components, "__init__", remember)
     return found

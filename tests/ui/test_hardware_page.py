@@ -87,7 +87,7 @@ SAID = {
     "one": ("NVIDIA H200, 141.0 GiB, compute capability 9.0", "fp32, fp16 on tensor cores, bf16, tf32, fp8",
             "flash attention", "python of anna", "580.65, supports CUDA 13.2; torch is built for CUDA 13.2",
             "NVIDIA H200 data sheet"),
-    "eight": ("GPUs: 8", "GPU 7", "python of anna"),
+    "eight": ("8 GPUs", "GPU 7", "python of anna"),
     "silent": ("GPU 0",),
     "lost": ("has fallen off the bus", "hidden by CUDA_VISIBLE_DEVICES"),
     "hostile": ("\u241b]0;owned\u2407\u241b[2J",),

@@ -57,7 +57,7 @@ async def test_story_hardware(machine):
 
         machine(GPUS)
         await screens.press("r")
-        await screens.shows("GPUs: 2", "GPU 0, chosen automatically", "bf16", gone="problems: 1")
+        await screens.shows("2 GPUs", "GPU 0, chosen automatically", "bf16", gone="problems: 1")
         await screens.press("space")
         await screens.shows("GPU 0, chosen by you")
         await screens.press("space")
