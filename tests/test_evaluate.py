@@ -127,7 +127,7 @@ def test_impossible_evaluation_is_refused_in_one_sentence(finished, tmp_path, ca
     for arguments, sentence in [
         ((run.root, other.root), "was trained for token_classification"),
         ((run.root, "--against", other.root), "was trained for token_classification"),
-        ((run.root, "--data", unknown), "the label 'goat' is unknown"),
+        ((run.root, "--data", unknown), "no training row has the label 'goat'"),
         ((run.root, "--data", plain), "no column has a usual name for labels"),
         ((run.root, "--data", tmp_path / "gone"), "gone"),
         ((tmp_path / "lone",), "name the run before the folder"),

@@ -165,7 +165,7 @@ def test_previewed_batches_are_those_of_the_planned_run(model, packing, monkeypa
     loaded = load_config(Request(assignments=settings, shortcuts=shortcuts))
     got = []
     monkeypatch.setattr(
-        "tui_trainer.launching.preview.samples", lambda rows, *more, **_: got.extend([rows, *more]) or []
+        "tui_trainer.launching.preview.preview_rows", lambda rows, *more, **_: got.extend([rows, *more]) or []
     )
     make_preview(loaded, 3, lambda *_: None)
     rows, order, layout, count = got

@@ -135,7 +135,7 @@ def test_a_process_with_other_versions_is_refused(tiny_run, forked_ranks):
 @pytest.mark.full
 def test_a_run_that_diverges_says_so_as_one_process_does(tiny_run, forked_ranks):
     changes = {"training.learning_rate": 10, "training.max_grad_norm": 0, "training.optim": "sgd"}
-    poison = at_step(3, "self.components.optimizer.trained[0].data.fill_(float('nan'))")
+    poison = at_step(3, "self.components.optimizer.trained_parameters[0].data.fill_(float('nan'))")
     forked_ranks.prelude = lambda group, number: poison
     _, outcome = tiny_run("diverges", TWO | changes)
     assert outcome.exit_code == 1 and "was not finite at step 3" in outcome.failure

@@ -204,7 +204,7 @@ def test_a_run_whose_job_waits_keeps_its_name_and_its_folder(tmp_path, cluster, 
     root = tmp_path / "runs" / "job"
     for command in (["delete", "job", "--yes"], ["rename", "job", "other"]):
         assert main(command) == 2
-        assert "job 1 of this run is in the queue; `tui-trainer stop job` removes it" in capsys.readouterr().err
+        assert "job 1 of this run is in the queue; `tui-trainer stop job` removes the job" in capsys.readouterr().err
     with pytest.raises(FolderError, match="in the queue"):
         delete_and_rename.bytes_to_free(root)
     assert main(["stop", "job"]) == 0

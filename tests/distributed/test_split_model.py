@@ -76,7 +76,7 @@ def spoilt(self):
     collect(self)
     calls.append(1)
     if len(calls) == 5:
-        gradient = self.trained[0].grad
+        gradient = self.trained_parameters[0].grad
         getattr(gradient, "_local_tensor", gradient).view(-1)[0] = float("inf")
 optimizer.RunOptimizer.collect = spoilt
 """

@@ -99,8 +99,8 @@ def test_embeddings_are_tied_if_config_and_files_name_no_head(folders, tmp_path)
     assert shape_of(config).tied_embeddings
 
 
-LOST = [("gemma3", "vision_tower", "parameters of vision_tower, but config.json specifies 5,408"),
- ("qwen2_5_vl", "visual", "the weights have 0 parameters of visual"),
+LOST = [("gemma3", "vision_tower", "parameters in module vision_tower, but config.json specifies 5,408"),
+ ("qwen2_5_vl", "visual", "the weights have 0 parameters in module visual"),
  ("qwen3_vl", "embed_tokens", "the weights have no embed_tokens.weight"),
  ("mistral3", "layers.1", "config.json specifies 2 layers, but the weights have 1")]  # fmt: skip
 

@@ -107,7 +107,9 @@ def test_rows_that_chose_the_thresholds_give_optimistic_scores(subtests):
 def test_last_layer_of_each_family_is_divided_or_left_alone(tmp_path, subtests):
     ids = torch.tensor([[5, 6, 7, 2]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    batch = MicroBatch(inputs=inputs, labels=torch.tensor([0]), places=torch.tensor([]), samples=1, tokens=4)
+    batch = MicroBatch(
+        inputs=inputs, labels=torch.tensor([0]), label_positions=torch.tensor([]), sample_count=1, token_count=4
+    )
     for family in ("bert", "roberta", "llama", "bart"):
         save_tiny_model(tmp_path / family, family)
         for is_frozen, has_16_bits in ((False, False), (True, False), (False, True)):

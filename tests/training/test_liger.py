@@ -55,7 +55,7 @@ PROBE = """
     from tui_trainer.losses.next_token import NextTokenLoss
     from tui_trainer.training.fused_kernels import _switch_on
     from tui_trainer.training.precision import MixedPrecision
-    from tui_trainer.training.probes import difference
+    from tui_trainer.training.probes import describe_difference
     cpu = torch.device("cpu")
     draw = np.random.default_rng(1)
     batch = micro_batch(collate_packed([[draw.integers(3, 90, size=n, dtype=np.int32)] for n in (20, 11)], 0))
@@ -64,7 +64,7 @@ PROBE = """
         model = tiny_model(family)
         run = SimpleNamespace(model=model, loss=NextTokenLoss(model), device=cpu,
                               mixed_precision=MixedPrecision("fp32", cpu))
-        assert difference(run, batch, lambda: _switch_on(model)) == "", family
+        assert describe_difference(run, batch, lambda: _switch_on(model)) == "", family
     print("the same")
 """
 
@@ -95,7 +95,7 @@ LOSS = """
         for chosen in (None, kernel):
             head = HeadLoss(chunk_tokens=4, label_smoothing=0.1, transform=transform, kernel=chosen)
             given = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-            loss = head.sum(*given, labels, weights_N=weights) + head.by_label(*given, labels) @ weights
+            loss = head.sum(*given, labels, weights_N=weights) + head.label_losses(*given, labels) @ weights
             found.append((loss, *torch.autograd.grad(loss, given)))
         for one, other in zip(*found):
             assert (one - other).norm() <= 3 * torch.finfo(dtype).eps * other.norm() + 1e-5, dtype

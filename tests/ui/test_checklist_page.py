@@ -133,7 +133,7 @@ async def test_a_finding_that_does_not_fit_says_so_and_stands_beside_the_list_on
     long = finding("long", "fail", details=tuple(f"detail {n}" for n in range(20)), advice="look at it")
     async with shown(findings=[long]) as screens:
         await screens.shows("more below", "do     look at it", gone="detail 19")
-        screens.app.page._finding.scroll_lines(1_000)
+        screens.app.page._details_pane.scroll_lines(1_000)
         await screens.shows("detail 19", "above")
         await screens.press("up")
         for width, is_beside in ((179, False), (180, True)):
@@ -183,7 +183,7 @@ async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_be
         await screens.press("M")
         await screens.ticks("measuring: loading libraries")
         screens.bench.run = CannedRun(trained(60), True)
-        await screens.until(lambda: screens.app.tick() or not screens.bench.measuring.alive)
+        await screens.until(lambda: screens.app.tick() or not screens.bench.gain_measurements.alive)
         await screens.press("escape", "M")
         await screens.shows("measure all: a run is training")
         assert len(program.commands) == 2

@@ -82,12 +82,12 @@ async def test_a_notice_ends_with_a_key_whoever_takes_it_or_with_time():
     async with opened() as screens:
         await screens.press("2")
         for key in ("down", "f9", "slash", "x"):
-            screens.bench.tell("a word")
+            screens.bench.show_notice("a word")
             screens.app.draw()
             await screens.shows("a word")
             await screens.press(key)
             await screens.shows("2 Config", gone="a word")
-        screens.bench.tell("a word")
+        screens.bench.show_notice("a word")
         screens.app.draw()
         await screens.shows("a word")
         for _ in range(10):

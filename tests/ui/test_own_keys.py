@@ -264,6 +264,6 @@ async def test_notices_and_events_name_the_key():
         run.waiting = [PhaseChanged(phase="paused")]
         screens.bench.poll_run()
         await screens.shows("paused; press z to resume")
-        screens.bench.tell("resume it with `tui-trainer resume q`")
+        screens.bench.show_notice("resume it with `tui-trainer resume q`")
         screens.app.draw()
         await screens.shows("resume it with p on Runs")

@@ -243,7 +243,7 @@ async def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(r
         go_on = threading.Event()
         await screens.press("D")
         await screens.shows("Frees ")
-        screens.bench.background.do("slow work", go_on.wait, lambda _: None, "deleting")
+        screens.bench.background.run_work("slow work", go_on.wait, lambda _: None, "deleting")
         await screens.press("y", "down", "D")
         go_on.set()
         await screens.until(lambda: not waiting.root.exists())

@@ -170,7 +170,7 @@ async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten
     )
     events = [
         *trained(45, 102, metric="macro_f1", targets={}, early_stopping_patience=3), to_beat,
-        replace(trained(45)[-1], sums={"margin": 3.5}, knows_key={"margin": 2}),
+        replace(trained(45)[-1], sums={"margin": 3.5}, counts={"margin": 2}),
         e.EvalDone(step=20, loss=0.9, best=True, scores={"accuracy": 0.8, "macro_f1": 0.81}, **scheduled),
         e.EvalDone(step=30, loss=0.7, best=False, scores={"accuracy": 0.9, "macro_f1": 0.75}, **scheduled),
         e.EvalDone(step=40, loss=0.8, best=False, scores={"accuracy": 0.9, "macro_f1": 0.79}, **scheduled),
@@ -207,7 +207,7 @@ async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_w
         screens.bench.run.waiting = (SCORED,)
         screens.app.tick()
         await screens.shows("held out 0.5000   accuracy 0.834", gone="true class / predicted")
-        screens.bench.run.waiting = (replace(trained(149)[-1], sums={"margin": 3.5}, knows_key={"margin": 2}),)
+        screens.bench.run.waiting = (replace(trained(149)[-1], sums={"margin": 3.5}, counts={"margin": 2}),)
         screens.app.tick()
         await screens.shows("margin 1.750")
         await screens.resize(80, 24)

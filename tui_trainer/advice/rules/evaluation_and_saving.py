@@ -424,7 +424,7 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     # Seconds per row in training. An evaluation has only a forward pass, and takes less.
     row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
-    if plan.answer_rows and not token_share:
+    if plan.answer_rows and not token_share and context.config.evaluation.generate_rows != "auto":
         answer_tokens = find_task(context.config.task.type).answer_tokens(context.config)
         eval_seconds += token_seconds * answer_tokens / plan.answers_interval
     own_bytes, own_speed = plan.checkpoint_bytes.value, _ASSUMED_SAVE_BYTES_PER_SECOND
