@@ -183,7 +183,7 @@ async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_be
         await screens.press("M")
         await screens.ticks("measuring: loading libraries")
         screens.bench.run = CannedRun(trained(60), True)
-        await screens.until(lambda: screens.app.tick() or not screens.bench.gain_measurements.alive)
+        await screens.until(lambda: screens.app.tick() or not screens.bench.gain_measurements.running_process)
         await screens.press("escape", "M")
         await screens.shows("measure all: a run is training")
         assert len(program.commands) == 2
