@@ -157,7 +157,7 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
         await screens.press("down", "down", "m")
         await screens.ticks("measuring: check 03: round 1 of 3: current settings")
         await screens.press("down", "up", "m")
-        await screens.shows("already measuring: Esc stops it")
+        await screens.shows("already measuring: Esc stops")
         program.end("tui-trainer: check 03: 1.80 times as fast")
         await screens.ticks("check 03: 1.80 times as fast", gone="measuring")
         program.says(f"tui-trainer: check 05: round 1 of 3: as proposed: {'a.setting = 1, ' * 9}")
