@@ -321,7 +321,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
             await screens.shows("\u25b8 chat")
             await screens.press("x")
             await screens.shows("free." if is_good else "held-out loss")
-            await screens.press(*["down"] * (4 if is_good else 0), "enter")
+            await screens.press(*["down"] * (3 if is_good else 0), "enter")
             await screens.ticks("writing, 3 of 12 tensors")
             (chat.exports / "merged").mkdir(parents=True, exist_ok=True)
             await screens.press("escape", "D")
