@@ -18,12 +18,12 @@ from transformers import AutoModelForSequenceClassification
 from tests.tasks.tiny_tasks import finish, load, of_kind, write_rows
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
+from tui_trainer.data.columns.labels import MULTI_LABEL
 from tui_trainer.losses.classification import ClassificationLoss
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.events import EvalDone, RunFinished
 from tui_trainer.tasks.parts.calibration import (
     LEAST_ROWS,
-    MULTI,
     calibrate,
     calibration_error,
     find_temperature,
@@ -48,11 +48,11 @@ def drawn(rows: int, kind: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_temperature_undoes_a_scale_of_the_logits(subtests):
-    for kind in (SINGLE, MULTI):
+    for kind in (SINGLE, MULTI_LABEL):
         for scale in (0.5, 1.0, 3.0):
             with subtests.test(f"{kind} {scale}"):
                 logits, labels = drawn(4000, kind)
-                targets = labels if kind == MULTI else np.eye(len(RATES), dtype=np.int64)[labels]
+                targets = labels if kind == MULTI_LABEL else np.eye(len(RATES), dtype=np.int64)[labels]
                 assert find_temperature(scale * logits, targets, kind) == pytest.approx(scale, rel=0.1)
 
 
@@ -64,8 +64,8 @@ def test_temperature_needs_ten_wrong_predictions():
 
 
 def test_thresholds_have_the_largest_f1_and_rare_labels_share_one():
-    logits, labels = drawn(80, MULTI, seed=3)
-    values = probabilities(logits, MULTI)
+    logits, labels = drawn(80, MULTI_LABEL, seed=3)
+    values = probabilities(logits, MULTI_LABEL)
     thresholds = find_thresholds(values, labels)
 
     def best(some_values, some_labels) -> float:
@@ -91,15 +91,15 @@ def test_calibration_error_is_the_mean_gap_in_fifteen_bins():
 def test_rows_that_chose_the_thresholds_give_optimistic_scores(subtests):
     for rows, prefix in ((99, "optimistic_"), (100, "")):
         with subtests.test(f"{rows} rows"):
-            logits, labels = drawn(rows, MULTI)
-            calibration, scores = calibrate(3 * logits, labels, MULTI, NAMES, lambda temperature: True)
+            logits, labels = drawn(rows, MULTI_LABEL)
+            calibration, scores = calibrate(3 * logits, labels, MULTI_LABEL, NAMES, lambda temperature: True)
             assert list(scores) == [
                 f"{prefix}macro_f1_with_thresholds", f"{prefix}micro_f1_with_thresholds", "average_precision",
                 f"{prefix}calibration_error", "calibration_error_before",
             ]  # fmt: skip
             assert scores[f"{prefix}calibration_error"] < scores["calibration_error_before"]
             assert calibration["rows"] == rows and list(calibration["thresholds"]) == NAMES
-            fixed, _ = calibrate(3 * logits, labels, MULTI, NAMES, lambda temperature: False)
+            fixed, _ = calibrate(3 * logits, labels, MULTI_LABEL, NAMES, lambda temperature: False)
             assert fixed["temperature"] == 1 and fixed["thresholds"] != calibration["thresholds"]
 
 

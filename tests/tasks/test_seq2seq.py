@@ -243,7 +243,7 @@ def test_a_run_learns_and_its_model_answers_with_plain_libraries(family, method,
     steps, [evaluation] = of_kind(folder, StepDone), of_kind(folder, EvalDone)
     assert steps[-1].loss < 0.8 * steps[0].loss
     assert {*evaluation.scores} >= {"rouge1", "rouge2", "rougeL", "exact_match"}
-    assert all(0 <= score <= 1 for score in evaluation.scores.values())
+    assert all(0 <= score <= 1 for name, score in evaluation.scores.items() if name != "answer_length")
     [baselines] = of_kind(folder, BaselinesMeasured)
     assert baselines.losses["unigram"] > 0
     assert baselines.scores["rouge1 of the first 2 words"] == 0

@@ -83,7 +83,7 @@ def _download(package: IO[bytes], progress: Progress, sha256: str) -> None:
                 done += len(part)
                 meter.report(done)
             meter.finish(done)
-    except (OSError, HTTPException, ValueError) as error:  # ValueError for an address that is none
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL
         raise RunError(f"{_FILE} could not be downloaded from {page_url}: {network_reason(error)}") from None
     if digest.hexdigest() != sha256:
         raise RunError(f"{_FILE} from {page_url} is not the file that this version of tui-trainer was tested with")

@@ -106,7 +106,7 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
 
 def _compare(check: ServingCheck, row: Mapping[str, Any], served: Served, facts: Mapping[str, Any]) -> None:
     check.conversations += 1
-    found = [_prompt_difference(row, served, facts["bos"]["id"])]
+    differences = [_prompt_difference(row, served, facts["bos"]["id"])]
     if answer := row["answer"]:
         stops = {stop["id"]: stop["token"] for stop in facts["stops"]}
         if served.answer and served.answer[-1] in stops and served.has_stopped:
@@ -116,8 +116,8 @@ def _compare(check: ServingCheck, row: Mapping[str, Any], served: Served, facts:
         check.answer_tokens += len(answer["ids"])
         check.base_tokens += _agreement(row["base_answer"], served) if row["base_answer"] else 0
         check.should_stop += answer["stops"]
-        found.append(_stop_difference(check, answer, served, count, stops))
-    for sentence, cause in filter(None, found):
+        differences.append(_stop_difference(check, answer, served, count, stops))
+    for sentence, cause in filter(None, differences):
         check.differences.append(f"{row['name']}: {sentence}")
         check.causes.append(cause)
 
@@ -188,19 +188,19 @@ def _text_difference(text: str, served: str, bos: str) -> str:
     missing = text[index : len(text) - len(text[index:].lstrip())]
     rest = text[index + len(missing) :]
     if missing and rest[:_SHOWN_CHARACTERS] == served[index:][: min(len(rest), _SHOWN_CHARACTERS)]:
-        what = "newline" if set(missing) == {"\n"} else "blank"
-        return f"another chat template: a {what} is missing after {before!r}"
+        missing_kind = "newline" if set(missing) == {"\n"} else "blank"
+        return f"another chat template: a {missing_kind} is missing after {before!r}"
     wanted, come = (one_line(part[index : index + _SHOWN_CHARACTERS], 60) for part in (text, served))
     return f"another chat template: after {before!r} comes {come!r} instead of {wanted!r}"
 
 
 def _count_difference(count: int, served: Served) -> tuple[str, str] | None:
     """Return the difference for a server that reports only how many tokens a prompt has."""
-    for served_count, what in ((served.raw_count, "the text of training"), (served.count, "the conversation")):
+    for served_count, read_text in ((served.raw_count, "the text of training"), (served.count, "the conversation")):
         if served_count is None or served_count == count:
             continue
-        sentence = f"the server reads {served_count} tokens in {what}, training {count}"
-        if what == "the conversation":
+        sentence = f"the server reads {served_count} tokens in {read_text}, training {count}"
+        if read_text == "the conversation":
             return sentence, f"another chat template: {abs(served_count - count)} tokens differ"
         if served_count == count + 1:
             return sentence, "BOS twice: the server adds it to a text that has it, or to one that had none in training"

@@ -112,7 +112,7 @@ def main() -> None:
     script = Path(sys.argv[1])
     sys.argv = sys.argv[1:]
     sys.path[:1] = [str(script.parent), str(script.parent / "gguf-py")]
-    if (script.parent / "conversion").is_dir():  # older versions are one file, and are run as they are
+    if (script.parent / "conversion").is_dir():  # older versions are a single file, which needs no corrections
         import gguf
         from conversion import TextModel  # type: ignore[import-not-found]
 

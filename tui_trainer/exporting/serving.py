@@ -9,7 +9,7 @@ from typing import Any
 
 from tui_trainer.errors import DataError
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.models.writing import generate_answers, ignores_left_padding, stop_ids
+from tui_trainer.models.writing import answer_in_batches, stop_ids
 from tui_trainer.terminal.safe_text import one_line
 
 MODELFILE = "Modelfile"
@@ -54,7 +54,7 @@ CONVERSATIONS: Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] =
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RenderedPrompt:
     """A conversation up to the next answer, as training renders it: its text and its token ids."""
 
     name: str
@@ -62,7 +62,7 @@ class Prompt:
     ids: list[int]
 
 
-def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[Prompt], dict[str, str]]:
+def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[RenderedPrompt], dict[str, str]]:
     """Return the prompts of all conversations, and why the chat template rejects the others, by name."""
     task: Any = trained.task
     reader = task.input_reader(trained.config, tokenizer)
@@ -74,7 +74,7 @@ def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[Prompt], d
         except DataError as error:
             rejected[name] = one_line(error.problems[0].message, 200)
         else:
-            prompts.append(Prompt(name, rendered.text, ids))
+            prompts.append(RenderedPrompt(name, rendered.text, ids))
     return prompts, rejected
 
 
@@ -86,24 +86,21 @@ def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str
     prompts, rejected = chat_prompts(trained, tokenizer)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
     short = [prompt for prompt in prompts if len(prompt.ids) + NEW_TOKENS <= positions]
-    is_together = len(short) > 1 and ignores_left_padding(model, tokenizer, short[0].ids)
-    batches = [short] if is_together else [[prompt] for prompt in short]
 
-    def answers() -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for batch in batches:
-            rows = generate_answers(model, tokenizer, [prompt.ids for prompt in batch], new_tokens=NEW_TOKENS)
-            for prompt, row in zip(batch, rows, strict=True):
-                ids = list(row.ids)
-                texts = ["", *(str(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))]
-                lengths = list(map(len, texts[1:]))
-                found[prompt.name] = {"ids": ids, "stops": row.has_stopped, "text": texts[-1], "lengths": lengths}
-        return found
+    def answer_facts() -> dict[str, dict[str, Any]]:
+        facts: dict[str, dict[str, Any]] = {}
+        answers = answer_in_batches(model, tokenizer, [prompt.ids for prompt in short], new_tokens=NEW_TOKENS)
+        for prompt, answer in zip(short, answers, strict=True):
+            ids = list(answer.ids)
+            texts = ["", *(str(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))]
+            lengths = list(map(len, texts[1:]))
+            facts[prompt.name] = {"ids": ids, "stops": answer.has_stopped, "text": texts[-1], "lengths": lengths}
+        return facts
 
-    own, base = answers(), dict[str, dict[str, Any]]()
+    own, base = answer_facts(), dict[str, dict[str, Any]]()
     if trained.base and hasattr(model, "disable_adapter"):
         with model.disable_adapter():
-            base = answers()
+            base = answer_facts()
     stops = stop_ids(model)
     bos = tokenizer.bos_token_id
     rows = []

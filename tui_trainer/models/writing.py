@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TEMPERATURE = 0.8
+_ANSWERS_AT_A_TIME = 16
 # The limit in tokens of models that have none.
 _NO_LIMIT = 1 << 30
 # The model's own generation settings that remain: first, last and suppressed tokens, and maximum lengths. Its minimum
@@ -95,6 +96,16 @@ def generate_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]
         text = str(tokenizer.decode(row[:length], skip_special_tokens=True))
         answers.append(Answer(text=text, ids=row[:length], has_stopped=length < len(row), limit=new_tokens))
     return answers
+
+
+def answer_in_batches(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, new_tokens: int) -> list[Answer]:
+    """Return the greedy answer to each prompt. Prompts share batches, unless a decoder would read their padding."""
+    longest_prompt, rows_at_a_time = max(prompts, key=len, default=[]), _ANSWERS_AT_A_TIME
+    has_padding = any(len(prompt) < len(longest_prompt) for prompt in prompts)
+    if has_padding and not model.config.is_encoder_decoder:
+        rows_at_a_time = rows_at_a_time if ignores_left_padding(model, tokenizer, longest_prompt) else 1
+    batches = [prompts[start : start + rows_at_a_time] for start in range(0, len(prompts), rows_at_a_time)]
+    return [answer for batch in batches for answer in generate_answers(model, tokenizer, batch, new_tokens=new_tokens)]
 
 
 def stop_ids(model: Any) -> list[int]:

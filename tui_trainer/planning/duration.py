@@ -246,10 +246,15 @@ def answers_interval(
     if rows == "auto" and training_seconds:
         budget_seconds = ANSWERS_SHARE * training_seconds
         interval = min(max(1, math.ceil(evaluations * seconds / budget_seconds)), max(evaluations, 1))
-        share = seconds * max(1, evaluations // interval) / training_seconds
+        share = seconds * answer_rounds(evaluations, interval) / training_seconds
         share_words = f", {share:.1%} of the time"
     when = "at each evaluation" if interval == 1 else f"at one of {interval} evaluations, and at the last"
     return interval, f"{when}; answers take about {format_seconds(seconds)}{share_words}"
+
+
+def answer_rounds(evaluations: int, interval: int) -> int:
+    """Return how many of the evaluations generate answers: every `interval`th, and the last one."""
+    return -(-evaluations // interval)
 
 
 @cache

@@ -59,6 +59,7 @@ from tui_trainer.planning.duration import (
     MOST_TIMES_OF_PACKING,
     SAMPLE_TOKENS,
     Decomposition,
+    answer_rounds,
     answer_seconds,
     answers_interval,
     busy_words,
@@ -687,7 +688,7 @@ def _assemble(
         setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
         interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
         answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
-        total = None if total is None else total + seconds * -(-steps.evaluation_count // interval)
+        total = None if total is None else total + seconds * answer_rounds(steps.evaluation_count, interval)
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluation_count, 'evaluation')}"
     beginning_figure = None
     if begins:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from tui_trainer.data.columns.labels import MULTI_LABEL
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import published_name
 from tui_trainer.models.catalogue import find_catalogue_entry
@@ -15,14 +16,14 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CALIBRATION
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.calibration import BINS, LEAST_ROWS, MULTI
+from tui_trainer.tasks.parts.calibration import BINS, LEAST_ROWS
 from tui_trainer.tasks.parts.thresholds import thresholds_of
 from tui_trainer.terminal.safe_text import one_line
 
 MANIFEST_FILE = "manifest.json"
 _PROBABILITIES = {
     "single_label_classification": "softmax of the logits of a row; the label is the most likely one",
-    MULTI: "sigmoid of each logit; a label is predicted if its probability is above its threshold",
+    MULTI_LABEL: "sigmoid of each logit; a label is predicted if its probability is above its threshold",
     "regression": "none: the logit is the predicted number",
     "": "softmax of the logits of each token; the first token of a word has its label",
 }
@@ -51,7 +52,7 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         "base_model": published_name(first_model(plan)),
         "base_model_license": _license_of(plan),
     }
-    if problem_type == MULTI:
+    if problem_type == MULTI_LABEL:
         result["thresholds"] = dict(zip(labels, thresholds_of(calibration, labels), strict=True))
         result["thresholds_from"] = _origin_of_thresholds(calibration)
     if calibration:

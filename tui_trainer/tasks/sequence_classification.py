@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Batch, Collate, collate_whole
 from tui_trainer.data.columns.labels import (
+    MULTI_LABEL,
     Kind,
     LabelReader,
     first_label_values,
@@ -58,7 +59,7 @@ from tui_trainer.models.heads import CALIBRATION, ENCODER_DECODER, Head, Labels,
 from tui_trainer.models.token_ids import cut_token_ids
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
 from tui_trainer.tasks.contract import Baselines, Calibration, DataFacts, InputRow, Objective, Scorer, Scores
-from tui_trainer.tasks.parts.calibration import MULTI, calibrate, calibrated_scores
+from tui_trainer.tasks.parts.calibration import calibrate, calibrated_scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import (
     ALL_METRICS,
@@ -142,7 +143,7 @@ class SequenceClassification(Task):
 
     def facts(self, config: Config, data: PreparedContent) -> DataFacts:
         facts = super().facts(config, data)
-        if not isinstance(data, PreparedData) or data.details["problem_type"] != MULTI:
+        if not isinstance(data, PreparedData) or data.details["problem_type"] != MULTI_LABEL:
             return facts
         rows_of_labels = _rows_of_labels(data.train_path, data.eval_path)
         label_rows = dict(zip(data.details["names"], rows_of_labels, strict=True))
@@ -251,8 +252,8 @@ class SequenceClassification(Task):
         if kind == "regression":
             return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]
         names = [model.config.id2label[number] for number in range(logits_BC.shape[-1])]
-        thresholds = thresholds_of(getattr(model.config, CALIBRATION, None), names) if kind == MULTI else []
-        probabilities_BC = logits_BC.sigmoid() if kind == MULTI else logits_BC.softmax(-1)
+        thresholds = thresholds_of(getattr(model.config, CALIBRATION, None), names) if kind == MULTI_LABEL else []
+        probabilities_BC = logits_BC.sigmoid() if kind == MULTI_LABEL else logits_BC.softmax(-1)
         return [_prediction(row, names, thresholds) for row in probabilities_BC.tolist()]
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
@@ -517,7 +518,7 @@ class _ClassScorer:
         labels, logits_NC = label_tensor.numpy(), logits.double().numpy()
         if self._kind == "regression":
             return number_scores(labels.astype(np.float64), logits_NC[:, 0])
-        labels, is_multi_label = labels.astype(np.int64), self._kind == MULTI
+        labels, is_multi_label = labels.astype(np.int64), self._kind == MULTI_LABEL
         predicted = (logits > 0).long().numpy() if is_multi_label else logits.argmax(-1).numpy()
         scores = (multi_label_scores if is_multi_label else class_scores)(labels, predicted, self._names)
         if (calibration := self._loss.calibration) is None:
@@ -529,14 +530,14 @@ class _ClassScorer:
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:
     """Return the weight of each class in the training rows; of its positive labels if a row has several labels."""
     labels = _labels_of(rows, kind)
-    return positive_weights(labels) if kind == "multi_label_classification" else balanced_weights(labels, classes)
+    return positive_weights(labels) if kind == MULTI_LABEL else balanced_weights(labels, classes)
 
 
 @lru_cache(maxsize=8)  # plans ask for it again, and prepared rows never change
 def _rows_of_labels(train_path: Path, eval_path: Path | None) -> list[tuple[int, int | None]]:
     """Return (training rows, held-out rows) of each of several labels; None without held-out rows."""
-    train_rows = _labels_of(Rows(train_path), MULTI).sum(axis=0).tolist()
-    eval_rows = _labels_of(Rows(eval_path), MULTI).sum(axis=0).tolist() if eval_path else [None] * len(train_rows)
+    train_rows = _labels_of(Rows(train_path), MULTI_LABEL).sum(axis=0).tolist()
+    eval_rows = _labels_of(Rows(eval_path), MULTI_LABEL).sum(axis=0).tolist() if eval_path else [None] * len(train_rows)
     return list(zip(train_rows, eval_rows, strict=True))
 
 
@@ -545,7 +546,7 @@ def _labels_of(rows: Rows, kind: Kind) -> NDArray[Any]:
     values = rows.values(LABELS).reshape(len(rows), -1)
     if kind == "regression":
         return values.view(np.float32).astype(np.float64)[:, 0]
-    return values.astype(np.int64) if kind == "multi_label_classification" else values.astype(np.int64)[:, 0]
+    return values.astype(np.int64) if kind == MULTI_LABEL else values.astype(np.int64)[:, 0]
 
 
 def _same_answer(
@@ -555,7 +556,7 @@ def _same_answer(
     if kind == "regression":
         errors = number_scores(labels, np.full(len(labels), train_labels.mean())).values
         return {name: errors[name] for name in ("mse", "mae")}, "the mean of the training rows"
-    if kind == "multi_label_classification":
+    if kind == MULTI_LABEL:
         answer = (2 * train_labels.sum(axis=0) > len(train_labels)).astype(np.int64)
         scores = multi_label_scores(labels, np.tile(answer, (len(labels), 1)), names).values
         return scores, "the most frequent answer for each class"
@@ -569,7 +570,7 @@ def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 
     stored_labels = np.stack([row.labels for row in rows if row.labels is not None])
     if kind == "regression":
         return collate_whole(rows, pad_id, np.ascontiguousarray(stored_labels).view(np.float32)[:, 0], width=width)
-    is_multi_label = kind == "multi_label_classification"
+    is_multi_label = kind == MULTI_LABEL
     labels = stored_labels.astype(np.float32) if is_multi_label else stored_labels[:, 0].astype(np.int64)
     return collate_whole(rows, pad_id, labels, width=width)
 
@@ -577,7 +578,7 @@ def _collate(rows: Sequence[TokenRow], pad_id: int, kind: Kind, *, width: int = 
 def _true_words(labels: NDArray[np.int32], classes: Labels) -> str:
     if classes.problem_type == "regression":
         return f"{float(labels.view(np.float32)[0]):.4g}"
-    if classes.problem_type == "multi_label_classification":
+    if classes.problem_type == MULTI_LABEL:
         return ", ".join(name for name, flag in zip(classes.names, labels, strict=True) if flag) or "no class"
     return classes.names[int(labels[0])]
 

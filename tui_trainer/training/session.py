@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import TypeVar
 
 import numpy as np
 
@@ -71,8 +72,7 @@ from tui_trainer.training.step import StepReport
 from tui_trainer.units import quantity
 
 _PROGRESS_SECONDS = 1.0
-
-_UNCHANGED = "the weights are unchanged, and training continues"
+T = TypeVar("T")
 
 
 class Session:
@@ -367,20 +367,26 @@ class Session:
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
         work = partial(answer_scores, self.components, rows, self._eval_chosen)
-        try:
-            scores = attempt(work, self.components.device)
-        except Exception as error:  # models and tokenizers raise whatever their parts raise
-            if breaks_the_device(error):
-                raise
-            reason = one_line(f"{type(error).__name__}: {error}", 200)
-            self._problem("no scores", f"the model could not answer held-out rows: {reason}", _UNCHANGED)
-            return {}
+        scores = self._attempt_generation(work, "no scores", "answer held-out rows")
         if not isinstance(scores, MemoryShortage):
-            return scores
+            return scores or {}
         message = f"there is not enough memory to generate the answers that are scored ({scores.words})"
         half_rows = self.components.task.answer_rows(self.plan.config) // 2
         self._problem("no scores", message, f"set evaluation.generate_rows = {half_rows} in a new run")
         return {}
+
+    def _attempt_generation(self, work: Callable[[], T], kind: str, purpose: str) -> T | MemoryShortage | None:
+        """Return the result of `work`, which generates text. An error is reported as a problem of this kind. Then None
+        is returned, and training continues with unchanged weights."""
+        try:
+            return attempt(work, self.components.device)
+        except Exception as error:  # models and tokenizers raise whatever their parts raise
+            if breaks_the_device(error):
+                raise
+            reason = one_line(f"{type(error).__name__}: {error}", 200)
+            hint = "the weights are unchanged, and training continues"
+            self._problem(kind, f"the model could not {purpose}: {reason}", hint)
+            return None
 
     def sample(self) -> None:
         """Write a text sample for a held-out row. A failure is reported, and training continues."""
@@ -392,15 +398,8 @@ class Session:
         row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
         started_at = perf_counter()
         new_tokens = self.plan.sample_tokens.value
-        work, written_texts = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens), None
-        try:
-            written_texts = attempt(work, self.components.device)
-        except Exception as error:  # models and tokenizers raise whatever their parts raise
-            if breaks_the_device(error):
-                raise
-            reason = one_line(f"{type(error).__name__}: {error}", 200)
-            message = f"the model could not generate a sample: {reason}"
-            self._problem("no text", message, _UNCHANGED)
+        work = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens)
+        written_texts = self._attempt_generation(work, "no text", "generate a sample")
         if isinstance(written_texts, MemoryShortage):
             message = "there is not enough memory to generate a sample"
             self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")

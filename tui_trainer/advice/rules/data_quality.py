@@ -21,7 +21,7 @@ _SINGLE = "single_label_classification"
 _MOST_LEFT_OUT = 0.1
 # The last answers of long conversations have about this share of the tokens. A wrong mask trains on a smaller share.
 _LEAST_TRAINED_SHARE = 0.05
-# Of fewer rows with a label, a tenth that is held out is none or one.
+# With fewer rows of a label, a held-out tenth has one such row or none.
 _FEWEST_LABEL_ROWS = 10
 _SHOWN_LABELS = 5
 # Classes whose numbers of rows differ by a smaller factor are learnt without class weights.

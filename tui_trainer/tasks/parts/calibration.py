@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.labels import Kind
+from tui_trainer.data.columns.labels import MULTI_LABEL, Kind
 from tui_trainer.tasks.parts.thresholds import thresholds_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MULTI: Kind = "multi_label_classification"
 BINS = 15
 """Bins of the calibration error. Source: Guo et al., arXiv:1706.04599, section 5."""
 LEAST_ROWS = 3
@@ -45,11 +44,11 @@ def calibrate(
     """
     stride = -(-logits_NC.size // _MOST_LOGITS)
     logits_NC, labels = logits_NC[::stride], labels[::stride]
-    targets_NC = labels if kind == MULTI else np.eye(len(names), dtype=np.int64)[labels]
+    targets_NC = labels if kind == MULTI_LABEL else np.eye(len(names), dtype=np.int64)[labels]
     temperature = find_temperature(logits_NC, targets_NC, kind)
     can_divide = temperature != 1 and divide_logits(temperature)
     calibration: dict[str, Any] = {"rows": len(logits_NC), "temperature": temperature if can_divide else 1.0}
-    if kind == MULTI:
+    if kind == MULTI_LABEL:
         counts_of_names = zip(names, targets_NC.sum(axis=0), strict=True)
         thresholds = find_thresholds(probabilities(logits_NC / calibration["temperature"], kind), targets_NC)
         calibration["thresholds"] = dict(zip(names, thresholds.round(6).tolist(), strict=True))
@@ -61,10 +60,10 @@ def calibrate(
     for choosing, scored in halves if is_halved else [(every_row, every_row)]:
         divisor = find_temperature(logits_NC[choosing], targets_NC[choosing], kind) if can_divide else 1.0
         chosen_NC, scored_NC[scored] = (probabilities(logits_NC[rows] / divisor, kind) for rows in (choosing, scored))
-        if kind == MULTI:
+        if kind == MULTI_LABEL:
             predicted_NC[scored] = scored_NC[scored] > find_thresholds(chosen_NC, targets_NC[choosing])
     scores = {"calibration_error": calibration_error(scored_NC, targets_NC, kind)}
-    if kind == MULTI:
+    if kind == MULTI_LABEL:
         scores = threshold_scores(scored_NC, predicted_NC, targets_NC) | scores
     prefix = "" if is_halved else "optimistic_"
     scores = {(name if name == _PRECISION else prefix + name): value for name, value in scores.items()}
@@ -76,10 +75,10 @@ def calibrated_scores(
     logits_NC: Floats, labels: Ints, kind: Kind, names: Sequence[str], calibration: Mapping[str, Any]
 ) -> dict[str, float]:
     """Return the scores of a calibrated model, whose logits are those after its temperature, on any rows."""
-    targets_NC = labels if kind == MULTI else np.eye(len(names), dtype=np.int64)[labels]
+    targets_NC = labels if kind == MULTI_LABEL else np.eye(len(names), dtype=np.int64)[labels]
     values_NC = probabilities(logits_NC, kind)
     scores = {"calibration_error": calibration_error(values_NC, targets_NC, kind)}
-    if kind != MULTI:
+    if kind != MULTI_LABEL:
         return scores
     predicted_NC = (values_NC > np.array(thresholds_of(calibration, names))).astype(np.int64)
     return threshold_scores(values_NC, predicted_NC, targets_NC) | scores
@@ -87,7 +86,7 @@ def calibrated_scores(
 
 def probabilities(logits_NC: Floats, kind: Kind) -> Floats:
     """Return the sigmoid of each logit if a row has several labels, else the softmax of each row."""
-    if kind == MULTI:
+    if kind == MULTI_LABEL:
         return np.asarray(np.exp(-np.logaddexp(0, -logits_NC)))
     exponentials_NC = np.exp(logits_NC - logits_NC.max(axis=1, keepdims=True))
     return np.asarray(exponentials_NC / exponentials_NC.sum(axis=1, keepdims=True))
@@ -100,7 +99,7 @@ def find_temperature(logits_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
     the sign of its slope decides each bisection. Return 1 with fewer than 10 wrong predictions. Source: Guo et al.,
     arXiv:1706.04599, section 4.2.
     """
-    wrong = ((logits_NC > 0) != targets_NC) if kind == MULTI else logits_NC.argmax(1) != targets_NC.argmax(1)
+    wrong = ((logits_NC > 0) != targets_NC) if kind == MULTI_LABEL else logits_NC.argmax(1) != targets_NC.argmax(1)
     if wrong.sum() < _LEAST_MISTAKES:
         return 1.0
     low, high = -np.log(_MOST_TEMPERATURE), np.log(_MOST_TEMPERATURE)
@@ -141,7 +140,7 @@ def calibration_error(probabilities_NC: Floats, targets_NC: Ints, kind: Kind) ->
     If a row has one label, it counts with its most likely label, else with each label. Source: Guo et al.,
     arXiv:1706.04599, section 2.
     """
-    if kind == MULTI:
+    if kind == MULTI_LABEL:
         values, is_right = probabilities_NC.ravel(), targets_NC.ravel()
     else:
         rows, best = np.arange(len(targets_NC)), probabilities_NC.argmax(axis=1)

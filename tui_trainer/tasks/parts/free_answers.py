@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tui_trainer.models.writing import Answer, generate_answers, ignores_left_padding, longest_sequence_tokens, stop_ids
+from tui_trainer.models.writing import Answer, answer_in_batches, longest_sequence_tokens, stop_ids
 from tui_trainer.tasks.parts.scores import normalised
 
 ANSWER_ROWS = 8
@@ -18,7 +18,6 @@ ANSWER_TOKENS = 128
 STOPPED, LOOPING, LENGTH = "stopped_answers", "looping_answers", "answer_length"
 JSON, EXACT = "valid_json", "exact_match"
 
-_ROWS_AT_A_TIME = 16
 # Longer references are seldom repeated word by word, so exact match says nothing about them.
 _SHORT_WORDS = 12
 # A loop is a piece of text that is repeated this many times at the end of an answer, over this many tokens or more.
@@ -48,19 +47,11 @@ class Prompt:
 
 
 def answer_prompts(model: Any, tokenizer: Any, prompts: Sequence[Prompt], *, new_tokens: int) -> list[Answer]:
-    """Return the greedy answer to each prompt, of at most `new_tokens` tokens, and of at least one.
-
-    Prompts share a batch, unless a decoder would read their padding."""
-    ids_of_prompts = [list(prompt.ids) for prompt in prompts]
-    longest_ids = max(ids_of_prompts, key=len, default=[])
-    rows_at_a_time = _ROWS_AT_A_TIME
+    """Return the greedy answer to each prompt, of at least one token, and of as many as the model has room for."""
+    longest_prompt = max((len(prompt.ids) for prompt in prompts), default=0)
     if not model.config.is_encoder_decoder:
-        new_tokens = max(1, min(new_tokens, longest_sequence_tokens(model, tokenizer) - len(longest_ids)))
-        has_padding = any(len(ids) < len(longest_ids) for ids in ids_of_prompts)
-        if has_padding and not ignores_left_padding(model, tokenizer, longest_ids):
-            rows_at_a_time = 1
-    batches = [ids_of_prompts[start : start + rows_at_a_time] for start in range(0, len(prompts), rows_at_a_time)]
-    return [answer for batch in batches for answer in generate_answers(model, tokenizer, batch, new_tokens=new_tokens)]
+        new_tokens = max(1, min(new_tokens, longest_sequence_tokens(model, tokenizer) - longest_prompt))
+    return answer_in_batches(model, tokenizer, [prompt.ids for prompt in prompts], new_tokens=new_tokens)
 
 
 def free_answer_scores(answers: Sequence[Answer], prompts: Sequence[Prompt]) -> dict[str, float]:
