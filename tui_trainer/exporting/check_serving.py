@@ -14,7 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from tui_trainer.errors import FolderError, InputError
+from tui_trainer.errors import FolderError, InputError, system_reason
 from tui_trainer.files.hub_layout import network_reason
 from tui_trainer.terminal.safe_text import one_line
 
@@ -72,7 +72,7 @@ def read_serving(folder: Path) -> dict[str, Any]:
             raise ValueError("no conversations")
     except (OSError, ValueError, LookupError, TypeError) as error:
         hint = "name the folder of a chat model's export; `tui-trainer export` writes this file"
-        message = f"{SERVING_FILE} cannot be read: {one_line(str(error), 160)}"
+        message = f"{SERVING_FILE} cannot be read: {one_line(system_reason(error), 160)}"
         raise FolderError(message, where=one_line(str(folder)), hint=hint) from None
     return content
 

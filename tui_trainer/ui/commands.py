@@ -55,7 +55,7 @@ def gate(bench: Workbench, folder: RunFolder, suite: str = "") -> None:
     name, suite_text = one_line(folder.name, _NAME), one_line(suite, 60) if suite else "the general suite"
     arguments = ["gate", str(folder.root), *(["--suite", suite] if suite else []), *_gpu_option(bench)]
     about = [
-        f"Lets {name} and its base model answer the rows of {suite_text}, and checks the answers.",
+        f"Lets {name}, and its base model if there is one, answer the rows of {suite_text}, and checks the answers.",
         "It shows what was learnt, and what was right before and is wrong now.",
     ]
 
