@@ -42,7 +42,7 @@ REFUSED = [
     (
         "deepspeed-2",
         {"tuning__modules_to_save": "lm_head", "model__dtype": "bfloat16"},
-        "16-bit modules beside adapters",
+        "16-bit modules that are trained whole",
     ),
 ]
 
