@@ -112,13 +112,7 @@ class _Sum(torch.autograd.Function):
 class _ByLabel(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden_Nh: Tensor,
-        weight_Vh: Tensor,
-        bias_V: Tensor | None,
-        labels_N: Tensor,
-        _: None,
-        how: HeadLoss,
+        ctx: Any, hidden_Nh: Tensor, weight_Vh: Tensor, bias_V: Tensor | None, labels_N: Tensor, _: None, how: HeadLoss
     ) -> Tensor:
         chunks = _Chunks(how, hidden_Nh, weight_Vh, bias_V, labels_N, (False,) * 3)
         ctx.save_for_backward(hidden_Nh, weight_Vh, bias_V, labels_N)

@@ -493,10 +493,7 @@ class ConversationRenderer:
             change = f"changes the text before assistant turn {number} when that turn is added"
             shorter, longer = prompt, answered
         pairs = enumerate(zip(shorter, longer, strict=False))
-        difference_at = next(
-            (index for index, (x, y) in pairs if x != y),
-            min(len(shorter), len(longer)),
-        )
+        difference_at = next((index for index, (x, y) in pairs if x != y), min(len(shorter), len(longer)))
         window = slice(max(0, difference_at - _SHOWN // 2), difference_at + _SHOWN // 2)
         texts = (part[window].replace(_SIGN, "") for part in (shorter, longer))
         parts = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)

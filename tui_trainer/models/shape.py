@@ -151,11 +151,7 @@ class ModelShape:
 
 
 def shape_of(
-    config: Mapping[str, Any],
-    headers: Mapping[str, TensorFacts] | None = None,
-    *,
-    head: Head = CAUSAL,
-    labels: int = 0,
+    config: Mapping[str, Any], headers: Mapping[str, TensorFacts] | None = None, *, head: Head = CAUSAL, labels: int = 0
 ) -> ModelShape:
     """Return the shape of the model that a config.json describes, with this head.
 

@@ -35,13 +35,7 @@ from tui_trainer.data.columns.row import (
     value_of,
     written_value,
 )
-from tui_trainer.data.columns.usual_names import (
-    ABOUT_A_TEXT,
-    ANSWER_NAMES,
-    INPUTS_AND_ANSWERS,
-    TEXT_PAIRS,
-    USUAL_NAMES,
-)
+from tui_trainer.data.columns.usual_names import ABOUT_A_TEXT, ANSWER_NAMES, INPUTS_AND_ANSWERS, TEXT_PAIRS, USUAL_NAMES
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line

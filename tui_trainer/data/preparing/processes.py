@@ -24,10 +24,7 @@ Result = TypeVar("Result")
 DATA_BYTES_PER_PROCESS, MEMORY_BYTES_PER_PROCESS, MOST_PROCESSES = 16 * MIB, 256 * MIB, 32
 # Tasks queued for each process, so that it is not idle while a result is used.
 _QUEUED_TASKS = 3
-_loaded_reader: tuple[Path, Any] = (
-    Path(),
-    None,
-)  # the reader in a helping process, and its file
+_loaded_reader: tuple[Path, Any] = (Path(), None)  # the reader in a helping process, and its file
 
 
 def useful_process_count(data_bytes: int, cores: int, available_bytes: int) -> int:

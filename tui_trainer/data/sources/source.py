@@ -36,13 +36,7 @@ from tui_trainer.data.sources.hub import (
     selected_names,
     snapshot,
 )
-from tui_trainer.data.sources.reading import (
-    Document,
-    documents_of,
-    first_characters,
-    rows_of,
-    slices_of,
-)
+from tui_trainer.data.sources.reading import Document, documents_of, first_characters, rows_of, slices_of
 from tui_trainer.data.sources.source_file import (
     SUPPORTED,
     SourceFile,
@@ -73,13 +67,7 @@ from tui_trainer.data.sources.splits import (
     splits_of_cache,
 )
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.files.hub_layout import (
-    HUB_PREFIX,
-    SAMPLE_PREFIX,
-    could_be_on_the_hub,
-    repository_folder,
-    url_scheme,
-)
+from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, could_be_on_the_hub, repository_folder, url_scheme
 from tui_trainer.files.local_paths import expand_home, nearest_path
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes

@@ -135,10 +135,7 @@ FOUR_BITS: rules.Table = {
     "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=rules.DTYPES),
     "bnb_4bit_quant_storage": Off("4-bit weights are stored as bytes"),
 }
-HUB_DATA: rules.Table = {
-    "dataset_name": To("data.path", convert=rules.data_set_name),
-    "dataset_config": CONFIGURATION,
-}
+HUB_DATA: rules.Table = {"dataset_name": To("data.path", convert=rules.data_set_name), "dataset_config": CONFIGURATION}
 # Arguments of the example scripts of transformers.
 SCRIPT_DATA: rules.Table = {
     "train_file": "data.path",
