@@ -53,7 +53,7 @@ def test_tables_of_one_split_belong_together(subtests):
         with subtests.test(names=names):
             assert files_by_split(*names) == parts
             splits = assign_splits(names)
-            assert not parts or splits.training_part() == splits.of("train")[0]
+            assert not parts or splits.training_part() == splits.with_split("train")[0]
 
 
 TRAIN = [f"data/train-0000{shard}-of-00003.parquet" for shard in range(3)]

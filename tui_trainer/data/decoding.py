@@ -112,17 +112,12 @@ def _encoding_of(data: bytes) -> str:
 def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> None:
     """Raise DataError for UTF-16, UTF-32 and binary files. With `rows`, NUL bytes are left to the JSON parser."""
     if encoding := wide_encoding(data[:4096]):
-        raise DataError(
-            f"the text is not UTF-8, but probably {encoding}",
-            where=f"{label}, line 1",
-            hint=_converting(encoding, label),
-        )
+        problem = f"the text is not UTF-8, but probably {encoding}"
+        raise DataError(problem, where=f"{label}, line 1", hint=_converting(encoding, label))
     if not rows and (position := data.find(b"\0")) >= 0:
-        raise DataError(
-            f"the file is binary: it has a NUL byte at byte offset {position:,}",
-            where=f"{label}, line {data.count(NEWLINE, 0, position) + 1}",
-            hint="data.path must be a text file",
-        )
+        problem = f"the file is binary: it has a NUL byte at byte offset {position:,}"
+        hint = "data.path must be a text file"
+        raise DataError(problem, where=f"{label}, line {data.count(NEWLINE, 0, position) + 1}", hint=hint)
 
 
 def wide_encoding(head: bytes) -> str:

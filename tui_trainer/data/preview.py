@@ -158,7 +158,7 @@ class ShownSample:
 
 @dataclass(frozen=True, slots=True)
 class _Decoding:
-    """What decodes tokens: a tokenizer's pieces, the names of classes or tags by number, and which rows were cut."""
+    """The speller of tokens, the names of classes or tags by number, and which rows were cut, bool [rows]."""
 
     spell: Speller
     names: Sequence[str]

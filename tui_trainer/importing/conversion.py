@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 from tui_trainer.config.changes import is_same_value
 from tui_trainer.importing import rules
 from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
-from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, is_empty, merge, to_setting_type
+from tui_trainer.importing.rules import OFF, Off, Rule, Same, Skip, Table, To, Why, is_empty, merge, to_setting_type
 
-_SAYS_MORE = "this key is auto, so the value of another key is used"
+_AUTO_REASON = "this key is auto, so the value of another key is used"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rewrite:
     """One of our settings with its value, and the keys of the file that it comes from (none if the tool implies it)."""
 
@@ -77,10 +77,10 @@ class Keys:
         self._function, self._spellings, self._options = read, names, options
         self._required = [hint is Given for hint in read.__annotations__.values()][1:]
 
-    def read(self, done: "Conversion") -> None:
-        given_keys = [done.first(*spellings.split()) for spellings in self._spellings]
+    def read(self, conversion: "Conversion") -> None:
+        given_keys = [conversion.first_unread(*spellings.split()) for spellings in self._spellings]
         if all(key or not is_required for key, is_required in zip(given_keys, self._required, strict=False)):
-            self._function(done, *given_keys, **self._options)
+            self._function(conversion, *given_keys, **self._options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +141,9 @@ class Conversion:
         given: Mapping[str, Any],
         folder: Path = Path(),
         devices: int | None = None,
-        beside: Path | None = None,
+        template_path: Path | None = None,
     ) -> None:
-        self.given, self.folder, self.devices, self.template_path = given, folder, devices, beside
+        self.given, self.folder, self.devices, self.template_path = given, folder, devices, template_path
         self.tool, self.chat_template_text, self.continues_adapter = importer.name, "", False
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
@@ -159,15 +159,16 @@ class Conversion:
     def _sort(self) -> None:
         """Sort the results by the order of their keys in the file. Settings that come from no key are last."""
         positions = {name: position for position, name in enumerate(self.given)}
-        self.rewrites.sort(key=lambda it: min((positions[name] for name in it.sources), default=len(positions)))
-        self.left_out.sort(key=lambda left: (list(Why).index(left.why), positions[left.key]))
+        last = len(positions)
+        self.rewrites.sort(key=lambda rewrite: min((positions[name] for name in rewrite.sources), default=last))
+        self.left_out.sort(key=lambda skipped_key: (list(Why).index(skipped_key.why), positions[skipped_key.key]))
 
     @property
     def values(self) -> dict[str, Any]:
         """Values of the converted settings, by key."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
-    def first(self, *names: str) -> Given | None:
+    def first_unread(self, *names: str) -> Given | None:
         """Return the first of these keys that has a value and was not read yet; None if there is none."""
         return next((Given(name, self._unread[name]) for name in names if not is_empty(self._unread.get(name))), None)
 
@@ -196,17 +197,15 @@ class Conversion:
             self.leave(Why.DOES_NOT_FIT, str(error), *names)
             return
         if self.values.get(key) == "auto" != our_value:
-            self.reject(key, Why.NOT_NEEDED, _SAYS_MORE)
+            self.reject(key, Why.NOT_NEEDED, _AUTO_REASON)
         if our_value == "auto" != self.values.get(key, "auto"):
-            self.leave(Why.NOT_NEEDED, _SAYS_MORE, *names)
+            self.leave(Why.NOT_NEEDED, _AUTO_REASON, *names)
             return
         if key in self.values and not is_same_value(self.values[key], our_value):
             self.leave(Why.DOES_NOT_FIT, f"an earlier key has set {key} to another value", *names)
             return
         values = {name: self._read(name) for name in names}
-        self.rewrites.append(
-            Rewrite(sources=values, key=key, value=our_value, reason=reason, is_product=product, per_device=per_device)
-        )
+        self.rewrites.append(Rewrite(values, key, our_value, reason, is_product=product, per_device=per_device))
 
     def leave(self, why: Why, reason: str, *sources: Given | str | None) -> None:
         """List keys of the file as left out, with the reason, and mark them as read."""
@@ -251,10 +250,10 @@ class Conversion:
 
     def _apply(self, name: str, value: Any, rule: Rule) -> None:
         match rule:
-            case Left():
+            case Skip():
                 self.leave(rule.why, rule.reason, name)
             case Off():
-                self._apply(name, value, OFF if rules.is_off(value) else Left(rule.why, rule.reason))
+                self._apply(name, value, OFF if rules.is_off(value) else Skip(rule.why, rule.reason))
             case Same():
                 if any(is_same_value(value, usual_value) for usual_value in rule.values):
                     self.leave(Why.ALWAYS, rule.reason, name)
@@ -266,7 +265,7 @@ class Conversion:
                 except ValueError as error:
                     self.leave(Why.DOES_NOT_FIT, str(error), name)
                     return
-                if isinstance(our_value, Left | Off):
+                if isinstance(our_value, Skip | Off):
                     self._apply(name, value, our_value)
                 else:
                     self.write(rule.key, our_value, name, reason=rule.reason)

@@ -33,7 +33,7 @@ _FIELD_TAGS = {"role_tag": ("role", "from"), "content_tag": ("content", "value")
 class DataSet:
     """One data set of a list: its path as in data.path, and the other settings that it needs."""
 
-    place: str
+    path: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,13 +54,13 @@ def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
         if not isinstance(entry, dict):
             raise ValueError(f"{path.name} has no data set {one_line(name, 40)!r}; {name_hint(name, entries)}")
         try:
-            data_sets.append(DataSet(_place(entry, path.parent), dict(_settings(entry, texts))))
+            data_sets.append(DataSet(_path_of(entry, path.parent), dict(_settings(entry, texts))))
         except ValueError as error:
             raise ValueError(f"{one_line(name, 40)} in {path.name}: {error}") from None
     return data_sets
 
 
-def _place(entry: Mapping[str, Any], folder: Path) -> str:
+def _path_of(entry: Mapping[str, Any], folder: Path) -> str:
     hub_name = entry.get("hf_hub_url") or (entry.get("path") if entry.get("source", "hf_hub") == "hf_hub" else None)
     if hub_name:
         subfolder = str(entry.get("folder") or "")
@@ -71,7 +71,7 @@ def _place(entry: Mapping[str, Any], folder: Path) -> str:
     # In v1 the list is in the folder of the data or in a folder next to it.
     folders = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
     paths = [parent / str(name) for parent in folders]
-    return str(next((path for path in paths if path.exists()), paths[0]))
+    return str(next((file for file in paths if file.exists()), paths[0]))
 
 
 def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
@@ -119,6 +119,5 @@ def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterat
     for tag, (usual_tag, role) in _ROLE_TAGS.items():
         value = str(tags.get(tag) or usual_tag)
         if ROLES.get(value.lower()) != role:
-            raise ValueError(
-                f"{tag} {one_line(value, 40)} is not a known name of the role {role}; use a known name in the data"
-            )
+            problem = f"{tag} {one_line(value, 40)} is not a known name of the role {role}"
+            raise ValueError(f"{problem}; use a known name in the data")

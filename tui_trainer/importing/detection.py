@@ -116,19 +116,20 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         name: (len(tool.names & file_keys[name].keys()), len(tool.telltale_in(file_keys[name])))
         for name, tool in all_importers().items()
     }
-    score = max(scores.values())
-    importer, *others = (all_importers()[name] for name, points in scores.items() if points == score)
+    best_score = max(scores.values())
+    importer, *others = (all_importers()[name] for name, tool_score in scores.items() if tool_score == best_score)
     keys, as_hint = file_keys[importer.name], f"choose the kind with --as: {all_kinds}"
-    if score[0] == 0:
+    if best_score[0] == 0:
         raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
-    if not any(_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
-        nearest_text = f"{importer.name}, the nearest supported tool, knows {score[0]} of {len(keys)} keys"
+    if not any(_known_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
+        nearest_text = f"{importer.name}, the nearest supported tool, knows {best_score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.knows_key(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
         raise ConfigError(f"is from an unsupported tool; {nearest_text}, but not {names}", where=where, hint=hint)
     if not others:
         telltales = ", ".join(importer.telltale_in(keys)[:_SHOWN_KEYS])
-        return importer, f"{score[0]} of {len(keys)} keys match" + (f", including {telltales}" if telltales else "")
+        telltales = f", including {telltales}" if telltales else ""
+        return importer, f"{best_score[0]} of {len(keys)} keys match{telltales}"
     titles = ", ".join(other.name for other in others)
     values = Conversion(importer, keys).values
     if all(Conversion(other, file_keys[other.name]).values == values for other in others):
@@ -172,7 +173,7 @@ def flatten_keys(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
     return all_values
 
 
-def _share(importer: Importer, given: Mapping[str, Any]) -> float:
+def _known_share(importer: Importer, given: Mapping[str, Any]) -> float:
     return sum(map(importer.knows_key, given)) / len(given)
 
 
@@ -181,24 +182,24 @@ def _listed(names: list[str]) -> str:
     return ", ".join(one_line(name, 40) for name in names[:_SHOWN_KEYS]) + ellipsis
 
 
-def _title(kinds: Mapping[str, str], raw: Mapping[str, Any]) -> str:
-    """Return the first kind of file in `kinds` (title to marks) whose marks the file has; empty if there is none."""
+def _title(marks_by_title: Mapping[str, str], raw: Mapping[str, Any]) -> str:
+    """Return the title of the first kind of file whose marks the file has; empty without any."""
     values = dict(_paths(raw))
 
     def fits(word: str) -> bool:
         name, _, pattern = word.partition("=")
         return any(fnmatchcase(key, name) and (not pattern or fnmatchcase(values[key], pattern)) for key in values)
 
-    def has_mark(mark: str) -> bool:
-        return all(fits(word.removeprefix("!")) != word.startswith("!") for word in mark.split())
+    def has_mark(words: str) -> bool:
+        return all(fits(word.removeprefix("!")) != word.startswith("!") for word in words.split())
 
-    return next((title for title, marks in kinds.items() if any(map(has_mark, marks.split(" | ")))), "")
+    return next((title for title, marks in marks_by_title.items() if any(map(has_mark, marks.split(" | ")))), "")
 
 
-def _paths(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def _paths(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield each key with its tables (`table.key`) and its value, both in lower case."""
     for key, value in given.items():
-        path = f"{before}{key}".lower()
+        path = f"{prefix}{key}".lower()
         yield path, str(value).lower() if not isinstance(value, dict | list) else ""
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, dict):

@@ -19,7 +19,7 @@ from tui_trainer.errors import ConfigError, Problem, name_hint, system_reason
 from tui_trainer.files.local_paths import path_exists
 from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, flatten_keys, refuse_no_training, refuse_toml
-from tui_trainer.importing.groups import keep_adapter, keep_whole, per_device_note, stored_as
+from tui_trainer.importing.groups import drop_sharding, keep_adapter, per_device_note, stored_as
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, To, Why, is_empty
 from tui_trainer.methods.tuning_methods import METHOD_KEY
@@ -30,11 +30,11 @@ from tui_trainer.terminal.safe_text import one_line
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
-_ASKS_METHOD = "the file does not choose between all weights and an adapter; set tuning.method = full or lora"
-_ASKS_DATA = "the file does not name the training data; set data.path"
-_NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
+_METHOD_QUESTION = "the file does not choose between all weights and an adapter; set tuning.method = full or lora"
+_DATA_QUESTION = "the file does not name the training data; set data.path"
+_DATA_KEYS = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file with fewer settings and without a model is only part of a config, whose rest is in another file.
-_WHOLE_FROM = 8
+_WHOLE_CONFIG_KEYS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,31 +54,32 @@ class Imported:
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
     @property
-    def asks_method(self) -> bool:
+    def needs_method(self) -> bool:
         """Whether the file is a whole config, such as a dump of arguments, without a choice of trained weights."""
-        return METHOD_KEY not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
+        is_whole = "profile" not in self.values and len(self.rewrites) >= _WHOLE_CONFIG_KEYS
+        return is_whole and METHOD_KEY not in self.values
 
     @property
-    def asks(self) -> list[str]:
+    def questions(self) -> list[str]:
         """Sentences about settings that the file does not contain and the user must add."""
-        data_is_elsewhere = any(left.key in _NAMES_OF_DATA and left.why is Why.NOT_SUPPORTED for left in self.left_out)
+        data_is_elsewhere = any(left.key in _DATA_KEYS and left.why is Why.NOT_SUPPORTED for left in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
         dtype = stored_as(str(self.values.get(MODEL_KEY, "")))
         weights_question = f"{MODEL_KEY}: the weights are stored as {dtype}, which cannot be trained; "
         weights_question += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
-        questions = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(dtype), weights_question))
-        return [text for is_asked, text in questions if is_asked]
+        questions = {_METHOD_QUESTION: self.needs_method, _DATA_QUESTION: asks_data, weights_question: bool(dtype)}
+        return [text for text, is_asked in questions.items() if is_asked]
 
     @property
     def toml(self) -> str:
         """Text of the converted config, with the source of each value. The keys that were left out are at the end."""
-        texts = {
-            it.key: f"{toml_text(it.value)}  # {_sources(it)}{'' if it.sources else f': {it.reason}'}"
-            for it in self.rewrites
-        }
+        texts: dict[str, str] = {}
+        for rewrite in self.rewrites:
+            reason = "" if rewrite.sources else f": {rewrite.reason}"
+            texts[rewrite.key] = f"{toml_text(rewrite.value)}  # {_sources(rewrite)}{reason}"
         lines = [f"# {one_line(str(self.path), _PATH_WIDTH)}, read as {self.importer.name}"]
         lines += [f"schema_version = {SCHEMA_VERSION}", *table_lines(texts)]
-        for question in self.asks:
+        for question in self.questions:
             lines += ["", *_wrapped(question, _COMMENT_WIDTH, "# ")]
         if self.left_out:
             rows = (row for left in self.left_out for row in _wrapped(_left_out_line(left), _COMMENT_WIDTH, "#   "))
@@ -93,9 +94,9 @@ class Imported:
     def report(self) -> list[str]:
         """Lines of the report: what was detected, each converted setting, and what was left out."""
         lines = [f"{one_line(str(self.path))}: {self.importer.title} ({self.importer.name}): {self.reason}"]
-        lines += [*map(_rewrite_line, self.rewrites), *self.asks]
+        lines += [*map(_rewrite_line, self.rewrites), *self.questions]
         if self.left_out:
-            lines += ["not imported:", *(f"  {_left_out_line(left)}" for left in self.left_out)]
+            lines += ["not imported:", *(f"  {_left_out_line(left_out)}" for left_out in self.left_out)]
         return lines
 
     def as_values(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ class Imported:
                 words.append("--model FOLDER")
             if not self.values.get("data.path"):
                 words.append("--data FILE")
-        if self.asks_method:
+        if self.needs_method:
             words.append(f"--set {METHOD_KEY}=METHOD")
         return " ".join(words)
 
@@ -157,18 +158,18 @@ def import_file(
             message = f"the file has no key {one_line(name, _KEY_WIDTH)!r}"
             raise ConfigError(message, hint=name_hint(name, given), where="--without")
     used_values = {name: value for name, value in given.items() if name not in without}
-    done = Conversion(importer, used_values, path.parent, devices, to and to.with_suffix(".jinja").absolute())
-    keep_whole(done)
-    keep_adapter(done)
-    rewrites = [*done.rewrites, *_defaults(done, importer)]
+    conversion = Conversion(importer, used_values, path.parent, devices, to and to.with_suffix(".jinja").absolute())
+    drop_sharding(conversion)
+    keep_adapter(conversion)
+    rewrites = [*conversion.rewrites, *_defaults(conversion, importer)]
     ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without") for name in without]
     imported = Imported(
         path=path,
         importer=importer,
         reason=reason,
         rewrites=tuple(_packed(rewrite, {other.key: other.value for other in rewrites}) for rewrite in rewrites),
-        left_out=(*ignored, *done.left_out),
-        template=done.chat_template_text,
+        left_out=(*ignored, *conversion.left_out),
+        template=conversion.chat_template_text,
     )
     if devices and not any(rewrite.per_device for rewrite in imported.rewrites):
         raise ConfigError("has no per-device batch size that --processes could multiply", where=str(path))
@@ -176,23 +177,23 @@ def import_file(
     return imported
 
 
-def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
+def _defaults(conversion: Conversion, importer: Importer) -> Iterator[Rewrite]:
     """Yield the tool's defaults for settings that the file does not contain, if the file is a whole config."""
-    values = done.values
-    if MODEL_KEY not in values and len(values) < _WHOLE_FROM:
+    values = conversion.values
+    if MODEL_KEY not in values and len(values) < _WHOLE_CONFIG_KEYS:
         return
-    keys_with_value = (left.key for left in done.left_out if left.why is Why.DOES_NOT_FIT or not is_empty(left.value))
-    used_settings = {*values, *(rule.key for rule in map(importer.rule, keys_with_value) if isinstance(rule, To))}
+    left_out = (left for left in conversion.left_out if left.why is Why.DOES_NOT_FIT or not is_empty(left.value))
+    used_settings = {*values, *(rule.key for left in left_out if isinstance(rule := importer.rule(left.key), To))}
     method = values.get(METHOD_KEY)
     for key, value in importer.defaults.items():
         is_of_other_method = (
-            key.startswith("tuning.") and (method not in ("lora", "qlora") or done.continues_adapter)
+            key.startswith("tuning.") and (method not in ("lora", "qlora") or conversion.continues_adapter)
         ) or (key.startswith("quantization.") and method != "qlora")
         if key in used_settings or is_of_other_method:
             continue
         reason = f"the default of {importer.name}"
         if key == EFFECTIVE_BATCH_KEY:
-            value, reason = value * (done.devices or 1), f"{reason}; {per_device_note(done.devices)}"
+            value, reason = value * (conversion.devices or 1), f"{reason}; {per_device_note(conversion.devices)}"
         yield Rewrite(sources={}, key=key, value=value, reason=reason, per_device=key == EFFECTIVE_BATCH_KEY)
 
 

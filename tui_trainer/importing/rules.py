@@ -44,7 +44,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Skip:
     """Rule: the key does not become a setting, whatever its value."""
 
     why: Why
@@ -81,7 +81,7 @@ class To:
     reason: str = ""
     values: Mapping[Any, Any] = field(default_factory=dict)
     convert: Callable[[Any], Any] | None = None
-    otherwise: Left | Off | None = None
+    otherwise: Skip | Off | None = None
 
     def translate(self, value: Any) -> Any:
         """Return our setting's value for a value of the file, or a rule for it. Raises ValueError if it is invalid."""
@@ -91,15 +91,15 @@ class To:
         return self.otherwise or (self.convert(value) if self.convert else value)
 
 
-Rule = To | Left | Off | Same
+Rule = To | Skip | Off | Same
 Table = Mapping[str, Rule | str | None]
 
 Only = partial(Same, why=Why.REFUSED)
 Refused = partial(Off, why=Why.REFUSED)
-Automatic = partial(Left, Why.AUTOMATIC)
-Always = partial(Left, Why.ALWAYS)
-NotNeeded = partial(Left, Why.NOT_NEEDED)
-NotSupported = partial(Left, Why.NOT_SUPPORTED)
+Automatic = partial(Skip, Why.AUTOMATIC)
+Always = partial(Skip, Why.ALWAYS)
+NotNeeded = partial(Skip, Why.NOT_NEEDED)
+NotSupported = partial(Skip, Why.NOT_SUPPORTED)
 OFF = NotNeeded("turned off in the file")
 
 REFUSALS = (Why.REFUSED, Why.DOES_NOT_FIT, Why.UNKNOWN)
@@ -117,7 +117,7 @@ def merge(*tables: Table) -> dict[str, Rule]:
     return rules
 
 
-def under(prefix: str, table: Table) -> dict[str, Rule]:
+def with_prefix(prefix: str, table: Table) -> dict[str, Rule]:
     """Return the rules of a table with `prefix.` before each name, for keys inside the table `prefix` of a file."""
     return {f"{prefix}.{name}": rule for name, rule in merge(table).items()}
 
@@ -236,7 +236,7 @@ def metric_name(value: Any) -> Any:
     return value.removeprefix("eval_") if isinstance(value, str) else value
 
 
-def data_place(value: Any) -> Any:
+def data_path(value: Any) -> Any:
     """Return `hub:owner/name` for `owner/name`, unless that is a local path. Other values stay unchanged.
 
     Most tools accept a path or a name on the Hub in the same key."""
@@ -254,29 +254,27 @@ def listed_names(value: Any) -> list[str]:
     return [name for text in listed(value) if isinstance(text, str) for name in names_in(text)]
 
 
-def is_data_file(place: str) -> bool:
-    return place.endswith(_FILES)
+def is_data_file(path: str) -> bool:
+    return path.endswith(_FILES)
 
 
-def listed_places(entry: Mapping[str, Any]) -> list[str]:
+def listed_paths(entry: Mapping[str, Any]) -> list[str]:
     """Return the paths that an entry in a list of data sets names, resolved as by `datasets`; empty if none."""
     path = entry.get("path")
     names = [str(name) for name in listed(entry.get("data_files") or [])]
-    if str(data_place(path)).startswith(HUB_PREFIX):
+    if str(data_path(path)).startswith(HUB_PREFIX):
         revision = str(entry.get("revision") or MAIN)
         return [str(HubPath(str(path), revision, inside)) for inside in names or [str(entry.get("data_dir") or "")]]
     paths = names or ([str(path)] if path else [])
-    are_local = (
-        is_data_file(entry) or entry.startswith(("/", "./", "../", "~")) or path_exists(entry) for entry in paths
-    )
+    are_local = (is_data_file(path) or path.startswith(("/", "./", "../", "~")) or path_exists(path) for path in paths)
     return paths if all(are_local) else []
 
 
 def data_set_name(value: Any) -> Any:
-    """Convert `owner/name` to `hub:owner/name`, like `data_place`. Raises ValueError for a name without an owner."""
+    """Convert `owner/name` to `hub:owner/name`, like `data_path`. Raises ValueError for a name without an owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not path_exists(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
-    return data_place(value)
+    return data_path(value)
 
 
 def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
@@ -292,9 +290,10 @@ def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
         name = _plain(value)
         if name in by_name:
             return by_name[name]
-        spelt = {**{_plain(task): task for task in task_names()}, **by_name}
-        near = _NEAREST.get(name) or [f"{spelt[match]} ({match})" for match in get_close_matches(name, spelt, n=2)]
-        nearest_text = f"nearest: {', '.join(near)}" if near else tasks_text
+        task_by_name = {**{_plain(task): task for task in task_names()}, **by_name}
+        matches = get_close_matches(name, task_by_name, n=2)
+        nearest = _NEAREST.get(name) or [f"{task_by_name[match]} ({match})" for match in matches]
+        nearest_text = f"nearest: {', '.join(nearest)}" if nearest else tasks_text
         raise ValueError(f"no matching task; {nearest_text}")
 
     return task

@@ -468,9 +468,8 @@ class ConversationRenderer:
         text = self._text(messages, tools)
         indices = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if indices and indices[0] == 0:
-            raise DataError(
-                "the conversation begins with an assistant turn", hint="add a user turn before it, or remove the row"
-            )
+            problem = "the conversation begins with an assistant turn"
+            raise DataError(problem, hint="add a user turn before it, or remove the row")
         spans = []
         for index in indices[-1:] if self._loss_on == "completion" else indices:
             prompt = self._text(messages[:index], tools, prompt=True)

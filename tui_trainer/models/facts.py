@@ -199,9 +199,8 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
         hint = "merge the other adapter into its base model first"
         raise bad_model("the base of this adapter is another adapter", hint, location)
     if base.folder is None:
-        raise bad_model(
-            f"the adapter is for {base.name}, which is not on this machine", missing_model_hint(base.name), location
-        )
+        problem = f"the adapter is for {base.name}, which is not on this machine"
+        raise bad_model(problem, missing_model_hint(base.name), location)
     # Written beside an adapter if its base model has other labels, tokens or positions.
     own_config = read_json(folder / "config.json") or {}
     config, vocabulary = own_config or base.config, base.config.get("vocab_size")

@@ -224,9 +224,8 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
                 stored_shape, expected = shapes_by_name[wrong_names[0]]
                 reason = f"has the shape {list(stored_shape)} in the files, but {list(expected)} in config.json"
             hint = "copy the model again, config.json and weights together"
-            raise bad_model(
-                f"the weights do not fit config.json: {_first_of(wrong_names, ', and')} {reason}", hint, str(folder)
-            )
+            problem = f"the weights do not fit config.json: {_first_of(wrong_names, ', and')} {reason}"
+            raise bad_model(problem, hint, str(folder))
     if not new_names:
         return ""
     new_names.sort(key=lambda name: (name.startswith(body_prefix), name.endswith(".bias"), name))
@@ -258,9 +257,8 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
     except Exception as error:  # peft and torch raise many types for wrong shapes and damaged files
         raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
     if other_names:
-        raise bad_model(
-            f"the adapter does not fit the model: only one of them has {_first_of(other_names)}", hint, str(folder)
-        )
+        problem = f"the adapter does not fit the model: only one of them has {_first_of(other_names)}"
+        raise bad_model(problem, hint, str(folder))
 
 
 def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> Any:

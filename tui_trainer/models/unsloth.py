@@ -144,9 +144,8 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
         )
     except Exception as error:  # Unsloth documents no exception types
         sentence = one_line(str(error), 240) or type(error).__name__
-        raise bad_model(
-            f"{PACKAGE_NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
-        ) from None
+        problem = f"{PACKAGE_NAME} cannot load the model: {sentence}"
+        raise bad_model(problem, f"set {PROVIDER} = transformers", str(folder)) from None
     use_eager_for_soft_cap(patched_model)
     set_padding(patched_model, CAUSAL, None)
     return patched_model

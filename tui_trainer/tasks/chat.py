@@ -182,7 +182,7 @@ class ChatReader(TableReader):
         text_column = columns.conversation or columns.pair.source
         return {"text_column": text_column, "text_pair_column": second_column, "target_column": columns.pair.target}
 
-    def see_late(self, row: Row, head: Sequence[Row]) -> None:
+    def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
         self._columns = self._tables[-1] = self._columns.with_columns_of(row)
 
     def read(self, row: Row) -> Example:
@@ -207,13 +207,13 @@ class ChatReader(TableReader):
         # Duplicates are found by this text, so other keys of a message do not matter.
         return Example(conversation.text if self.trains_tokenizer else rendered.text, rendered)
 
-    def noted(self) -> Counter[tuple[str, str]]:
+    def take_observations(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
             raise ReadInOrder  # columns that appear late apply to the rows after them
         noted_counts, self._counts = self._counts, Counter()
         return noted_counts
 
-    def note(self, noted: Counter[tuple[str, str]]) -> None:
+    def add_observations(self, noted: Counter[tuple[str, str]]) -> None:
         self._counts.update(noted)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:

@@ -305,7 +305,7 @@ class LabelledTexts(TableReader):
             raise DataError(f"the rows have two texts, '{first_name}' and '{second_name}'", where=file_name, hint=hint)
         file_and_columns = file_name, frozenset(text_columns)
         if file_and_columns not in self._columns:
-            self._columns[file_and_columns] = self._choices.choose(head, without=(*columns, self._pair))
+            self._columns[file_and_columns] = self._choices.choose(head, excluded=(*columns, self._pair))
         self._text = self._columns[file_and_columns]
         if self._labels is None:
             requested_kind = self.config.task.problem_type

@@ -70,12 +70,13 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
         if missing_name := next((name for name in listed_columns if name not in names), None):
             raise missing_column(missing_name, label, names, key=_LABEL_KEY)
         return listed_columns
-    sure, maybe = (usual_columns(names_found, names) for names_found in (SURE_LABELS, MAYBE_LABELS))
-    names_found = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
-    if len(names_found) == 1:
-        return (names_found[0],)
-    if names_found:
-        hint = f"set {_LABEL_KEY} to one of {listed(names_found)}"
+    sure_names, possible_names = (usual_columns(usual_names, names) for usual_names in (SURE_LABELS, MAYBE_LABELS))
+    is_one_of_label_and_labels = {"label", "labels"} - {name.strip().lower() for name in sure_names}
+    candidates = (sure_names[:1] if is_one_of_label_and_labels else sure_names) or possible_names
+    if len(candidates) == 1:
+        return (candidates[0],)
+    if candidates:
+        hint = f"set {_LABEL_KEY} to one of {listed(candidates)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
     class_columns = flag_columns(head)
     if len(class_columns) > 1:
@@ -167,14 +168,14 @@ def infer_label_kind(values: Iterable[object], where: str, column: str) -> Kind:
         return "multi_label_classification"
     _refuse_ambiguous(labels, where, column)
     numbers = [_as_number(value) for value in labels]
-    distinct = {number for number in numbers if number is not None}
+    distinct_numbers = {number for number in numbers if number is not None}
     if None in numbers:
         return "single_label_classification"
-    if any(not number.is_integer() for number in distinct if math.isfinite(number)):
+    if any(not number.is_integer() for number in distinct_numbers if math.isfinite(number)):
         _refuse_codes(labels, where, column)
         return "regression"
-    if len(distinct) > MOST_WHOLE_NUMBERS:
-        message = f"the column '{one_line(column, 40)}' holds {len(distinct)} different whole numbers in the first rows"
+    if len(distinct_numbers) > MOST_WHOLE_NUMBERS:
+        message = f"the column '{one_line(column, 40)}' holds {len(distinct_numbers)} different whole numbers in the first rows"
         hint = f'set {_KIND_KEY} to "{SINGLE_LABEL}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(message, where=where, hint=hint)
     return "single_label_classification"
@@ -192,13 +193,17 @@ class LabelReader:
         numbers = [_as_number(value) for value in labels]
         self._reads_numbers = bool(labels) and None not in numbers
         self._are_whole = all(number is not None and number.is_integer() for number in numbers)
-        distinct = {number for number in numbers if number is not None}
+        distinct_numbers = {number for number in numbers if number is not None}
         # Data sets on the Hub write -1 for a missing label. It is a class if numbers go below it, or none exceeds 1.
-        self._has_negatives = not self._reads_numbers or min(distinct) < -1 or (-1 in distinct and max(distinct) < 2)
+        self._has_negatives = (
+            not self._reads_numbers
+            or min(distinct_numbers) < -1
+            or (-1 in distinct_numbers and max(distinct_numbers) < 2)
+        )
         texts = [value for value in labels if isinstance(value, str)]
         self._separator, self._has_several = _separator_of(texts)
         self._form = ""
-        self._lists: bool | None = None
+        self._are_lists: bool | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -210,7 +215,7 @@ class LabelReader:
         if self.width:
             last_number = self.width - 1
             return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last_number:,}"
-        if self.kind == MULTI_LABEL and self._lists is False:
+        if self.kind == MULTI_LABEL and self._are_lists is False:
             separator = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
                 return f"the labels within a row are separated by {separator}"
@@ -229,7 +234,7 @@ class LabelReader:
             if not isinstance(value, str):
                 raise DataError(f"the labels are {kind_of_value(value)}, not a list", where=where)
             value = [part for part in value.split(self._separator) if part.strip()]
-        names = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
+        names = self._flagged_classes(value, where) if self.width else [self._name(part, where) for part in value]
         if self.kind == SINGLE_LABEL and len(names) != 1:
             hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI_LABEL}"'
             raise DataError(f"the label is a list of {len(names)} labels", where=where, hint=hint)
@@ -254,11 +259,11 @@ class LabelReader:
     def _other_form(self, value: object) -> str:
         """Return the form of the earlier labels ("lists" or "names") if this label has the other form; else ""."""
         is_list = isinstance(value, list | tuple)
-        if self._lists is None:
-            self._lists = is_list
-        return "" if is_list == self._lists else "lists" if self._lists else "names"
+        if self._are_lists is None:
+            self._are_lists = is_list
+        return "" if is_list == self._are_lists else "lists" if self._are_lists else "names"
 
-    def _marked(self, flags: Sequence[object], where: str) -> list[str]:
+    def _flagged_classes(self, flags: Sequence[object], where: str) -> list[str]:
         """Return the numbers of the classes whose flag is 1, as strings. Raises DataError for other values."""
         if len(flags) != self.width or not all(map(_is_zero_or_one, flags)):
             form = f"lists of {self.width:,} values, a 0 or 1 for each class"
@@ -282,7 +287,7 @@ class LabelReader:
             earlier_form = f"{self._form.removeprefix('a ')}s"
             raise DataError(f"the label is {form}, but earlier labels are {earlier_form}", where=where)
         if isinstance(value, str):
-            return self._checked(value.strip(), where)
+            return self._checked_name(value.strip(), where)
         if value == IGNORE or (value == -1 and not self._has_negatives):
             hint = "remove the row, or rename the class"
             raise DataError(f"the label is {value:g}, which stands for a missing label", where=where, hint=hint)
@@ -291,13 +296,13 @@ class LabelReader:
                 raise DataError("the label is missing", where=where)
             if not value.is_integer():
                 hint = f'to train on numbers, set {_KIND_KEY} = "{REGRESSION}"'
-                if self._lists:
+                if self._are_lists:
                     hint = "list the names of the row's labels, or a 0 or 1 for each class"
                 raise DataError(f"the label {value:g} is not a whole number", where=where, hint=hint)
             return str(int(value))
         return str(value).lower()
 
-    def _checked(self, name: str, where: str) -> str:
+    def _checked_name(self, name: str, where: str) -> str:
         if not name:
             raise DataError("the label is empty", where=where)
         if name in (*_MISSING_LABELS, str(IGNORE)) or (name == "-1" and not self._has_negatives):
@@ -453,16 +458,14 @@ def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
 def _refuse_ambiguous(values: Sequence[object], where: str, column: str) -> None:
     """Raise DataError for strings that may each hold several labels, and for numbers with a decimal comma."""
     texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
-    shown, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE_LABEL}"'
+    shown_column, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE_LABEL}"'
     if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
-        problem = (
-            f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
-        )
+        problem = f"the column '{shown_column}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
         raise DataError(
             problem, where=where, hint=f'to read the values as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}'
         )
-    for sign in _SEPARATORS:
-        parts = {text: {part.strip() for part in text.split(sign)} for text in texts}
+    for separator in _SEPARATORS:
+        parts = {text: {part.strip() for part in text.split(separator)} for text in texts}
         counts = Counter(part for labels in parts.values() for part in labels)
         # A name with a comma in it is one name, unless other rows have its parts.
         example = next(
@@ -470,9 +473,9 @@ def _refuse_ambiguous(values: Sequence[object], where: str, column: str) -> None
             "",
         )
         if example:
-            problem = f"the column '{shown}' may hold several labels per row, such as '{one_line(example, 40)}'"
+            problem = f"the column '{shown_column}' may hold several labels per row, such as '{one_line(example, 40)}'"
             raise DataError(
                 problem,
                 where=where,
-                hint=f"to split the values at '{sign}', set {_KIND_KEY} = \"{MULTI_LABEL}\"; {hint}",
+                hint=f"to split the values at '{separator}', set {_KIND_KEY} = \"{MULTI_LABEL}\"; {hint}",
             )

@@ -61,13 +61,13 @@ class UnknownToken:
 
 def unknown_token_of(tokenizer: Any) -> UnknownToken | None:
     """Return the unknown token of a transformers tokenizer. None if it has none, or begins or ends texts with it."""
-    number, backend = tokenizer.unk_token_id, getattr(tokenizer, "backend_tokenizer", None)
-    if number is None and backend is not None:
-        number = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
+    token_id, backend = tokenizer.unk_token_id, getattr(tokenizer, "backend_tokenizer", None)
+    if token_id is None and backend is not None:
+        token_id = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
     boundary_tokens = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id]
-    if number is None or number in boundary_tokens:
+    if token_id is None or token_id in boundary_tokens:
         return None
-    return UnknownToken(number, tuple({*tokenizer.all_special_ids} - {number}))
+    return UnknownToken(token_id, tuple({*tokenizer.all_special_ids} - {token_id}))
 
 
 class Reader(Protocol):
@@ -87,7 +87,7 @@ class Reader(Protocol):
     """Whether the labels are the tokens that the model should write."""
 
     reads_in_processes: bool = False
-    """Whether copies of the reader may read rows in other processes, and pass on what they note (`noted`, `note`)."""
+    """Whether copies of the reader may read rows in other processes, and pass on what they note (`take_observations`, `add_observations`)."""
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """Use the tokens and labels of a trained model, whatever the data contains."""
@@ -105,7 +105,7 @@ class Reader(Protocol):
     late_columns: tuple[str, ...] = ()
     """Names of settings whose columns may first appear in a later row: rows before it are read without them."""
 
-    def see_late(self, row: Row, head: Sequence[Row]) -> None:
+    def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
         """Check a row with columns that the first rows (`head`) lack. Raises DataError if `begin` would choose other
         columns with this row, and ReadInOrder without `head`."""
         if not head:
@@ -126,11 +126,11 @@ class Reader(Protocol):
         """Read one row. Raises DataError, with the position of the row, if it cannot be used."""
         raise TypeError(f"{type(self).__name__} reads documents, not rows")
 
-    def noted(self) -> Any:
+    def take_observations(self) -> Any:
         """Return and clear what `read` noted. Raises ReadInOrder if earlier rows change how later ones are read."""
         return None
 
-    def note(self, noted: Any) -> None:
+    def add_observations(self, noted: Any) -> None:
         """Add what a copy of the reader noted about the next rows, in another process."""
         return
 
@@ -189,11 +189,11 @@ def read_more(
     reader: ReadsRows, rows: Iterator[Row], columns: Iterable[str], problems: ProblemList, head: Sequence[Row] = ()
 ) -> Iterator[tuple[Row, Any]]:
     """Continue `read_rows` after the first rows (`head`), which have these `columns` and which the reader has seen."""
-    see_late = getattr(reader, "see_late", lambda row, head: reader.begin([*head, row]))
-    late_columns = LateColumns(columns, lambda row: see_late(row, head))
+    check_late_row = getattr(reader, "check_late_row", lambda row, head: reader.begin([*head, row]))
+    late_columns = LateColumns(columns, lambda row: check_late_row(row, head))
     for row in rows:
         try:
-            late_columns.see(row)
+            late_columns.check(row)
             content = reader.read(row)
             if isinstance(content, Example):
                 refuse_placeholders(content.text, row.where)

@@ -181,9 +181,8 @@ def refuse_bad_answer(row: Row) -> None:
 def refuse_rejected(row: Row) -> None:
     """Raise DataError if the annotator did not accept the row in Prodigy."""
     if row.values.get("answer") in ("reject", "ignore"):
-        raise DataError(
-            "the column 'answer' says that the annotator did not accept the row", where=row.where, hint="remove the row"
-        )
+        problem = "the column 'answer' says that the annotator did not accept the row"
+        raise DataError(problem, where=row.where, hint="remove the row")
 
 
 def refuse_missing(names: Sequence[str], label: str, **columns: str) -> None:
@@ -259,7 +258,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
 
 def refuse_unsupported_rows(head: Sequence[Row]) -> None:
     """Raise DataError for rows that no task learns from, such as preferences. Call it if no setting names a column."""
-    for description, columns, hint in _unlearnt(_columns_with_values(head), head):
+    for description, columns, hint in _unsupported_kinds(_columns_with_values(head), head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
@@ -269,28 +268,26 @@ class LateColumns:
     DataError if these would have changed how the rows are read."""
 
     def __init__(self, first_columns: Iterable[str], check: Callable[[Row], None]) -> None:
-        self._known, self._check = frozenset(first_columns), check
-        self._refused: dict[frozenset[str], DataError] = {}
+        self._known_columns, self._check_row = frozenset(first_columns), check
+        self._errors: dict[frozenset[str], DataError] = {}
 
-    def see(self, row: Row) -> None:
+    def check(self, row: Row) -> None:
         """Check the row if it has new columns. Raises DataError, which names the row and its new columns."""
-        if self._known.issuperset(row.values):
+        if self._known_columns.issuperset(row.values):
             return
-        refuse_media(row, self._known)
+        refuse_media(row, self._known_columns)
         filled_columns = frozenset(name for name, value in row.values.items() if value not in (None, "", [], {}))
-        new = filled_columns - self._known
-        if new and new not in self._refused:
+        new_columns = filled_columns - self._known_columns
+        if new_columns and new_columns not in self._errors:
             try:
-                self._check(row)
-                self._known |= new
+                self._check_row(row)
+                self._known_columns |= new_columns
             except DataError as error:
-                self._refused[new] = error
-        if new in self._refused:
-            problem = self._refused[new].problems[0]
-            noun, causes = ("column", "causes") if len(new) == 1 else ("columns", "cause")
-            message = (
-                f"no earlier row has the {noun} {listed(sorted(new))}, which {causes} this problem: {problem.message}"
-            )
+                self._errors[new_columns] = error
+        if new_columns in self._errors:
+            problem = self._errors[new_columns].problems[0]
+            noun, causes = ("column", "causes") if len(new_columns) == 1 else ("columns", "cause")
+            message = f"no earlier row has the {noun} {listed(sorted(new_columns))}, which {causes} this problem: {problem.message}"
             raise DataError(message, where=row.where, hint=problem.hint)
 
 
@@ -325,7 +322,7 @@ def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
     return {name.strip().lower(): name for name in names if any(row.values.get(name) is not None for row in head)}
 
 
-def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
+def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
     """Yield a description, the columns that show it, and a hint, for each unsupported kind that the rows may have."""
     better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
     names = "set data.text_column to the columns to train on"

@@ -82,23 +82,23 @@ class Entity(NamedTuple):
     kind: str
 
 
-class Parts(NamedTuple):
+class TagParts(NamedTuple):
     """A tag in two parts: a prefix (B, I, E, S or O), and the type of the entity, such as PER."""
 
     prefix: str
     kind: str
 
 
-_OUTSIDE_PARTS = Parts(OUTSIDE, "")
+_OUTSIDE_PARTS = TagParts(OUTSIDE, "")
 
 
 @lru_cache(maxsize=4096)
-def split_tag(tag: str) -> Parts:
+def split_tag(tag: str) -> TagParts:
     """Split a tag into prefix and type. A tag that does not mark an entity is treated as O."""
     match = _TAG.fullmatch(tag)
     if not match:
         return _OUTSIDE_PARTS
-    return Parts(_EQUIVALENT_PREFIXES.get(match[1], match[1]), match[2] or UNTYPED)
+    return TagParts(_EQUIVALENT_PREFIXES.get(match[1], match[1]), match[2] or UNTYPED)
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -115,7 +115,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     return found_entities
 
 
-def _begins(previous: Parts, current: Parts) -> bool:
+def _begins(previous: TagParts, current: TagParts) -> bool:
     if current.prefix == OUTSIDE:
         return False
     return current.prefix in "BS" or previous.prefix in "OES" or previous.kind != current.kind
@@ -215,8 +215,8 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
     words = word_offsets(text)
     if not words:
         raise DataError("the text has no words", where=where)
-    tags, cut_count = _tags_of_spans(words, spans, where)
-    return Tagged([text[start:end] for start, end in words], tags, cut_count, counts_utf16)
+    tags, extended_count = _tags_of_spans(words, spans, where)
+    return Tagged([text[start:end] for start, end in words], tags, extended_count, counts_utf16)
 
 
 def _span_list(values: object, where: str) -> Sequence[object]:
@@ -227,11 +227,11 @@ def _span_list(values: object, where: str) -> Sequence[object]:
     return values
 
 
-def tagged_words(words: Sequence[str], values: object, where: str, *, has_last: bool) -> Tagged:
-    """Return the words with tags, from spans that give word numbers. Raises DataError like `tagged_text`. `has_last`:
+def tagged_words(words: Sequence[str], values: object, where: str, *, end_is_inclusive: bool) -> Tagged:
+    """Return the words with tags, from spans that give word numbers. Raises DataError like `tagged_text`. `end_is_inclusive`:
     the end of a span is its last word, as in GLiNER, instead of the word after it."""
     spans = sorted(_parse_span(value, number, where) for number, value in enumerate(_span_list(values, where), 1))
-    spans = [span._replace(end=span.end + has_last) for span in spans]
+    spans = [span._replace(end=span.end + end_is_inclusive) for span in spans]
     for first, second in pairwise(spans):
         if second.start < first.end:
             raise DataError(f"the spans {_shown(first)} and {_shown(second)} overlap", where=where)
@@ -278,24 +278,28 @@ def word_offsets(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"w+|\.", "".join(kinds))]
 
 
-def _tags_of_spans(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
-    """Return the tag of each word, and the number of spans that were extended. `places`: (start, end) of the words."""
-    tags, cut_count, word_index = [OUTSIDE] * len(places), 0, 0
+def _tags_of_spans(
+    word_offsets_of_text: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
+) -> tuple[list[str], int]:
+    """Return the tag of each word, and the number of spans that were extended. `word_offsets_of_text`: (start, end) of the words."""
+    tags, extended_count, word_index = [OUTSIDE] * len(word_offsets_of_text), 0, 0
     for span in spans:
-        while word_index < len(places) and places[word_index][1] <= span.start:
+        while word_index < len(word_offsets_of_text) and word_offsets_of_text[word_index][1] <= span.start:
             word_index += 1
         first_word = word_index
-        while word_index < len(places) and places[word_index][0] < span.end:
+        while word_index < len(word_offsets_of_text) and word_offsets_of_text[word_index][0] < span.end:
             if word_index == first_word and tags[word_index] != OUTSIDE:
                 raise DataError(f"the span {_shown(span)} shares a word with the previous span", where=where)
             tags[word_index] = f"{'B' if word_index == first_word else 'I'}-{span.label}"
             word_index += 1
         if word_index == first_word:
             raise DataError(f"the span {_shown(span)} contains no word", where=where)
-        cut_count += places[first_word][0] < span.start or places[word_index - 1][1] > span.end
+        extended_count += (
+            word_offsets_of_text[first_word][0] < span.start or word_offsets_of_text[word_index - 1][1] > span.end
+        )
         # The next span may begin in the word that this one ends in.
         word_index -= 1
-    return tags, cut_count
+    return tags, extended_count
 
 
 def _parse_span(value: object, number: int, where: str) -> Span:
@@ -334,7 +338,7 @@ def _shown(span: Span) -> str:
 class TagColumns:
     """The columns of words and tags. `tags_are_spans`: the words are a text, and the tags are spans of this text.
 
-    `word_spans`: the words are a list, the tags are spans that give word numbers, and this string says whether their
+    `word_span_end`: the words are a list, the tags are spans that give word numbers, and this string says whether their
     end is inclusive. `is_export`: the rows are a full export of Label Studio.
     """
 
@@ -342,7 +346,7 @@ class TagColumns:
     tags: str
     tags_are_spans: bool
     note: str = ""
-    word_spans: str = ""
+    word_span_end: str = ""
     is_export: bool = False
 
     def read(self, row: Row) -> Tagged:
@@ -352,9 +356,9 @@ class TagColumns:
             refuse_rejected(row)
             return tagged_text(string_of(row, self.words), _parse_list(value_of(row, self.tags)), row.where)
         words = _words_in(row, self.words)
-        if self.word_spans:
+        if self.word_span_end:
             spans = _parse_list(value_of(row, self.tags))
-            return tagged_words(words, spans, row.where, has_last=self.word_spans == _INCLUSIVE)
+            return tagged_words(words, spans, row.where, end_is_inclusive=self.word_span_end == _INCLUSIVE)
         tags = _strings_in(row, self.tags, "tag", len(words))
         return Tagged(words, [tag.strip() for tag in tags])
 
@@ -534,18 +538,19 @@ def _words_in(row: Row, column: str) -> list[str]:
     return words
 
 
-def _strings_in(row: Row, column: str, noun: str, words: int | None = None) -> list[str]:
-    """Return the strings in a list column. Raises DataError if one is empty, or if there are not `words` of them."""
+def _strings_in(row: Row, column: str, noun: str, expected_count: int | None = None) -> list[str]:
+    """Return the strings in a list column. Raises DataError if one is empty, or if there are not `expected_count` of them."""
     value, where = value_of(row, column), row.where
     strings = _split_or_parse(value)
-    if isinstance(value, str) and _is_broken_list(value, strings, words is not None):
+    if isinstance(value, str) and _is_broken_list(value, strings, expected_count is not None):
         raise DataError(f"the column '{_short(column)}' cannot be read as a list", where=where, hint=_LIST_HINT)
     if not isinstance(strings, list | tuple):
         raise DataError(f"the column '{_short(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
-    if words is not None and len(strings) != words:
-        raise DataError(f"the row has {quantity(words, 'word')} but {quantity(len(strings), noun)}", where=where)
+    if expected_count is not None and len(strings) != expected_count:
+        problem = f"the row has {quantity(expected_count, 'word')} but {quantity(len(strings), noun)}"
+        raise DataError(problem, where=where)
     for number, string in enumerate(strings, start=1):
-        if words is not None and type(string) is int:
+        if expected_count is not None and type(string) is int:
             message = f"{noun} {number:,} is the number {string}, which has no name"
             raise DataError(message, where=where, hint=_NAMES_HINT)
         if not isinstance(string, str):
@@ -566,10 +571,10 @@ def _short(column: str) -> str:
     return one_line(column, 40)
 
 
-def _note_of_columns(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed: bool) -> str:
+def _note_of_columns(words: str, tags: Sequence[str], are_spans: bool, label: str, was_guessed: bool) -> str:
     if not was_guessed:
         return ""
     other_note = f" (other candidates: {listed(tags[1:])})" if tags[1:] else ""
-    nouns = ("text", "spans") if spans else ("words", "tags")
+    nouns = ("text", "spans") if are_spans else ("words", "tags")
     columns_text = f"in the column '{_short(words)}' of {label}, the {nouns[1]} in '{_short(tags[0])}'{other_note}"
-    return f"the {nouns[0]} {'is' if spans else 'are'} {columns_text}"
+    return f"the {nouns[0]} {'is' if are_spans else 'are'} {columns_text}"

@@ -44,7 +44,7 @@ from tui_trainer.units import MIB, format_bytes, quantity
 FIRST_ROWS = 100
 LOOKED_CHARACTERS = 4 * MIB
 FAR_LONGER = 4  # times the mean length of the next column
-_FIRST_WITHOUT_BLANKS = "\u0e00"  # Thai and what follows: Chinese, Japanese
+_FIRST_UNSPACED_LETTER = "\u0e00"  # Thai and what follows: Chinese, Japanese
 NUMBER = re.compile(r"\s*[-+]?[\d.,]+([eE][-+]?\d+)?\s*")
 
 Strings = Mapping[str, Sequence[str]]  # the strings in the first rows of each column; empty for other columns
@@ -74,12 +74,12 @@ class ColumnChoices:
     def remark(self, text: str) -> None:
         self._remarks.append(text)
 
-    def choose(self, head: Sequence[Row], without: Collection[str] = ()) -> str:
-        """Return the text column, chosen from a file's first rows, but none in `without`. Raises DataError."""
+    def choose(self, head: Sequence[Row], excluded: Collection[str] = ()) -> str:
+        """Return the text column, chosen from a file's first rows, but none in `excluded`. Raises DataError."""
         label = file_of(head)
         refuse_missing(columns_of(head), label, text=self._setting)
-        if without:
-            head = [Row(row.where, {k: value for k, value in row.values.items() if k not in without}) for row in head]
+        if excluded:
+            head = [Row(row.where, {k: value for k, value in row.values.items() if k not in excluded}) for row in head]
         strings = strings_of(head)
         names = frozenset(strings)
         if names not in self._chosen:
@@ -87,16 +87,13 @@ class ColumnChoices:
         self._files.setdefault(names, {})[label] = None
         return self._chosen[names]
 
-    def see_late(self, row: Row, head: Sequence[Row]) -> None:
+    def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
         """Check a row with columns that the first rows lack. Raises DataError if they would change the choice."""
         first_choice, column = self.choose(head), self.choose([*head, row])
         if column != first_choice:
             hint = f"set data.text_column to the column to read: {listed([first_choice, column])}"
-            raise DataError(
-                f"from this row on, the text would be read from the column '{one_line(column, 40)}'",
-                where=row.where,
-                hint=hint,
-            )
+            problem = f"from this row on, the text would be read from the column '{one_line(column, 40)}'"
+            raise DataError(problem, where=row.where, hint=hint)
 
     def notes(self) -> tuple[str, ...]:
         choice_notes = [
@@ -137,19 +134,21 @@ class ColumnChoices:
         }
         if not texts:
             hint = f"columns found: {listed(strings)}" + (
-                f"; write plain texts, {_as_row(written_texts)}" if any(written_texts.values()) else ""
+                f"; write plain texts, {_example_row(written_texts)}" if any(written_texts.values()) else ""
             )
             raise DataError("no column holds text", where=label, hint=hint)
         cause = "several columns could be the text" if len(texts | structured) > 1 else "no column is clearly the text"
         hint = f"{pair_hint(pair)}; or " if pair else ""
         if self._has_answers and not pair and any(written_texts.values()):
             example_texts = {name: strings[name][0] for name in texts if strings[name]} | written_texts
-            hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(example_texts)}; or "
+            hint = (
+                f"to train on answers in lists or objects, write one row per answer, {_example_row(example_texts)}; or "
+            )
         hint += f"set data.text_column to one of {listed([*texts, *structured])}"
         raise DataError(cause, where=label, hint=hint)
 
 
-def _as_row(texts: Mapping[str, str]) -> str:
+def _example_row(texts: Mapping[str, str]) -> str:
     """Return text such as `such as {"question": "..."}`: an example row of the first three of these texts."""
     row = {name: one_line(text, 40) for name, text in [*texts.items()][:3] if text}
     return f"such as {json.dumps(row, ensure_ascii=False)}"
@@ -213,7 +212,7 @@ def _mean_structure_lengths(head: Sequence[Row], strings: Strings) -> dict[str, 
 def _holds_sentences(values: Sequence[str]) -> bool:
     """Return whether most values are sentences: with white space, or letters of a script that does not use it."""
     texts = [value.strip() for value in values if value.strip()]
-    return 2 * sum(len(value.split()) > 1 or max(value) >= _FIRST_WITHOUT_BLANKS for value in texts) > len(texts)
+    return 2 * sum(len(value.split()) > 1 or max(value) >= _FIRST_UNSPACED_LETTER for value in texts) > len(texts)
 
 
 def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ...]:
@@ -330,38 +329,40 @@ class PairColumns:
 
     def __init__(self, text_column: str, text_pair_column: str, target_column: str) -> None:
         self._text, self._target = text_column, target_column
-        self._beside = tuple(filter(None, [text_pair_column]))
+        self._further_columns = tuple(filter(None, [text_pair_column]))
         self.pair = Pair("", "")
-        self._is_written, self._several = False, 0
+        self._parses_answers, self._several_count = False, 0
         self._notes: dict[str, str] = {}
 
     def choose(self, head: Sequence[Row]) -> None:
         """Choose the columns. Raises DataError, with the nearest name, if they are unclear."""
-        label, names = self._named(head)
+        label, names = self._label_and_names(head)
         self.pair = self._find(label, names, head)
         answers = [row.values.get(self.pair.target) for row in head]
         # In other columns, a list may be the text that the model learns to write.
-        self._is_written = self.pair.target.strip().lower() in ("answers", "answer") and all(
+        self._parses_answers = self.pair.target.strip().lower() in ("answers", "answer") and all(
             isinstance(answer, str) and _WRITTEN_ANSWERS.match(answer) for answer in answers
         )
         pair = self.pair
         inputs = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.extra_columns))
         other_columns = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        unread = f" (not read: {listed(other_columns)})" if other_columns else ""
-        where = f" of {label}" if label else ""
+        unread_note = f" (not read: {listed(other_columns)})" if other_columns else ""
+        file_note = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
         tip = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        self._notes[label] = f"the input is {inputs}{where}; the answer is '{one_line(pair.target, 40)}'{unread}{tip}"
+        self._notes[label] = (
+            f"the input is {inputs}{file_note}; the answer is '{one_line(pair.target, 40)}'{unread_note}{tip}"
+        )
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""
-        _, names = self._named(head)
-        pair = Pair(self._text, "", after=self._beside)
+        _, names = self._label_and_names(head)
+        pair = Pair(self._text, "", after=self._further_columns)
         if self._text == AUTO:
             languages = languages_of(head)
             pair = Pair(languages[0], "") if languages else usual_input(names)
         pair = pair if pair.source else Pair(ColumnChoices(AUTO).choose(head), "")
-        self.pair = replace(pair, before=(), after=self._beside) if self._beside else pair
+        self.pair = replace(pair, before=(), after=self._further_columns) if self._further_columns else pair
 
     def read(self, row: Row) -> tuple[str, str]:
         """Return the input and the answer of a row. Raises DataError, with its position, for a value without text."""
@@ -369,12 +370,12 @@ class PairColumns:
         input_text, target_column = self.read_input(row), self.pair.target
         row = with_languages(row)
         value = value_of(row, target_column)
-        if isinstance(value, str) and self._is_written:
+        if isinstance(value, str) and self._parses_answers:
             value = _parsed_answers(value, target_column, row.where)
         texts, are_alike = answers_in(value)
         if not are_alike:
             refuse_several_answers(texts, target_column, row.where)
-        self._several += len(texts) > 1
+        self._several_count += len(texts) > 1
         if texts or (value.get("text") if isinstance(value, Mapping) else value) == []:
             value = texts[0] if texts else ""
         return input_text, _checked(value, target_column, row.where)
@@ -392,25 +393,25 @@ class PairColumns:
         return input_text
 
     def notes(self) -> list[str]:
-        if not self._several:
+        if not self._several_count:
             return [*self._notes.values()]
         column = one_line(self.pair.target, 40)
-        rows_have = quantity(self._several, "row", "have")
+        rows_have = quantity(self._several_count, "row", "have")
         return [*self._notes.values(), f"{rows_have} several answers in '{column}'; the first one of each row is used"]
 
-    def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
+    def _label_and_names(self, head: Sequence[Row]) -> tuple[str, list[str]]:
         """Return the file of these rows, and the names of its columns. Raises DataError if a set column is missing."""
         # Rows of a built-in sample have no file.
         label = head[0].where.rpartition(", ")[0]
         names = columns_of(map(with_languages, head))
-        refuse_missing(names, label, text=self._text, text_pair="".join(self._beside), target=self._target)
+        refuse_missing(names, label, text=self._text, text_pair="".join(self._further_columns), target=self._target)
         if self._text == AUTO:
             refuse_unsupported_rows(head)
         return label, names
 
     def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:
         if AUTO not in (self._text, self._target):
-            return Pair(self._text, self._target, after=self._beside)
+            return Pair(self._text, self._target, after=self._further_columns)
         if self._text == AUTO:
             pair = find_pair(head, names, label, self._target)
         else:
@@ -424,7 +425,7 @@ class PairColumns:
                 hint += f'task.type = "{kind.tasks[0]}"'
                 raise DataError(f"{rows_text}, but this task needs an input and its answer", where=label, hint=hint)
             raise _unclear_columns(label, names, pair, likely_pair(head, sentences=False))
-        return replace(pair, before=(), after=self._beside) if self._beside else pair
+        return replace(pair, before=(), after=self._further_columns) if self._further_columns else pair
 
 
 def with_languages(row: Row) -> Row:
@@ -449,13 +450,13 @@ def languages_of(head: Sequence[Row]) -> list[str]:
     return list(languages)
 
 
-def _usual_pairs(names: Sequence[str], *, alone: bool = False) -> list[Pair]:
-    """Return the usual pairs, as far as their columns exist. `alone` includes each input without an answer column."""
+def _usual_pairs(names: Sequence[str], *, without_answer: bool = False) -> list[Pair]:
+    """Return the usual pairs, as far as their columns exist. `without_answer` includes each input without an answer column."""
     pairs = (Pair(_usual_name(names, usual.inputs), _usual_name(names, usual.targets)) for usual in INPUTS_AND_ANSWERS)
     return [
         with_further_texts(pair, names)
         for pair, usual in zip(pairs, INPUTS_AND_ANSWERS, strict=True)
-        if pair.target or (pair.source and (usual.stands_alone or alone))
+        if pair.target or (pair.source and (usual.stands_alone or without_answer))
     ]
 
 
@@ -463,7 +464,7 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
     """Return two languages of a translation, the first complete usual pair, or else the part of one that exists. With a
     `target`, return the first usual input for it. Raises DataError for more than two languages."""
     if target != AUTO:
-        usual_pairs = _usual_pairs([name for name in names if name != target], alone=True)
+        usual_pairs = _usual_pairs([name for name in names if name != target], without_answer=True)
         return replace(next((pair for pair in usual_pairs if pair.source), Pair("", "")), target=target)
     languages = languages_of(head)
     if len(languages) > 2:
@@ -534,17 +535,23 @@ def _parsed_answers(text: str, column: str, where: str) -> object:
 def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely_columns: Sequence[str]) -> DataError:
     """Return the error for a pair without an input or an answer column. It suggests a column whose name is similar to a
     usual one, or else one of the `likely_columns`."""
-    known = next(filter(None, pair.columns), "")
+    known_column = next(filter(None, pair.columns), "")
     usual_names = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]
     similar_names = [
         name
         for name in names
-        if known and name != known and difflib.get_close_matches(name.strip().lower(), usual_names, n=1, cutoff=0.7)
+        if known_column
+        and name != known_column
+        and difflib.get_close_matches(name.strip().lower(), usual_names, n=1, cutoff=0.7)
     ]
-    missing = "an input" if pair.target else f"the answer to '{one_line(known, 40)}'"
-    cause = f"no column has a usual name for {missing}" if known else "no columns have usual names for input and answer"
-    suggestion = next((name for name in (*similar_names, *likely_columns) if name != known), "")
-    if known and suggestion:
-        likely_columns = (known, suggestion) if pair.source else (suggestion, known)
+    missing = "an input" if pair.target else f"the answer to '{one_line(known_column, 40)}'"
+    cause = (
+        f"no column has a usual name for {missing}"
+        if known_column
+        else "no columns have usual names for input and answer"
+    )
+    suggestion = next((name for name in (*similar_names, *likely_columns) if name != known_column), "")
+    if known_column and suggestion:
+        likely_columns = (known_column, suggestion) if pair.source else (suggestion, known_column)
     settings = pair_hint(likely_columns) if likely_columns else "set data.text_column and data.target_column"
     return DataError(cause, where=label, hint=f"columns found: {listed(names)}; {settings}")

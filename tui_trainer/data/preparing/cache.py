@@ -100,7 +100,7 @@ FORMAT_VERSION = 2  # raise it when the format of a file in the folder changes
 PREPARATION_VERSION = 8  # raise it when the same text and settings give other rows
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
-PARTIAL = ".partial-"
+PARTIAL_PREFIX = ".partial-"
 SOURCES_KEY = "sources"  # key in the details: the rows of each source
 MOST_STORED_LENGTHS = 512
 
@@ -159,7 +159,7 @@ class PreparedData(PreparedContent):
     """Prepared data on disk. `eval_path` is None without held-out text.
 
     A tokenizer that was trained on the data is at `tokenizer_path`. `source` describes all sources together, `names`
-    each one, and `splits` the use of their splits. `named` replaces these three with those of the present command.
+    each one, and `splits` the use of their splits. `with_names_of` replaces these three with those of the present command.
     """
 
     folder: Path
@@ -170,7 +170,7 @@ class PreparedData(PreparedContent):
     names: tuple[str, ...] = ()
     splits: tuple[SplitUse, ...] = ()
 
-    def named(self, data: ResolvedData) -> "PreparedData":
+    def with_names_of(self, data: ResolvedData) -> "PreparedData":
         """Return this entry with the descriptions and splits of `data`, whose equal files may be elsewhere."""
         names = tuple(part.description for part in data.parts)
         entry = replace(self, source=data.description, splits=data.splits)
@@ -209,59 +209,58 @@ class PreparedData(PreparedContent):
 Build = Callable[[Path], PreparedContent]
 
 
-def find_entry(data: ResolvedData, cut: RowSettings, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
+def find_entry(
+    data: ResolvedData, settings: RowSettings, cache_dir: Path, progress: Progress | None
+) -> PreparedData | None:
     """Return the complete entry for this data and these settings, or None. Computes a hash of the data."""
-    entry = read_entry(Path(cache_dir) / entry_key(data, cut, progress))
-    return entry and entry.named(data)
+    entry = read_entry(Path(cache_dir) / entry_key(data, settings, progress))
+    return entry and entry.with_names_of(data)
 
 
 def make_entry(
-    data: ResolvedData, cut: RowSettings, cache_dir: Path, progress: Progress | None, build: Build
+    data: ResolvedData, settings: RowSettings, cache_dir: Path, progress: Progress | None, build: Build
 ) -> PreparedData:
     """Create the entry: `build` fills a temporary folder, which then gets its final name."""
-    final_folder = Path(cache_dir) / entry_key(data, cut, progress)
+    final_folder = Path(cache_dir) / entry_key(data, settings, progress)
     try:
         Path(cache_dir).mkdir(parents=True, exist_ok=True)
         _remove_abandoned(Path(cache_dir))
         # Cleaning up finds nothing if the folder was renamed: that is no error.
-        folder_name = f"{PARTIAL}{final_folder.name[:12]}-"
+        folder_name = f"{PARTIAL_PREFIX}{final_folder.name[:12]}-"
         with TemporaryDirectory(prefix=folder_name, dir=cache_dir, ignore_cleanup_errors=True) as folder:
             partial_folder = Path(folder)
-            built = build(partial_folder)
+            content = build(partial_folder)
             for source, earlier_signature in zip(data.sources, data.signature, strict=True):
                 if source.signature() != earlier_signature:
                     raise DataError(f"{source.description} changed while it was read", hint="run the command again")
             names = [part.description for part in data.parts]
-            description = {"max_length": cut.max_length, "source": data.description, "names": names}
-            _write_manifest(partial_folder, {**description, "fingerprint": data.fingerprint(), **asdict(built)})
-            return _publish(partial_folder, final_folder).named(data)
+            description = {"max_length": settings.max_length, "source": data.description, "names": names}
+            _write_manifest(partial_folder, {**description, "fingerprint": data.fingerprint(), **asdict(content)})
+            return _publish(partial_folder, final_folder).with_names_of(data)
     except OSError as error:
-        raise DataError(
-            f"could not write the prepared data: {system_reason(error)}",
-            where=one_line(str(cache_dir)),
-            hint=room_hint(error, cache_dir),
-        ) from None
+        problem = f"could not write the prepared data: {system_reason(error)}"
+        raise DataError(problem, where=one_line(str(cache_dir)), hint=room_hint(error, cache_dir)) from None
 
 
-def entry_key(data: ResolvedData, cut: RowSettings, progress: Progress | None) -> str:
+def entry_key(data: ResolvedData, settings: RowSettings, progress: Progress | None) -> str:
     """Return the key of an entry: 32 hexadecimal digits that change if anything changes that decides the rows."""
-    # Leave out a new field of Cut while it has its default, so that existing runs still find their entries.
+    # Leave out a new field of RowSettings while it has its default, so that existing runs still find their entries.
     import xxhash
 
     if len(data.sources) > 1:  # then nothing is held out of the first source
-        cut = replace(cut, eval_fraction=0.0)
+        settings = replace(settings, eval_fraction=0.0)
     newer_defaults = {"replay_sources": 0, "replay_share": 0.0}
-    fields_of_cut = {name: value for name, value in asdict(cut).items() if newer_defaults.get(name) != value}
-    key_parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, fields_of_cut]
+    setting_values = {name: value for name, value in asdict(settings).items() if newer_defaults.get(name) != value}
+    key_parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, setting_values]
     return str(xxhash.xxh3_128(json.dumps(key_parts, sort_keys=True).encode()).hexdigest())
 
 
 def compare_rows(
-    data: ResolvedData, cut: RowSettings, key: str, fingerprint: str, progress: Progress | None
+    data: ResolvedData, settings: RowSettings, key: str, fingerprint: str, progress: Progress | None
 ) -> RowsNow:
     """Return whether the rows that would be prepared now are those of an earlier entry, or why not. The earlier entry
     has this `key`, and its data this `fingerprint`, "" if unknown."""
-    if entry_key(data, cut, progress) == key:
+    if entry_key(data, settings, progress) == key:
         return "same"
     # Plans without a fingerprint are from versions that prepared other rows.
     return "older_version" if fingerprint in ("", data.fingerprint()) else "other_data"
@@ -325,18 +324,17 @@ def _publish(partial_folder: Path, final_folder: Path) -> PreparedData:
         if entry := read_entry(final_folder, from_cache=from_cache):
             return entry
         # Renamed before it is deleted, so that no process finds a part of it. If it is gone, another one removed it.
-        removal = TemporaryDirectory(prefix=PARTIAL, dir=final_folder.parent, ignore_cleanup_errors=True)
+        removal = TemporaryDirectory(prefix=PARTIAL_PREFIX, dir=final_folder.parent, ignore_cleanup_errors=True)
         with removal as folder, suppress(FileNotFoundError):
             final_folder.rename(Path(folder, "damaged"))
-    raise DataError(
-        "the folder of the prepared data was removed right after it was written", where=one_line(str(final_folder))
-    )
+    problem = "the folder of the prepared data was removed right after it was written"
+    raise DataError(problem, where=one_line(str(final_folder)))
 
 
 def _remove_abandoned(cache_dir: Path) -> None:
     """Remove the folders of processes that were killed more than a day ago."""
     oldest_time = time.time() - ABANDONED_SECONDS
-    for path in cache_dir.glob(f"{PARTIAL}*"):
+    for path in cache_dir.glob(f"{PARTIAL_PREFIX}*"):
         try:
             if path.stat().st_mtime < oldest_time:
                 shutil.rmtree(path, ignore_errors=True)

@@ -271,48 +271,53 @@ class Estimate(PreparedContent):
 
 
 def estimate(
-    sources: Sequence[Source], reader: Reader, cut: RowSettings, rate: Rate, *, frame_tokens: int = 0
+    sources: Sequence[Source], reader: Reader, settings: RowSettings, rate: Rate, *, frame_tokens: int = 0
 ) -> Estimate:
     """Estimate the result of `prepare`. `frame_tokens`: special tokens around the text of each row or document.
 
     Raises DataError if the columns of a table are unclear, but not for the content of single rows.
     """
-    table_reader = None if cut.reads_text else reader
-    sizes = [size_of(part, table_reader).limited(cut.max_chars, cut.max_rows) for part in sources[0].parts]
+    table_reader = None if settings.reads_text else reader
+    sizes = [size_of(part, table_reader).limited(settings.max_chars, settings.max_rows) for part in sources[0].parts]
     held_sizes = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []
-    rates = [rate(text_excerpts(size) if cut.reads_text else size.texts) for size in sizes]
+    rates = [rate(text_excerpts(size) if settings.reads_text else size.texts) for size in sizes]
     # The texts of a table's evaluation source have as many tokens per character as those of the first source.
-    eval_rates = [rate(text_excerpts(size)) if cut.reads_text else rates[0] for size in held_sizes]
-    side_of = partial(_estimate_side, cut, frame_tokens)
-    eval_fraction, own_count = 0.0 if held_sizes else cut.eval_fraction, len(sizes) - cut.replay_sources
+    eval_rates = [rate(text_excerpts(size)) if settings.reads_text else rates[0] for size in held_sizes]
+    estimate_side = partial(_estimate_side, settings, frame_tokens)
+    eval_fraction, path_source_count = (
+        0.0 if held_sizes else settings.eval_fraction,
+        len(sizes) - settings.replay_sources,
+    )
     pairs = list(zip(sizes, rates, strict=True))
-    side_sizes = [side_of(*pair, 1 - eval_fraction * (number < own_count)) for number, pair in enumerate(pairs)]
-    amounts = [size.tokens if cut.reads_text else size.documents for size in side_sizes]
-    weights = source_weights(cut, amounts, sources[0].parts[-1].description) or (1.0,) * len(sizes)
+    side_sizes = [
+        estimate_side(*pair, 1 - eval_fraction * (number < path_source_count)) for number, pair in enumerate(pairs)
+    ]
+    amounts = [size.tokens if settings.reads_text else size.documents for size in side_sizes]
+    weights = source_weights(settings, amounts, sources[0].parts[-1].description) or (1.0,) * len(sizes)
     train_sizes = [size.scaled_by(weight) for size, weight in zip(side_sizes, weights, strict=True)]
     held_pairs = list(zip(held_sizes, eval_rates, strict=True))
-    eval_pairs, eval_share = (held_pairs, 1.0) if held_pairs else (pairs[:own_count], eval_fraction)
-    eval_side_sizes = [side_of(*pair, eval_share) for pair in eval_pairs]
+    eval_pairs, eval_share = (held_pairs, 1.0) if held_pairs else (pairs[:path_source_count], eval_fraction)
+    eval_side_sizes = [estimate_side(*pair, eval_share) for pair in eval_pairs]
     facts_of_parts = zip(sources[0].parts, weights, sizes, train_sizes, strict=True)
-    shares = [
+    rows_of_sources = [
         SourceRows(
             description=part.description, weight=weight, rows=size.documents, rows_per_epoch=side_size.documents,
-            is_replay=number >= own_count,
+            is_replay=number >= path_source_count,
         )
         for number, (part, weight, size, side_size) in enumerate(facts_of_parts)
     ]  # fmt: skip
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
-    if cut.rows != "stream":
+    if settings.rows != "stream":
         low_rate, high_rate = f"{min(rates):.3g}", f"{max(rates):.3g}"
         reason += f", at {low_rate if low_rate == high_rate else f'{low_rate} to {high_rate}'} tokens/character"
     # The number of different characters.
     character_count = len(set().union(*(text for size in sizes for text in size.texts)))
     character_count = max(character_count, *(size.alphabet for size in sizes))
-    measured_sides = train_sizes if cut.reads_text else [*train_sizes, *eval_side_sizes]
-    train_total, eval_total = _sum_of(train_sizes, cut), _sum_of(eval_side_sizes, cut)
+    measured_sides = train_sizes if settings.reads_text else [*train_sizes, *eval_side_sizes]
+    train_total, eval_total = _sum_of(train_sizes, settings), _sum_of(eval_side_sizes, settings)
     details: dict[str, Any] = {"classes": getattr(reader, "classes", 0)}
-    if sources[0].joined_sources or cut.weights:
-        details[SOURCES_KEY] = [asdict(eval_fraction) for eval_fraction in shares]
+    if sources[0].joined_sources or settings.weights:
+        details[SOURCES_KEY] = [asdict(rows) for rows in rows_of_sources]
     return Estimate(
         counts=Counts(
             train_rows=train_total.rows,
@@ -346,30 +351,30 @@ class _SideSize:
     rows: int
     lengths: tuple[int, ...]
 
-    def scaled_by(self, weight: float) -> "_SideSize":
+    def scaled_by(self, repetitions: float) -> "_SideSize":
         """Return the size of what an epoch uses of this split, if its source has this weight."""
-        used_documents = used_rows(self.documents, weight)
+        used_documents = used_rows(self.documents, repetitions)
         factor = used_documents / max(self.documents, 1)
         return _SideSize(used_documents, round(self.tokens * factor), round(self.rows * factor), self.lengths)
 
 
-def _estimate_side(cut: RowSettings, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
+def _estimate_side(settings: RowSettings, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
     """Estimate one split, which has this `share` of a source. `rate`: tokens per character."""
     documents = round(size.documents * share)
-    if not cut.reads_text:
-        lengths = tuple(min(cut.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
+    if not settings.reads_text:
+        lengths = tuple(min(settings.max_length, round(length * rate) + frame_tokens) for length in size.lengths)
         return _SideSize(documents, round(documents * sum(lengths) / max(1, len(lengths))), documents, lengths)
     document_labels = [max(1, round(length * rate) + frame_tokens - 1) for length in size.lengths]
-    width = cut.max_length
+    width = settings.max_length
     pieces = tuple(min(width, length - start) for length in document_labels for start in range(0, length, width))
     tokens = round((size.characters * rate + size.documents * frame_tokens) * share)
     return _SideSize(documents, tokens, round(documents * len(pieces) / max(1, len(document_labels))), pieces)
 
 
-def _sum_of(sides: Sequence[_SideSize], cut: RowSettings) -> _SideSize:
+def _sum_of(sides: Sequence[_SideSize], settings: RowSettings) -> _SideSize:
     token_count = sum(side.tokens for side in sides)
-    stream_rows = max(0, math.ceil((token_count - 1) / cut.max_length))
-    row_count = stream_rows if cut.rows == "stream" else sum(side.rows for side in sides)
+    stream_rows = max(0, math.ceil((token_count - 1) / settings.max_length))
+    row_count = stream_rows if settings.rows == "stream" else sum(side.rows for side in sides)
     return _SideSize(sum(side.documents for side in sides), token_count, row_count, _merged_lengths(sides))
 
 

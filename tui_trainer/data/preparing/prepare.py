@@ -6,7 +6,7 @@
     pass 2   only to train a tokenizer                          -> tokenizer.json
     pass 3   encode the used rows, in one process or several    -> train.arrow, eval.arrow
 
-A task gives a row its meaning with a `Reader`, and `Cut.rows` decides how tokens become rows. The memory holds about 40
+A task gives a row its meaning with a `Reader`, and `RowSettings.rows` decides how tokens become rows. The memory holds about 40
 bytes per row and some chunks of rows, so data may have any size. The spool takes about twice the disk space of the text
 until the rows are written.
 
@@ -84,7 +84,7 @@ BAD_ROWS_KEY, CLASS_ROWS_KEY, WHOLE_LENGTH_KEY, CUT_TOKENS_KEY = (
 LABEL_ROWS = "label_rows"
 """Detail of data with several labels per row: (training rows, held-out rows or None) of each label."""
 MOST_STORED_CLASSES = 1000
-_SHARE, _KEPT_SHARE = 0.99, 0.95
+_FITTING_SHARE, _KEPT_SHARE = 0.99, 0.95
 _SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"
 
 
@@ -92,14 +92,14 @@ _SKIP_HINT = "set data.on_bad_rows=skip to skip unusable rows"
 class EncodedBatch:
     """Encoded rows of one split, as arrays for the file, and their counts. Rows without a label are left out.
 
-    `counted` has documents, tokens, labels, characters, inexact answers, and others by their names in `Counts`.
+    `counts` has documents, tokens, labels, characters, inexact answers, and others by their names in `Counts`.
     `first_label_tokens` lists the max_length that each row without a label would need for its first one.
     `inexact_example` is one of the inexact answers, and `unknown_texts` are some texts with unknown tokens. `is_cut`,
     bool [rows], tells whether each row was truncated, and `row_characters`, int32 [rows], the length of its text."""
 
     side: int
     columns: Columns
-    counted: Counter[str]
+    counts: Counter[str]
     is_cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
     inexact_example: str = ""
@@ -138,8 +138,10 @@ def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> Enc
     )
     example = next((row.inexact_reason for row in labelled_rows if row.inexact_reason), "")
     texts = tuple(examples[labelled_positions[row]].text for row in unknown_rows)
-    needs = tuple(row.first_label_tokens for row in encoded_rows if row.first_label_tokens)
-    return EncodedBatch(side, columns, row_counts, is_cut, np.array(characters, dtype=np.int32), example, texts, needs)
+    needed_lengths = tuple(row.first_label_tokens for row in encoded_rows if row.first_label_tokens)
+    return EncodedBatch(
+        side, columns, row_counts, is_cut, np.array(characters, dtype=np.int32), example, texts, needed_lengths
+    )
 
 
 def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -148,9 +150,9 @@ def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32
     return np.concatenate(values) if values else np.zeros(0, dtype=np.int32), lengths
 
 
-def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
+def write_cut_rows(folder: Path, is_cut: ArrayLike) -> None:
     """Write whether each training row was truncated or belongs to a document that was split, for `read_cut_rows`."""
-    np.save(folder / CUT_FILE, np.packbits(np.asarray(cut, dtype=np.bool_)), allow_pickle=False)
+    np.save(folder / CUT_FILE, np.packbits(np.asarray(is_cut, dtype=np.bool_)), allow_pickle=False)
 
 
 def read_cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
@@ -162,7 +164,9 @@ def read_cut_rows(folder: Path, rows: int) -> NDArray[np.bool_] | None:
         return None
 
 
-def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], problems: ProblemList) -> dict[str, Any]:
+def row_details(
+    survey: Survey, selection: Selection, strata: Mapping[str, int], problems: ProblemList
+) -> dict[str, Any]:
     """Return details of the prepared data: the first unusable rows, and the number of training rows of each class."""
     details: dict[str, Any] = {}
     if problems.count:
@@ -170,25 +174,27 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
     if 1 < len(strata) <= MOST_STORED_CLASSES:
         class_numbers = np.frombuffer(survey.strata, dtype=np.int64)
         counts = (
-            np.bincount(class_numbers, weights=choice.training_copies, minlength=len(strata)).astype(np.int64).tolist()
+            np.bincount(class_numbers, weights=selection.training_copies, minlength=len(strata))
+            .astype(np.int64)
+            .tolist()
         )
         details[CLASS_ROWS_KEY] = {name: counts[number] for name, number in strata.items() if counts[number]}
     return details
 
 
-def notes_of_counts(counts: Counts, cut: RowSettings, longer_hint: str = "") -> Iterator[str]:
+def notes_of_counts(counts: Counts, settings: RowSettings, longer_hint: str = "") -> Iterator[str]:
     """Yield sentences about skipped, truncated or duplicated rows. `longer_hint`: a hint for a larger max_length."""
     if counts.repeated_rows:
-        consequence = "removed (data.dedup)" if cut.dedup else "kept; set data.dedup = true to remove duplicates"
+        consequence = "removed (data.dedup)" if settings.dedup else "kept; set data.dedup = true to remove duplicates"
         yield f"{quantity(counts.repeated_rows, 'duplicate row', 'are')} {consequence}"
     if counts.leaked_rows:
         consequence = (
-            "which data.dedup removes" if cut.dedup else "so held-out scores are too good; set data.dedup = true"
+            "which data.dedup removes" if settings.dedup else "so held-out scores are too good; set data.dedup = true"
         )
         yield f"the training rows include {quantity(counts.leaked_rows, 'duplicate')} of held-out rows, {consequence}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
-        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
+        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {settings.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         answers_do = quantity(counts.truncated_answers, "answer", "do")
         consequence = "generated answers are truncated to task.max_target_length, and answers "
@@ -197,30 +203,30 @@ def notes_of_counts(counts: Counts, cut: RowSettings, longer_hint: str = "") -> 
     if long_rows := counts.untrained_long_rows:
         rows_are = quantity(long_rows, "row", "are")
         hint = f"; {longer_hint}" if longer_hint else ""
-        yield f"{rows_are} skipped, because no token to train on is within the first {cut.max_length:,} tokens{hint}"
+        yield f"{rows_are} skipped, because no token to train on is within the first {settings.max_length:,} tokens{hint}"
     if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
         yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped, because no token is trained on"
     if counts.cut_documents:
         document_count = counts.train_documents + counts.eval_documents
         yield (
-            f"{counts.cut_documents:,} of {document_count:,} documents are longer than {cut.max_length:,} tokens "
+            f"{counts.cut_documents:,} of {document_count:,} documents are longer than {settings.max_length:,} tokens "
             f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
         yield f"{quantity(counts.short_documents, 'document', 'have')} fewer than two tokens (skipped)"
     if counts.marked_rows:
-        rows_have = quantity(counts.marked_rows, "document" if cut.reads_text else "row", "have")
+        rows_have = quantity(counts.marked_rows, "document" if settings.reads_text else "row", "have")
         token_note = "special tokens of the tokenizer at the beginning or end"
         yield f"{rows_have} {token_note}; these tokens are not added again"
 
 
-def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
-    """Return a hint about the max_length that keeps skipped rows. `needs`: tokens of each up to its first label."""
-    if not needs:
+def _longer_length_hint(needed_lengths: Sequence[int], rows: int) -> str:
+    """Return a hint about the max_length that keeps skipped rows. `needed_lengths`: tokens of each up to its first label."""
+    if not needed_lengths:
         return ""
-    shortest, longest_need = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
+    shortest, longest_need = min(needed_lengths), int(np.quantile(needed_lengths, _KEPT_SHARE, method="lower"))
     suggested_length = 1 << (longest_need - 1).bit_length()
-    kept_rows = rows - sum(row_need > suggested_length for row_need in needs)
+    kept_rows = rows - sum(row_need > suggested_length for row_need in needed_lengths)
     prompt_note = f"the shortest prompt has {shortest - 1:,} tokens, so data.max_length must be at least {shortest:,}"
     return f"{prompt_note}; with {suggested_length:,} tokens, {kept_rows:,} of {rows:,} rows are kept"
 
@@ -228,7 +234,7 @@ def _longer_length_hint(needs: Sequence[int], rows: int) -> str:
 def prepare(
     data: ResolvedData,
     reader: Reader,
-    cut: cache.RowSettings,
+    settings: cache.RowSettings,
     cache_dir: Path,
     progress: Progress | None = None,
     *,
@@ -236,26 +242,26 @@ def prepare(
 ) -> cache.PreparedData:
     """Return the rows for training and evaluation, from the cache or prepared by this many `processes`.
 
-    Without a second source, `cut.eval_fraction` is held out: of the characters of texts, or of the rows of a table.
+    Without a second source, `settings.eval_fraction` is held out: of the characters of texts, or of the rows of a table.
     Raises DataError for wrong or too little data, and for a cache that cannot be written.
     """
-    if entry := cache.find_entry(data, cut, cache_dir, progress):
+    if entry := cache.find_entry(data, settings, cache_dir, progress):
         return entry
-    preparation = _Preparation(data.sources, reader, cut, progress, processes)
-    return cache.make_entry(data, cut, cache_dir, progress, preparation.build)
+    preparation = _Preparation(data.sources, reader, settings, progress, processes)
+    return cache.make_entry(data, settings, cache_dir, progress, preparation.build)
 
 
 def count_first_rows(
-    source: Source, reader: Reader, cut: cache.RowSettings, progress: Progress | None, limit: int
+    source: Source, reader: Reader, settings: cache.RowSettings, progress: Progress | None, limit: int
 ) -> cache.PreparedContent:
     """Prepare the first `limit` rows of each part, or CHUNK_CHARACTERS of its text, and return their counts.
 
     Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
     """
     first_rows_cut = replace(
-        cut,
-        max_rows=min(cut.max_rows or limit, limit),
-        max_chars=min(cut.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if cut.reads_text else 0,
+        settings,
+        max_rows=min(settings.max_rows or limit, limit),
+        max_chars=min(settings.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if settings.reads_text else 0,
         skip_bad_rows=True,
         weights=(),
         replay_sources=0,
@@ -275,11 +281,11 @@ class _SideFile:
     """The file of one split, training or held-out, and the counts of its rows."""
 
     writer: RowWriter
-    counted: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
     inexact_example: str = ""
     unknown_texts: list[str] = field(default_factory=list)
-    needs: list[int] = field(default_factory=list)
+    needed_lengths: list[int] = field(default_factory=list)
     _rows: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
     """For each batch: whether each row was truncated, its tokens, and the characters of its text."""
 
@@ -289,10 +295,10 @@ class _SideFile:
             self._rows.append((batch.is_cut, batch.columns[INPUT_IDS][1].astype(np.int32), batch.row_characters))
         if LABELS in batch.columns:
             self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
-        self.counted.update(batch.counted)
+        self.counts.update(batch.counts)
         self.inexact_example = self.inexact_example or batch.inexact_example
         self.unknown_texts += batch.unknown_texts[: max(0, TEXTS_KEPT - len(self.unknown_texts))]
-        self.needs += batch.first_label_tokens
+        self.needed_lengths += batch.first_label_tokens
 
     def write_cut_rows(self, folder: Path) -> dict[str, Any]:
         """Write which rows were truncated. Return as details the length, in tokens, that 99 % of the rows would fit
@@ -310,7 +316,7 @@ class _SideFile:
             return {}
         tokens_per_character = token_counts[~is_cut].sum() / row_characters[~is_cut].sum()
         token_counts[is_cut] = np.maximum(row_characters[is_cut] * tokens_per_character, token_counts[is_cut] + 1)
-        whole_length = int(np.ceil(np.quantile(token_counts, _SHARE, method="higher")))
+        whole_length = int(np.ceil(np.quantile(token_counts, _FITTING_SHARE, method="higher")))
         return {WHOLE_LENGTH_KEY: whole_length, CUT_TOKENS_KEY: round(float((token_counts - row_tokens).sum()))}
 
 
@@ -319,11 +325,11 @@ class _Preparation:
         self,
         sources: Sequence[Source],
         reader: Reader,
-        cut: cache.RowSettings,
+        settings: cache.RowSettings,
         progress: Progress | None,
         processes: int,
     ) -> None:
-        self._sources, self._reader, self._cut, self._progress = sources, reader, cut, progress
+        self._sources, self._reader, self._settings, self._progress = sources, reader, settings, progress
         data_bytes = sum(source.bytes_on_disk for source in sources)
         self._process_count = min(processes, -(-data_bytes // BLOCK_BYTES))
         self._processes: Processes | None = None
@@ -337,8 +343,8 @@ class _Preparation:
     def _survey(self, spool: Path) -> list[Survey]:
         """Read all rows (pass 1), in several processes if possible. Meanwhile, load what encoding needs."""
         if not self._processes:
-            return self._surveys(spool / "in-order", None)
-        is_table = not self._cut.reads_text  # texts are read without the reader
+            return self._survey_sources(spool / "in-order", None)
+        is_table = not self._settings.reads_text  # texts are read without the reader
         pickled_reader = pickle.dumps(self._reader) if is_table else b""
         loading_thread = Thread(target=_load, args=(self._reader,), daemon=True)
         loading_thread.start()
@@ -347,17 +353,17 @@ class _Preparation:
         try:
             if not is_table or self._reader.reads_in_processes:
                 with suppress(ReadInOrder):
-                    return self._surveys(spool / "apart", self._processes)
+                    return self._survey_sources(spool / "apart", self._processes)
                 if is_table:
                     self._reader = pickle.loads(pickled_reader)
                     _load(self._reader)
-            return self._surveys(spool / "in-order", None)
+            return self._survey_sources(spool / "in-order", None)
         finally:
             loading_thread.join()
 
-    def _surveys(self, spool: Path, processes: Processes | None) -> list[Survey]:
+    def _survey_sources(self, spool: Path, processes: Processes | None) -> list[Survey]:
         spool.mkdir()
-        self._surveyor = Surveyor(self._reader, self._cut, self._progress, processes)
+        self._surveyor = Surveyor(self._reader, self._settings, self._progress, processes)
         self._problems = self._surveyor.problems
         return [
             self._surveyor.survey(source, spool / str(source_number), held_out=source_number > 0)
@@ -368,63 +374,65 @@ class _Preparation:
         surveys = self._survey(spool)
         hint_for_errors = _SKIP_HINT if all(all(survey.counts) for survey in surveys) else ""
         all_rows = not any(survey.hashes or survey.blank_count for survey in surveys)
-        skips_rows = self._cut.skip_bad_rows and not all_rows
+        skips_rows = self._settings.skip_bad_rows and not all_rows
         self._problems.raise_any(skips_rows=skips_rows, fix=hint_for_errors, all_rows=all_rows)
         self._refuse_empty(surveys)
-        choice = select_rows(surveys, self._cut, [facts.description for facts in self._sources[0].parts])
-        if self._cut.dedup and not choice.training_copies.any():
+        selection = select_rows(surveys, self._settings, [part.description for part in self._sources[0].parts])
+        if self._settings.dedup and not selection.training_copies.any():
             problem = (
-                f"no row is left to train on (duplicates: {choice.repeated_row_count:,}; also held out: "
-                f"{choice.leaked_row_count:,})"
+                f"no row is left to train on (duplicates: {selection.repeated_row_count:,}; also held out: "
+                f"{selection.leaked_row_count:,})"
             )
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
-        used_sources = source_rows(self._sources[0], surveys[0].counts, choice, self._cut.replay_sources)
+        rows_of_sources = source_rows(self._sources[0], surveys[0].counts, selection, self._settings.replay_sources)
         self._reader.finish_reading()
         if self._reader.trains_tokenizer:
-            self._reader.learn(self._training_texts(surveys, choice), folder / cache.TOKENIZER_FILE)
-        train_file, held_out_file = self._encode(folder, surveys, choice)
+            self._reader.learn(self._training_texts(surveys, selection), folder / cache.TOKENIZER_FILE)
+        train_file, held_out_file = self._encode(folder, surveys, selection)
         self._refuse_too_little(train_file, held_out_file)
         if not held_out_file.writer.row_count:
             (folder / cache.EVAL_FILE).unlink()
-        counts = self._counts(surveys, choice, train_file, held_out_file)
+        counts = self._counts(surveys, selection, train_file, held_out_file)
         notes = [note for survey in surveys for note in survey.notes]
-        notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
-        longer_hint = _longer_length_hint([*train_file.needs, *held_out_file.needs], counts.untrained_long_rows)
-        notes += [*(facts.words() for facts in used_sources), *notes_of_counts(counts, self._cut, longer_hint)]
-        if inexact_count := train_file.counted["inexact"] + held_out_file.counted["inexact"]:
+        notes += [*self._reader.notes(), *self._problems.notes(), *selection.split.notes]
+        longer_hint = _longer_length_hint(
+            [*train_file.needed_lengths, *held_out_file.needed_lengths], counts.untrained_long_rows
+        )
+        notes += [*(part.words() for part in rows_of_sources), *notes_of_counts(counts, self._settings, longer_hint)]
+        if inexact_count := train_file.counts["inexact"] + held_out_file.counts["inexact"]:
             example = train_file.inexact_example or held_out_file.inexact_example
             notes.append(f"the tokens cannot represent the text of {quantity(inexact_count, 'row')} exactly: {example}")
-        details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
+        details = self._reader.details() | row_details(surveys[0], selection, self._surveyor.strata, self._problems)
         if unknown_texts := [*train_file.unknown_texts, *held_out_file.unknown_texts]:
             details[UNKNOWN_TEXT_KEY] = unknown_text(self._reader, unknown_texts)
         if unknown_note := unknown_words(counts, details):
-            hint = unknown_text_hint(trained_here=self._cut.tokenizer == TRAINED_TOKENIZER_KEY)
+            hint = unknown_text_hint(trained_here=self._settings.tokenizer == TRAINED_TOKENIZER_KEY)
             if is_refused(counts):
                 raise DataError(unknown_note, where=self._sources[0].description, hint=hint)
             notes.append(f"{unknown_note}; {hint}")
-        if self._cut.rows == "examples":
+        if self._settings.rows == "examples":
             details |= train_file.write_cut_rows(folder)
-        elif self._cut.rows == "documents":
+        elif self._settings.rows == "documents":
             write_cut_rows(folder, np.concatenate(train_file.writer.cut_rows))
-        if used_sources:
-            details[SOURCES_KEY] = [asdict(rows) for rows in used_sources]
+        if rows_of_sources:
+            details[SOURCES_KEY] = [asdict(rows) for rows in rows_of_sources]
         lengths: tuple[int, ...] = ()
-        if self._cut.rows != "stream":  # the rows of a stream all have the same length
-            lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._cut.reads_text))
+        if self._settings.rows != "stream":  # the rows of a stream all have the same length
+            lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._settings.reads_text))
         return cache.PreparedContent(counts, tuple(notes), lengths, details)
 
-    def _training_texts(self, surveys: Sequence[Survey], choice: Selection) -> Iterator[str]:
-        total_characters, characters_done = int(np.dot(surveys[0].lengths, choice.training_copies)), 0
+    def _training_texts(self, surveys: Sequence[Survey], selection: Selection) -> Iterator[str]:
+        total_characters, characters_done = int(np.dot(surveys[0].lengths, selection.training_copies)), 0
         meter = Meter(self._progress, "training the tokenizer", total_characters, "characters")
-        for rows in chosen_rows(surveys[:1], choice, self._cut):
+        for rows in chosen_rows(surveys[:1], selection, self._settings):
             for example in rows.examples(TRAIN)[TRAIN]:
                 yield example.text
                 characters_done += len(example.text)
                 meter.report(characters_done)
         meter.finish(total_characters)
 
-    def _encode(self, folder: Path, surveys: Sequence[Survey], choice: Selection) -> tuple[_SideFile, _SideFile]:
-        surveys_and_copies = zip(surveys, choice.copies, strict=True)
+    def _encode(self, folder: Path, surveys: Sequence[Survey], selection: Selection) -> tuple[_SideFile, _SideFile]:
+        surveys_and_copies = zip(surveys, selection.copies, strict=True)
         total_characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in surveys_and_copies)
         meter = Meter(self._progress, "tokenising", total_characters, "characters")
         with ExitStack() as stack:
@@ -432,7 +440,7 @@ class _Preparation:
                 _SideFile(stack.enter_context(self._writer(folder / name)))
                 for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
             )
-            rows_to_encode = chosen_rows(surveys, choice, self._cut)
+            rows_to_encode = chosen_rows(surveys, selection, self._settings)
             batches = (_encode_rows(self._reader, rows) for rows in rows_to_encode)
             if self._processes:
                 batches = (
@@ -440,14 +448,16 @@ class _Preparation:
                 )
             for batch in chain.from_iterable(batches):
                 (train if batch.side == TRAIN else held_out).add(batch)
-                meter.report(train.counted["characters"] + held_out.counted["characters"])
+                meter.report(train.counts["characters"] + held_out.counts["characters"])
         meter.finish(total_characters)
         return train, held_out
 
     def _writer(self, path: Path) -> RowWriter:
-        if self._cut.rows == "examples":
+        if self._settings.rows == "examples":
             return RowWriter(path, self._reader.columns)
-        return (StreamWriter if self._cut.rows == "stream" else DocumentWriter)(path, max_length=self._cut.max_length)
+        return (StreamWriter if self._settings.rows == "stream" else DocumentWriter)(
+            path, max_length=self._settings.max_length
+        )
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
         """Raise DataError if a source has no rows."""
@@ -459,38 +469,45 @@ class _Preparation:
 
     def _refuse_too_little(self, train: _SideFile, held_out: _SideFile) -> None:
         """Raise DataError if a split has no rows to train on or to evaluate, or if the text does not fill one row."""
-        max_length, error = self._cut.max_length, partial(DataError, where=self._sources[0].description)
-        if self._cut.rows == "stream":
-            token_count = train.counted["tokens"]
+        max_length, data_error = self._settings.max_length, partial(DataError, where=self._sources[0].description)
+        if self._settings.rows == "stream":
+            token_count = train.counts["tokens"]
             if token_count > max_length:
                 return
             message = f"the training text has {token_count:,} tokens, fewer than one row of {max_length + 1:,} tokens "
             # Shorter rows help only if there are enough of them to learn from.
             shorter_length = token_count // 10
             alternative = f", or lower data.max_length to about {shorter_length:,}" if shorter_length >= 16 else ""
-            raise error(f"{message}(data.max_length = {max_length:,}, plus one)", hint=f"add more text{alternative}")
-        if self._cut.rows == "documents":
-            if not train.counted["documents"]:
-                raise error("no training document has two or more tokens", hint="add more text")
-            if len(self._sources) > 1 and not held_out.counted["documents"]:
+            raise data_error(
+                f"{message}(data.max_length = {max_length:,}, plus one)", hint=f"add more text{alternative}"
+            )
+        if self._settings.rows == "documents":
+            if not train.counts["documents"]:
+                raise data_error("no training document has two or more tokens", hint="add more text")
+            if len(self._sources) > 1 and not held_out.counts["documents"]:
                 where = self._sources[1].description
-                raise error("no evaluation document has two or more tokens", where=where, hint="add more text")
-        elif not train.counted["documents"]:
-            untrained = train.counted["untrained_rows"]
-            problem = f"none of the {untrained:,} training rows has a label within the first {max_length:,} tokens"
-            hint = _longer_length_hint(train.needs, untrained) or "data.max_length must be longer than the prompts"
-            if not train.counted["untrained_long_rows"]:
-                problem = f"none of the {untrained:,} training rows has a token to train on"
+                raise data_error("no evaluation document has two or more tokens", where=where, hint="add more text")
+        elif not train.counts["documents"]:
+            untrained_rows = train.counts["untrained_rows"]
+            problem = f"none of the {untrained_rows:,} training rows has a label within the first {max_length:,} tokens"
+            hint = (
+                _longer_length_hint(train.needed_lengths, untrained_rows)
+                or "data.max_length must be longer than the prompts"
+            )
+            if not train.counts["untrained_long_rows"]:
+                problem = f"none of the {untrained_rows:,} training rows has a token to train on"
                 hint = "task.loss_on, and fields like `weight` of a turn or a row, decide which tokens are trained on"
-            raise error(problem if untrained else "no row is left to train on", hint=hint if untrained else "")
+            raise data_error(
+                problem if untrained_rows else "no row is left to train on", hint=hint if untrained_rows else ""
+            )
 
-    def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
-        reads_text, total_counts = self._cut.reads_text, train.counted + held_out.counted
+    def _counts(self, surveys: Sequence[Survey], selection: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
+        reads_text, total_counts = self._settings.reads_text, train.counts + held_out.counts
         rows_read = self._problems.count + sum(len(survey.hashes) + survey.blank_count for survey in surveys)
         # The first token of a stream is not a label.
-        unlabelled_tokens = int(self._cut.rows == "stream")
+        unlabelled_tokens = int(self._settings.rows == "stream")
         split_counts = {
-            f"{name}_{count_name}": side.counted[count_name]
+            f"{name}_{count_name}": side.counts[count_name]
             for name, side in (("train", train), ("eval", held_out))
             for count_name in ("tokens", "documents", "characters", "labels_beyond")
         }
@@ -503,16 +520,16 @@ class _Preparation:
             train_rows=train.writer.row_count,
             eval_rows=held_out.writer.row_count,
             vocabulary=self._reader.vocabulary(),
-            unknown_eval_tokens=max(held_out.counted["unknown_tokens"], held_out.counted["unknown_labels"]),
-            train_labels=train.counted["labels"] - unlabelled_tokens,
-            eval_labels=max(0, held_out.counted["labels"] - unlabelled_tokens),
+            unknown_eval_tokens=max(held_out.counts["unknown_tokens"], held_out.counts["unknown_labels"]),
+            train_labels=train.counts["labels"] - unlabelled_tokens,
+            eval_labels=max(0, held_out.counts["labels"] - unlabelled_tokens),
             longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(reads_text),
             row_documents=max(train.writer.row_documents, held_out.writer.row_documents),
             rows_read=0 if reads_text else rows_read,
             documents_read=rows_read if reads_text else 0,
             bad_rows=self._problems.count,
-            repeated_rows=choice.repeated_row_count,
-            leaked_rows=choice.leaked_row_count,
+            repeated_rows=selection.repeated_row_count,
+            leaked_rows=selection.leaked_row_count,
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,

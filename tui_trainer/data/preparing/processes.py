@@ -44,7 +44,7 @@ class Processes:
     """A pool of processes, which start at once. A context manager; files for the processes are written to `folder`."""
 
     def __init__(self, count: int, folder: Path) -> None:
-        self._count, self._folder, self._readers = count, folder, 0
+        self._count, self._folder, self._reader_count = count, folder, 0
 
     def __enter__(self) -> Self:
         import multiprocessing
@@ -63,8 +63,8 @@ class Processes:
         self, work: Callable[[Any, Task], Result], reader: Reader | None, tasks: Iterable[Task]
     ) -> Iterator[tuple[Task, Result]]:
         """Yield each task with its result, in order. A process runs `work(copy of reader, task)`. Raises its errors."""
-        self._readers += 1
-        path = self._folder / f"reader-{self._readers}"
+        self._reader_count += 1
+        path = self._folder / f"reader-{self._reader_count}"
         path.write_bytes(pickle.dumps(reader, protocol=pickle.HIGHEST_PROTOCOL))
         pending_tasks: deque[tuple[Task, Future[Result]]] = deque()
         try:

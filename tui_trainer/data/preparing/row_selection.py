@@ -38,10 +38,10 @@ CHUNK_CHARACTERS = 1_000_000  # between two reports of progress, where the work 
 _PIECE_CHARACTERS = 1 << 16
 _SPACE = re.compile(r"\s")
 # A row that is repeated more often in an epoch is memorised, and keeps nothing else of what the model could do.
-_MOST_REPLAYED = 100
+_MOST_REPETITIONS = 100
 LARGEST_RELATIVE_ERROR = 0.5  # largest relative error of the held-out share
 TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
-Places = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,36 +70,36 @@ def used_rows(rows: int, weight: float) -> int:
     return repetitions * rows + round((weight - repetitions) * rows)
 
 
-def source_weights(cut: RowSettings, amounts: Sequence[float], where: str) -> tuple[float, ...]:
-    """Return the weight of each source, such that those of data.replay, the last ones, give `cut.replay_share` of what
+def source_weights(settings: RowSettings, amounts: Sequence[float], where: str) -> tuple[float, ...]:
+    """Return the weight of each source, such that those of data.replay, the last ones, give `settings.replay_share` of what
     an epoch trains on; () if all are 1.
 
     `amounts`: the training rows of each source, or the characters of its texts. Raises DataError, which names `where`,
     if replayed rows would be repeated too often."""
-    if not cut.replay_sources:
-        return cut.weights
-    own_weights = cut.weights or (1.0,) * (len(amounts) - cut.replay_sources)
-    own = sum(amount * weight for amount, weight in zip(amounts, own_weights, strict=False))
-    share, replayed = cut.replay_share, sum(amounts[len(own_weights) :])
-    weight = share / (1 - share) * own / max(replayed, 1)
-    if weight > _MOST_REPLAYED:
+    if not settings.replay_sources:
+        return settings.weights
+    path_weights = settings.weights or (1.0,) * (len(amounts) - settings.replay_sources)
+    path_amount = sum(amount * weight for amount, weight in zip(amounts, path_weights, strict=False))
+    share, replay_amount = settings.replay_share, sum(amounts[len(path_weights) :])
+    weight = share / (1 - share) * path_amount / max(replay_amount, 1)
+    if weight > _MOST_REPETITIONS:
         message = f"has too few rows for data.replay_share = {share:g}: each would be used {weight:,.0f} times"
         raise DataError(message, where=where, hint="add rows to data.replay, or lower data.replay_share")
-    return (*own_weights, *(weight,) * cut.replay_sources)
+    return (*path_weights, *(weight,) * settings.replay_sources)
 
 
 def copies_of(
-    trained: NDArray[np.bool_], counts: Sequence[int], weights: Sequence[float], seed: int
+    is_trained: NDArray[np.bool_], counts: Sequence[int], weights: Sequence[float], seed: int
 ) -> NDArray[np.int16]:
-    """Return how often an epoch uses each row: int16 [rows], 0 for rows that are not `trained`, bool [rows].
+    """Return how often an epoch uses each row: int16 [rows], 0 for rows that are not `is_trained`, bool [rows].
 
     The rows of the sources follow one another, `counts` of each. Of the n trained rows of a source with weight w, each
     is used floor(w) times, and round((w - floor(w)) n), drawn with the seed, once more. Without weights, w is 1.
     """
-    copies = trained.astype(np.int16)
+    copies = is_trained.astype(np.int16)
     first_row = 0
     for source_number, (count, weight) in enumerate(zip(counts, weights, strict=bool(weights))):
-        row_numbers = first_row + np.flatnonzero(trained[first_row : first_row + count])
+        row_numbers = first_row + np.flatnonzero(is_trained[first_row : first_row + count])
         copies[row_numbers] = int(weight)
         if extra_rows := used_rows(len(row_numbers), weight) - int(weight) * len(row_numbers):
             drawn_order = np.argsort(np.random.PCG64([seed, source_number]).random_raw(len(row_numbers)), kind="stable")
@@ -109,15 +109,15 @@ def copies_of(
 
 
 def source_rows(
-    source: Source, counts: Sequence[int], choice: "Selection", replay_sources: int
+    source: Source, counts: Sequence[int], selection: "Selection", replay_sources: int
 ) -> tuple[SourceRows, ...]:
     """Return the rows of each source; () for a single source without a weight. Raises DataError if a weight is so small
     that an epoch uses no rows of its source."""
-    if not source.joined_sources and not choice.weights:
+    if not source.joined_sources and not selection.weights:
         return ()
     sources, first_row = list[SourceRows](), 0
-    for part, count, weight in zip(source.parts, counts, choice.weights or [1.0] * len(counts), strict=True):
-        epoch_rows = int(choice.training_copies[first_row : first_row + count].sum())
+    for part, count, weight in zip(source.parts, counts, selection.weights or [1.0] * len(counts), strict=True):
+        epoch_rows = int(selection.training_copies[first_row : first_row + count].sum())
         is_replay = len(sources) >= len(counts) - replay_sources
         if not epoch_rows and weight < 1:
             message = f"with a weight of {weight:g}, none of the {count:,} rows of this source is trained on"
@@ -260,21 +260,21 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class _BlockTask:
-    """A block of lines for another process to read: rows of a table whose first rows have the columns `known`, or
+    """A block of lines for another process to read: rows of a table whose first rows have the columns `table_columns`, or
     documents. Each process writes its examples to a file of its own, named after `spool`."""
 
     block: LineBlock
-    known: frozenset[str] | None
-    looks_first: bool
+    table_columns: frozenset[str] | None
+    checks_first_rows: bool
     spool: Path
 
 
 @dataclass(frozen=True, slots=True)
 class _BlockSurvey:
-    """The survey of a block. Its `strata` are positions in `names`, the class names; `noted`: notes of the reader."""
+    """The survey of a block. Its `strata` are positions in `class_names`, the class names; `noted`: notes of the reader."""
 
     survey: Survey
-    names: list[str]
+    class_names: list[str]
     spooled: list[SpooledRows]
     problems: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]]
     noted: Any
@@ -290,22 +290,24 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
     with Spool(task.spool.with_name(f"{task.spool.name}-{os.getpid()}")) as spool:
         try:
             rows = task.block.rows(problems)
-            if task.looks_first:  # a single process also finds the errors of the first rows before any others
-                first_rows, error = head_of(rows) if task.known is None else (list(islice(rows, FIRST_ROWS)), None)
+            if task.checks_first_rows:  # a single process also finds the errors of the first rows before any others
+                first_rows, error = (
+                    head_of(rows) if task.table_columns is None else (list(islice(rows, FIRST_ROWS)), None)
+                )
                 if error:
                     raise ReadInOrder
                 rows = chain(first_rows, rows)
-            if reader is None or task.known is None:
+            if reader is None or task.table_columns is None:
                 late_columns = LateColumns(task.block.columns, _read_in_order)
                 documents = texts_of(rows, task.block.column, problems, late_columns)
                 examples = survey.with_text(document.text for document in documents)
             else:
-                examples = (example for _, example in read_more(reader, rows, task.known, problems))
+                examples = (example for _, example in read_more(reader, rows, task.table_columns, problems))
             survey.add(examples, classes, spool)
         except DataError:  # an error of the file: errors of rows are in `problems`
             raise ReadInOrder from None
     return _BlockSurvey(
-        survey, list(classes), spool.written, problems.problems_of_rows, reader.noted() if reader else None
+        survey, list(classes), spool.written, problems.problems_of_rows, reader.take_observations() if reader else None
     )
 
 
@@ -314,27 +316,29 @@ class Surveyor:
     `processes`, raises ReadInOrder if a single process has to read the rows, which needs a new reader."""
 
     def __init__(
-        self, reader: Reader, cut: RowSettings, progress: Progress | None, processes: Processes | None = None
+        self, reader: Reader, settings: RowSettings, progress: Progress | None, processes: Processes | None = None
     ) -> None:
         self.problems = ProblemList()
         self.strata: dict[str, int] = {}
-        self._reader, self._cut, self._progress, self._processes = reader, cut, progress, processes
+        self._reader, self._settings, self._progress, self._processes = reader, settings, progress, processes
 
     def survey(self, source: Source, path: Path, *, held_out: bool) -> Survey:
         """Read one source, and write its usable rows to a spool at `path`. data.max_rows and data.max_chars apply to
         training data only. Raises DataError if the source is empty."""
         self._reader.is_held_out = held_out
-        cut = replace(self._cut, max_rows=0, max_chars=0) if held_out else self._cut
+        settings = replace(self._settings, max_rows=0, max_chars=0) if held_out else self._settings
         survey, spooled_rows = Survey(), list[SpooledRows]()
         for part, progress in source.each(self._progress):
             rows_before = len(survey.hashes)
-            choices = ColumnChoices(part.text_column if cut.reads_text else "")
+            choices = ColumnChoices(part.text_column if settings.reads_text else "")
             if self._processes:
-                spooled_rows += self._rows_from_processes(self._processes, part, cut, choices, progress, survey, path)
+                spooled_rows += self._rows_from_processes(
+                    self._processes, part, settings, choices, progress, survey, path
+                )
             else:
-                read_rows = self._documents if cut.reads_text else self._rows
+                read_rows = self._documents if settings.reads_text else self._rows
                 with Spool(path) as spool:
-                    survey.add(read_rows(part, cut, choices, progress, survey), self.strata, spool)
+                    survey.add(read_rows(part, settings, choices, progress, survey), self.strata, spool)
                 spooled_rows += spool.written
             survey.counts.append(len(survey.hashes) - rows_before)
         survey.notes += survey.contradictions() if len(self.strata) > 1 else []
@@ -345,7 +349,7 @@ class Surveyor:
         self,
         processes: Processes,
         part: Source,
-        cut: RowSettings,
+        settings: RowSettings,
         choices: ColumnChoices,
         progress: Progress | None,
         survey: Survey,
@@ -353,9 +357,9 @@ class Surveyor:
     ) -> Iterator[SpooledRows]:
         """Read rows in other processes, add them to `survey` in order, and yield their positions in the spools."""
         known_columns: frozenset[str] | None = None
-        if cut.max_rows or cut.max_chars or not part.entries:
+        if settings.max_rows or settings.max_chars or not part.entries:
             raise ReadInOrder
-        if not cut.reads_text:
+        if not settings.reads_text:
             first_rows = list(islice(part.rows(ProblemList(), choices=choices), FIRST_ROWS))
             if not first_rows:
                 raise ReadInOrder
@@ -365,7 +369,7 @@ class Surveyor:
             known_columns = frozenset(columns_of(first_rows))
         meter = Meter(progress, "reading the data", part.bytes_on_disk, "bytes")
         rows_before, blank_before, bytes_read = len(survey.hashes), survey.blank_count, 0
-        text_choices = choices if cut.reads_text else None
+        text_choices = choices if settings.reads_text else None
         blocks = (block for entry in part.entries for block in line_blocks(entry, text_choices))
         tasks = (
             _BlockTask(block, known_columns, not (block.lines_before if known_columns is None else block_number), path)
@@ -374,9 +378,9 @@ class Surveyor:
         for task, result in processes.map_tasks(_survey_block, None if known_columns is None else self._reader, tasks):
             self.problems.add_all(result.problems)
             if known_columns is not None:
-                self._reader.note(result.noted)
+                self._reader.add_observations(result.take_observations)
             class_numbers = np.array(
-                [self.strata.setdefault(name, len(self.strata)) for name in result.names], dtype=np.int64
+                [self.strata.setdefault(name, len(self.strata)) for name in result.class_names], dtype=np.int64
             )
             survey.hashes += result.survey.hashes
             survey.lengths += result.survey.lengths
@@ -385,25 +389,25 @@ class Surveyor:
             yield from result.spooled
             bytes_read += task.block.size
             meter.report(bytes_read)
-        if cut.reads_text and len(survey.hashes) == rows_before:
+        if settings.reads_text and len(survey.hashes) == rows_before:
             raise ReadInOrder  # a single process reports what is missing
         meter.finish(bytes_read)
         survey.notes += [*choices.notes(), *_blank_notes(survey.blank_count - blank_before)]
 
     def _rows(
-        self, part: Source, cut: RowSettings, choices: ColumnChoices, progress: Progress | None, survey: Survey
+        self, part: Source, settings: RowSettings, choices: ColumnChoices, progress: Progress | None, survey: Survey
     ) -> Iterator[Example]:
         """Yield the usable rows of a table, after the reader has chosen the columns from the first rows."""
-        rows = part.rows(self.problems, progress, max_rows=cut.max_rows, choices=choices)
+        rows = part.rows(self.problems, progress, max_rows=settings.max_rows, choices=choices)
         yield from (example for _, example in read_rows(self._reader, rows, self.problems))
         survey.notes += choices.notes()
 
     def _documents(
-        self, part: Source, cut: RowSettings, choices: ColumnChoices, progress: Progress | None, survey: Survey
+        self, part: Source, settings: RowSettings, choices: ColumnChoices, progress: Progress | None, survey: Survey
     ) -> Iterator[Example]:
         """Yield the documents that are not blank. Only one is in memory at a time, however long it is."""
         documents = part.documents(
-            progress, max_chars=cut.max_chars, max_rows=cut.max_rows, choices=choices, problems=self.problems
+            progress, max_chars=settings.max_chars, max_rows=settings.max_rows, choices=choices, problems=self.problems
         )
         blank_before, character_count, document_count = survey.blank_count, 0, 0
 
@@ -417,7 +421,7 @@ class Surveyor:
             document_count += 1
             yield example
         survey.notes += choices.notes()
-        if cut.max_chars and character_count >= cut.max_chars:
+        if settings.max_chars and character_count >= settings.max_chars:
             documents_used = f"{quantity(document_count, 'document')}, the last one truncated"
             survey.notes.append(f"data.max_chars: the first {character_count:,} characters are used ({documents_used})")
         survey.notes += _blank_notes(survey.blank_count - blank_before)
@@ -523,33 +527,35 @@ def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
     random_numbers = np.random.PCG64(seed).random_raw(len(sizes))
     order = np.argsort(random_numbers, kind="stable")
     chosen_documents: list[int] = []
-    room, candidates = target, order
-    while len(candidates := candidates[sizes[candidates] <= room]):  # never draws all: their sum exceeds `target`
+    target_left, candidates = target, order
+    while len(
+        candidates := candidates[sizes[candidates] <= target_left]
+    ):  # never draws all: their sum exceeds `target`
         running_totals = np.cumsum(sizes[candidates])
-        fitting_count = int(np.searchsorted(running_totals, room, side="right"))
+        fitting_count = int(np.searchsorted(running_totals, target_left, side="right"))
         chosen_documents += candidates[:fitting_count].tolist()
-        room -= int(running_totals[fitting_count - 1])
+        target_left -= int(running_totals[fitting_count - 1])
         candidates = candidates[fitting_count:]
     undrawn_documents = order[~np.isin(order, chosen_documents)]
     if len(undrawn_documents) > 1:
-        distances = np.abs(room - sizes[undrawn_documents])
+        distances = np.abs(target_left - sizes[undrawn_documents])
         nearest_index = int(distances.argmin())
-        if distances[nearest_index] < room:
+        if distances[nearest_index] < target_left:
             chosen_documents.append(int(undrawn_documents[nearest_index]))
     return chosen_documents
 
 
 def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArray[np.bool_]) -> DocumentSplit:
     """Hold out about `target` characters at the end of the longest document, instead of whole documents."""
-    longest = int(sizes.argmax())
-    size = int(sizes[longest])
+    longest_document = int(sizes.argmax())
+    size = int(sizes[longest_document])
     if size < 2:
         note = "nothing is held out, because no document has two or more characters"
         return DocumentSplit(is_held_out=none_held_out, notes=(note,))
-    tail = min(max(1, round(target)), size - 1)
+    tail_characters = min(max(1, round(target)), size - 1)
     reason = "there is only one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
-    note = f"{reason}, so about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
-    return DocumentSplit(is_held_out=none_held_out, tails={longest: tail}, notes=(note,))
+    note = f"{reason}, so about the last {tail_characters:,} of the {size:,} characters of document {longest_document + 1} are held out"
+    return DocumentSplit(is_held_out=none_held_out, tails={longest_document: tail_characters}, notes=(note,))
 
 
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
@@ -591,18 +597,18 @@ class Selection:
         return np.where(self.sides[0] == TRAIN, self.copies[0], 0).astype(np.int16)
 
 
-def select_rows(surveys: Sequence[Survey], cut: RowSettings, names: Sequence[str]) -> Selection:
+def select_rows(surveys: Sequence[Survey], settings: RowSettings, names: Sequence[str]) -> Selection:
     """Choose rows: drop duplicates, hold out rows, drop leaks, apply weights. `names` are those of the sources."""
     first_survey = surveys[0]
     hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
     repeats = [_is_repeated(source_hashes) for source_hashes in hashes]
     sides = [
-        np.where(is_repeat & cut.dedup, LEFT_OUT, side).astype(np.int8)
+        np.where(is_repeat & settings.dedup, LEFT_OUT, side).astype(np.int8)
         for is_repeat, side in zip(repeats, (TRAIN, HELD_OUT), strict=False)
     ]
     split = DocumentSplit(is_held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
     if len(surveys) == 1:
-        split = _hold_out_share(first_survey, cut, names, sides[0] == TRAIN)
+        split = _hold_out_share(first_survey, settings, names, sides[0] == TRAIN)
         sides[0][split.is_held_out] = HELD_OUT
     divided_documents = np.array(sorted(split.tails), dtype=np.int64)
     held_out_hashes = hashes[0][sides[0] == HELD_OUT] if len(surveys) == 1 else hashes[1]
@@ -611,13 +617,15 @@ def select_rows(surveys: Sequence[Survey], cut: RowSettings, names: Sequence[str
     has_divided_text = (sides[0] == TRAIN) & np.isin(hashes[0], hashes[0][divided_documents])
     has_divided_text[divided_documents] = False
     is_leak |= has_divided_text
-    if cut.dedup:
+    if settings.dedup:
         sides[0][is_leak] = LEFT_OUT
-    sizes = np.where(sides[0] == TRAIN, np.frombuffer(first_survey.lengths, dtype=np.int64) if cut.reads_text else 1, 0)
+    sizes = np.where(
+        sides[0] == TRAIN, np.frombuffer(first_survey.lengths, dtype=np.int64) if settings.reads_text else 1, 0
+    )
     amounts = [float(part.sum()) for part in np.split(sizes, np.cumsum(first_survey.counts)[:-1])]
-    weights = source_weights(cut, amounts, names[-1])
-    copies = copies_of(sides[0] == TRAIN, first_survey.counts, weights, cut.seed)
-    leaked_count = int(is_leak.sum() if cut.dedup else (is_leak & (copies > 0)).sum())
+    weights = source_weights(settings, amounts, names[-1])
+    copies = copies_of(sides[0] == TRAIN, first_survey.counts, weights, settings.seed)
+    leaked_count = int(is_leak.sum() if settings.dedup else (is_leak & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
     used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
     repeated_count = sum(int(is_repeat.sum()) for is_repeat in repeats)
@@ -625,17 +633,19 @@ def select_rows(surveys: Sequence[Survey], cut: RowSettings, names: Sequence[str
 
 
 def _hold_out_share(
-    survey: Survey, cut: RowSettings, names: Sequence[str], is_usable: NDArray[np.bool_]
+    survey: Survey, settings: RowSettings, names: Sequence[str], is_usable: NDArray[np.bool_]
 ) -> DocumentSplit:
     """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table. Sources
     of data.replay are only trained on."""
-    is_usable = is_usable & (np.arange(len(is_usable)) < sum(survey.counts[: len(survey.counts) - cut.replay_sources]))
-    if cut.reads_text:
-        return split_each(survey.lengths, names, survey.counts, cut.eval_fraction, cut.seed, is_usable)
+    is_usable = is_usable & (
+        np.arange(len(is_usable)) < sum(survey.counts[: len(survey.counts) - settings.replay_sources])
+    )
+    if settings.reads_text:
+        return split_each(survey.lengths, names, survey.counts, settings.eval_fraction, settings.seed, is_usable)
     strata = np.frombuffer(survey.strata, dtype=np.int64)
     group_of_row = np.repeat(np.arange(len(survey.counts)), survey.counts) * (strata.max(initial=0) + 1) + strata
     usable_rows, held_out = np.flatnonzero(is_usable), np.zeros(len(is_usable), dtype=np.bool_)
-    held_out[usable_rows[split_rows(group_of_row[usable_rows], cut.eval_fraction, cut.seed)]] = True
+    held_out[usable_rows[split_rows(group_of_row[usable_rows], settings.eval_fraction, settings.seed)]] = True
     return DocumentSplit(is_held_out=held_out)
 
 
@@ -655,7 +665,7 @@ class ChosenRows:
     """
 
     chunk: Chunk
-    row_positions: tuple[Places, Places]
+    row_positions: tuple[RowNumbers, RowNumbers]
     tails: Mapping[int, int]
 
     def examples(self, side: int | None = None) -> tuple[list[Example], list[Example]]:
@@ -674,14 +684,14 @@ class ChosenRows:
         return replace(example, text=example.text[:split_position] if side == TRAIN else example.text[split_position:])
 
 
-def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: RowSettings) -> Iterator[ChosenRows]:
+def chosen_rows(surveys: Sequence[Survey], selection: Selection, settings: RowSettings) -> Iterator[ChosenRows]:
     """Yield the used rows of `surveys`, which may be the first one alone, in order, in portions of limited size.
 
     A document that is used twice comes twice in succession. The used rows of a chunk of a table come once, then again.
     """
-    for survey, sides, copies in zip(surveys, choice.sides, choice.copies, strict=False):
+    for survey, sides, copies in zip(surveys, selection.sides, selection.copies, strict=False):
         lengths, start = np.frombuffer(survey.lengths, dtype=np.int64), 0
-        tails = choice.split.tails if survey is surveys[0] else {}
+        tails = selection.split.tails if survey is surveys[0] else {}
         for chunk in survey.chunks:
             rows = np.arange(start, start + chunk.row_count)
             chunk_tails = {
@@ -689,18 +699,20 @@ def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: RowSettings) 
             }
             train_rows = rows[sides[rows] == TRAIN]
             counts = copies[train_rows]
-            if cut.reads_text:
+            if settings.reads_text:
                 train_rows = np.repeat(train_rows, counts)
             else:
                 train_rows = np.concatenate([train_rows[counts > copy] for copy in range(counts.max(initial=1))])
             eval_rows = rows[(sides[rows] == HELD_OUT) | np.isin(rows - start, list(chunk_tails))]
-            none = np.zeros(0, dtype=np.int64)
-            for portions in zip_longest(_portions(train_rows, lengths), _portions(eval_rows, lengths), fillvalue=none):
+            no_rows = np.zeros(0, dtype=np.int64)
+            for portions in zip_longest(
+                _portions(train_rows, lengths), _portions(eval_rows, lengths), fillvalue=no_rows
+            ):
                 yield ChosenRows(chunk, (portions[0] - start, portions[1] - start), chunk_tails)
             start += chunk.row_count
 
 
-def _portions(rows: Places, lengths: NDArray[np.int64]) -> list[Places]:
+def _portions(rows: RowNumbers, lengths: NDArray[np.int64]) -> list[RowNumbers]:
     """Split rows into portions of limited size, because many repetitions would not fit into memory at once."""
     row_characters = np.maximum(lengths[rows], CHUNK_CHARACTERS // CHUNK_ROWS)
     return np.split(rows, np.flatnonzero(np.diff(np.cumsum(row_characters) // (2 * CHUNK_CHARACTERS))) + 1)

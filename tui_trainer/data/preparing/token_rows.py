@@ -75,7 +75,7 @@ class TokenRow:
         return len(self.tokens) if self.document_lengths is None else int(self.document_lengths.max())
 
 
-def _numbers(array: Any) -> Tokens:
+def _int32_values(array: Any) -> Tokens:
     """Return the values of an Arrow array of int32 without a copy. `to_numpy` would import pandas."""
     buffer = array.buffers()[1]
     if buffer is None:
@@ -94,11 +94,13 @@ class Rows:
         for batch in _batches(self.path):
             self._first_rows.append(row_count)
             for name, column in batch.items():
-                values_and_offsets = _numbers(column.values), _numbers(column.offsets).astype(np.int64)
+                values_and_offsets = _int32_values(column.values), _int32_values(column.offsets).astype(np.int64)
                 self._columns.setdefault(name, []).append(values_and_offsets)
             row_count += len(batch[INPUT_IDS])
         self._count = row_count
-        self._more = tuple(name for name in self._columns if name not in (INPUT_IDS, LABELS, DOCUMENT_LENGTHS))
+        self._argument_columns = tuple(
+            name for name in self._columns if name not in (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
+        )
         self.lengths = self._lengths_of(INPUT_IDS)
         """Tokens of each row, int64 [rows]."""
         self.row_values: NDArray[np.float32] | None = None
@@ -130,7 +132,7 @@ class Rows:
             self._value(name, index) if name in self._columns else None for name in (LABELS, DOCUMENT_LENGTHS)
         )
         values = None if self.row_values is None else self.row_values[index]
-        other_values = {name: self._value(name, index) for name in self._more}
+        other_values = {name: self._value(name, index) for name in self._argument_columns}
         return TokenRow(self.row(index), labels, other_values, document_lengths, values)
 
     def values(self, column: str) -> Tokens:
@@ -170,11 +172,11 @@ class Rows:
         return np.concatenate(token_arrays), np.concatenate(are_labels)
 
 
-def evenly_spaced(row_count: int, wanted: int) -> list[int]:
-    """Return `wanted` of `available` row numbers, evenly spaced, or all if there are not more."""
-    if wanted >= row_count:
+def evenly_spaced(row_count: int, limit: int) -> list[int]:
+    """Return `limit` of `available` row numbers, evenly spaced, or all if there are not more."""
+    if limit >= row_count:
         return list(range(row_count))
-    return [index * row_count // wanted for index in range(wanted)]
+    return [index * row_count // limit for index in range(limit)]
 
 
 def _batches(path: Path) -> list[dict[str, Any]]:
@@ -188,11 +190,9 @@ def _batches(path: Path) -> list[dict[str, Any]]:
             raise KeyError(INPUT_IDS)
         return [dict(zip(batch.schema.names, batch.columns, strict=True)) for batch in batches]
     except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise DataError(
-            f"the prepared rows cannot be read: {one_line(str(error), 80)}",
-            where=one_line(str(path)),
-            hint="delete the folder; the data is prepared again",
-        ) from None
+        problem = f"the prepared rows cannot be read: {one_line(str(error), 80)}"
+        hint = "delete the folder; the data is prepared again"
+        raise DataError(problem, where=one_line(str(path)), hint=hint) from None
 
 
 BATCH_ROWS = 1000
@@ -269,7 +269,7 @@ class StreamWriter(RowWriter):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._pending_tokens > 1:
-            self._cut(np.concatenate(self._pending))
+            self._write_rows_of(np.concatenate(self._pending))
         super().__exit__(kind)
 
     def add(self, columns: Columns) -> None:
@@ -283,11 +283,11 @@ class StreamWriter(RowWriter):
         stream = np.concatenate(self._pending)
         full_batches = (len(stream) - 1) // batch_tokens
         for start in range(0, full_batches * batch_tokens, batch_tokens):
-            self._cut(stream[start : start + batch_tokens + 1])
+            self._write_rows_of(stream[start : start + batch_tokens + 1])
         remaining_tokens = stream[full_batches * batch_tokens :]
         self._pending, self._pending_tokens = [remaining_tokens], len(remaining_tokens)
 
-    def _cut(self, stream: Tokens) -> None:
+    def _write_rows_of(self, stream: Tokens) -> None:
         """Write a part of the stream as rows. The last token of a part is also the first token of the next part."""
         starts = np.arange(0, len(stream) - 1, self._width)
         self._write(stream, starts, np.minimum(self._width + 1, len(stream) - starts))
@@ -299,13 +299,17 @@ class DocumentWriter(RowWriter):
     def add(self, columns: Columns) -> None:
         """Write documents, whose tokens are given one after another. Each has at least 2 tokens."""
         tokens, lengths = columns[INPUT_IDS]
-        pieces = -(-(lengths - 1) // self._width)
+        piece_counts = -(-(lengths - 1) // self._width)
         ends = np.cumsum(lengths)
-        number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of each piece, from 0
-        starts = np.repeat(ends - lengths, pieces) + number * self._width
-        sizes = np.minimum(self._width + 1, np.repeat(ends, pieces) - starts)
+        piece_numbers = np.arange(piece_counts.sum()) - np.repeat(
+            np.cumsum(piece_counts) - piece_counts, piece_counts
+        )  # of each piece, from 0
+        starts = np.repeat(ends - lengths, piece_counts) + piece_numbers * self._width
+        piece_lengths = np.minimum(self._width + 1, np.repeat(ends, piece_counts) - starts)
         for first_row in range(0, len(starts), BATCH_ROWS):
-            self._write(tokens, starts[first_row : first_row + BATCH_ROWS], sizes[first_row : first_row + BATCH_ROWS])
-        self.cut_documents += int((pieces > 1).sum())
-        self.pieces += int(pieces[pieces > 1].sum())
-        self.cut_rows.append(np.repeat(pieces > 1, pieces))
+            self._write(
+                tokens, starts[first_row : first_row + BATCH_ROWS], piece_lengths[first_row : first_row + BATCH_ROWS]
+            )
+        self.cut_documents += int((piece_counts > 1).sum())
+        self.pieces += int(piece_counts[piece_counts > 1].sum())
+        self.cut_rows.append(np.repeat(piece_counts > 1, piece_counts))

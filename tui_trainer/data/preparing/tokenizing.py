@@ -87,7 +87,7 @@ def encode_text(ids: NDArray[np.int32], text: str) -> NDArray[np.int32]:
 
 Encode = Callable[[Sequence[str]], list[list[int]]]  # texts -> token ids of each, special tokens included
 # Texts -> texts without special tokens that encoding would repeat at the ends, and whether each text was changed.
-MarkedOnce = Callable[[Sequence[str]], tuple[Sequence[str], list[bool]]]
+StripMarks = Callable[[Sequence[str]], tuple[Sequence[str], list[bool]]]
 
 BATCH_CHARACTERS = 1 << 20
 SEARCH_CHARACTERS = 1 << 16  # searched backwards for a good position
@@ -167,10 +167,10 @@ class TextReader(Reader):
         *,
         eos_id: int | None,
         vocabulary: int,
-        strip_spelled_marks: MarkedOnce | None = None,
+        strip_spelled_marks: StripMarks | None = None,
         load: Callable[[], Any] | None = None,
     ) -> None:
-        self.trains_tokenizer, self._marked_once, self._load = encode is None, strip_spelled_marks, load
+        self.trains_tokenizer, self._strip_marks, self._load = encode is None, strip_spelled_marks, load
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
         self._unknown: tuple[UnknownToken | None, ...] = ()
 
@@ -202,7 +202,7 @@ class TextReader(Reader):
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         assert self._encode is not None, "`learn` comes first"
         texts: Sequence[str] = [example.text for example in examples]
-        texts, are_marked = self._marked_once(texts) if self._marked_once else (texts, [False] * len(texts))
+        texts, are_marked = self._strip_marks(texts) if self._strip_marks else (texts, [False] * len(texts))
         rows = encode_texts(self._encode, texts, self._eos_id)
         return [
             Encoded({INPUT_IDS: row}, label_count=max(len(row) - 1, 0), spells_special_tokens=is_marked)
@@ -218,17 +218,21 @@ def _encode_with(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts))]
 
 
-def _new_characters(new: Sequence[str]) -> DataError:
+def _new_characters(new_characters: Sequence[str]) -> DataError:
     """Return the error for characters that are not in the vocabulary of the model whose training continues."""
-    listed = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_SHOWN_CHARACTERS])
-    listed += f" and {len(new) - _SHOWN_CHARACTERS:,} more" if len(new) > _SHOWN_CHARACTERS else ""
+    shown_characters = ", ".join(
+        f"{one_line(character)} (U+{ord(character):04X})" for character in new_characters[:_SHOWN_CHARACTERS]
+    )
+    shown_characters += (
+        f" and {len(new_characters) - _SHOWN_CHARACTERS:,} more" if len(new_characters) > _SHOWN_CHARACTERS else ""
+    )
     problem = (
         "a character that is not in the model's vocabulary"
-        if len(new) == 1
-        else f"{len(new):,} characters that are not in the model's vocabulary"
+        if len(new_characters) == 1
+        else f"{len(new_characters):,} characters that are not in the model's vocabulary"
     )
     hint = "remove such characters from the text, or train a new model from scratch (without model.model_name_or_path)"
-    return DataError(f"the text has {problem}: {listed}", hint=hint)
+    return DataError(f"the text has {problem}: {shown_characters}", hint=hint)
 
 
 class CharacterReader(Reader):
@@ -239,7 +243,7 @@ class CharacterReader(Reader):
     trains_tokenizer = True
 
     def __init__(self, alphabet: Sequence[str] | None = None) -> None:
-        self._known = alphabet
+        self._alphabet = alphabet
         self._vocabulary = 0 if alphabet is None else len(SPECIAL_TOKENS) + len(alphabet)
         self._ids: NDArray[np.int32] = character_ids(alphabet or ())
 
@@ -250,10 +254,10 @@ class CharacterReader(Reader):
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         characters: Sequence[str] = characters_of(texts)
-        if self._known is not None:
-            if new_characters := sorted({*characters} - {*self._known}):
+        if self._alphabet is not None:
+            if new_characters := sorted({*characters} - {*self._alphabet}):
                 raise _new_characters(new_characters)
-            characters = self._known
+            characters = self._alphabet
         tokenizer = build_tokenizer(characters)
         path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         self._ids, self._vocabulary = character_ids(characters), tokenizer.get_vocab_size()

@@ -47,13 +47,13 @@ class _Layout:
     """The columns of a file: their number, and by name the positions of those that are read."""
 
     column_count: int
-    read: Mapping[str, int]
+    positions: Mapping[str, int]
     marks_entities: bool = False
     """Whether the tags mark entities, such as B-PER and O."""
 
     @property
     def is_universal(self) -> bool:
-        return self.column_count == _UNIVERSAL_COLUMNS and self.read is _UNIVERSAL
+        return self.column_count == _UNIVERSAL_COLUMNS and self.positions is _UNIVERSAL
 
 
 def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
@@ -67,9 +67,9 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
             break
     if not first_sentences:
         return
-    layout, sentence_count, longest = _layout(first_sentences, label, choices), 0, 0
+    layout, sentence_count, longest_words = _layout(first_sentences, label, choices), 0, 0
     for sentence in chain(first_sentences, sentences):
-        sentence_count, longest = sentence_count + 1, max(longest, len(sentence))
+        sentence_count, longest_words = sentence_count + 1, max(longest_words, len(sentence))
         words = [(line, fields) for line, fields in sentence if not (layout.is_universal and _is_no_word(fields))]
         while words and _is_comment(words[0][1], layout):
             del words[0]
@@ -77,7 +77,7 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
         if problem := next(((line, message) for line, message in line_errors if message), None):
             problems.add(DataError(problem[1], where=f"{label}, line {problem[0]}", hint=_HINT))
         elif words:
-            columns = {name: [fields[position] for _, fields in words] for name, position in layout.read.items()}
+            columns = {name: [fields[position] for _, fields in words] for name, position in layout.positions.items()}
             if layout.is_universal:
                 # "_" marks a column without annotation.
                 columns = {name: values for name, values in columns.items() if name == WORDS or {*values} != {"_"}}
@@ -88,8 +88,8 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                     )
                     continue
             yield Row(f"{label}, line {words[0][0]}", columns)
-    if sentence_count == 1 and longest > _LONGEST_SINGLE_SENTENCE:
-        choices.remark(f"{label} has no blank line between its {longest:,} words, which are read as one sentence, cut "
+    if sentence_count == 1 and longest_words > _LONGEST_SINGLE_SENTENCE:
+        choices.remark(f"{label} has no blank line between its {longest_words:,} words, which are read as one sentence, cut "
                        "to data.max_length tokens; put a blank line after each sentence")  # fmt: skip
 
 
@@ -106,26 +106,30 @@ def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
 
 def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line. A blank line and the end of the file have no fields."""
-    line_number, sign, splits = 0, "", 0
+    line_number, separator, split_count = 0, "", 0
     for line_number, text in text_lines_of(content, label):
         if text.startswith(("#begin document", "#end document")):
             hint = "write two columns, the word and its tag (B-PER, O, ...)"
             raise DataError("CoNLL-2012 (OntoNotes) is not supported", where=f"{label}, line {line_number}", hint=hint)
         text = text.rstrip("\r\n")
-        if not splits and (words := text.split()) and not words[0].startswith("#"):
-            splits = -1
-            if len(words) == 1 and (sign := next((each for each in _SEPARATORS if _ends_in_tag(text, each)), "")):
-                splits = text.count(sign) or -1
+        if not split_count and (words := text.split()) and not words[0].startswith("#"):
+            split_count = -1
+            if len(words) == 1 and (separator := next((each for each in _SEPARATORS if _ends_in_tag(text, each)), "")):
+                split_count = text.count(separator) or -1
         if "\t" in text:
             fields = [part.strip() for part in text.split("\t")]
         else:
-            fields = [part.strip() for part in text.rsplit(sign, splits)] if sign and text.strip() else text.split()
+            fields = (
+                [part.strip() for part in text.rsplit(separator, split_count)]
+                if separator and text.strip()
+                else text.split()
+            )
         yield line_number, fields if any(fields) else []
     yield line_number + 1, []
 
 
-def _ends_in_tag(line: str, sign: str) -> bool:
-    word, _, tag = line.rpartition(sign)
+def _ends_in_tag(line: str, separator: str) -> bool:
+    word, _, tag = line.rpartition(separator)
     return bool(word) and bool(ENTITY_TAG.fullmatch(tag.strip()))
 
 
@@ -192,11 +196,11 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
 
 
 def _problem_of_line(fields: Sequence[str], layout: _Layout, words: int) -> str:
-    if len(fields) < 2 or (len(fields) == layout.column_count and not fields[layout.read.get(TAGS, -1)]):
+    if len(fields) < 2 or (len(fields) == layout.column_count and not fields[layout.positions.get(TAGS, -1)]):
         return "the line has a word but no tag"
     if len(fields) != layout.column_count:
         return f"the line has {len(fields)} columns, but the first line of the file has {layout.column_count}"
-    if not fields[layout.read[WORDS]]:
+    if not fields[layout.positions[WORDS]]:
         return "the line has a tag but no word"
     return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words >= _LONGEST_SENTENCE else ""
 
@@ -255,9 +259,9 @@ def _sentence_column(row: Row) -> str:
     return usual_columns(SENTENCE_COLUMNS, names)[0] if isinstance(first_word, str) else ""
 
 
-def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, bad: int) -> Iterator[Row]:
-    """Yield the joined sentence, unless it had an unreadable row: then `problems` has more entries than `bad`."""
-    if problems.count != bad:
+def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, problems_at_start: int) -> Iterator[Row]:
+    """Yield the joined sentence, unless it had an unreadable row: then `problems` has more entries than `problems_at_start`."""
+    if problems.count != problems_at_start:
         return
     if len(rows) == 1:
         yield rows[0]

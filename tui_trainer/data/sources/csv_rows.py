@@ -45,11 +45,11 @@ def read_csv(
     delimiter: str = "",
     columns: Sequence[str] = (),
     *,
-    usual: str = ",",
+    usual_delimiter: str = ",",
 ) -> Iterator[Row]:
     """Yield the records below the header, or all records if `columns` names them. Repeated headers are skipped.
 
-    Guesses the `delimiter` if it is empty. Remarks in `choices` if the file is not a plain one with the `usual`
+    Guesses the `delimiter` if it is empty. Remarks in `choices` if the file is not a plain one with the `usual_delimiter`
     delimiter. Raises DataError for a first line that is not a header.
     """
     # The csv module has one limit for the whole process, 128 KiB by default. It also stops at a quote that is never
@@ -60,8 +60,8 @@ def read_csv(
     if head and (separator_line := _SEPARATOR_LINE.fullmatch(head[0])):
         delimiter, head[0] = delimiter or separator_line[1], "\n"
     if not delimiter:
-        delimiter = TAB if usual == TAB and any(TAB in line for line in head[:2]) else guess_delimiter(head)
-        if delimiter not in (usual, ","):
+        delimiter = TAB if usual_delimiter == TAB and any(TAB in line for line in head[:2]) else guess_delimiter(head)
+        if delimiter not in (usual_delimiter, ","):
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
     prepare_lines, options = _guess_dialect(head, label, delimiter, choices)
     lost_rows = _LostRows(list(prepare_lines(head)), label, options, choices)
@@ -159,19 +159,21 @@ def _guess_dialect(
     first_fields = next((line for line in head if not line.isspace()), "").split(delimiter)
     csv_options: dict[str, Any] = {"delimiter": delimiter, "strict": True}
     if delimiter == TAB:
-        lone: list[int] = []
-        for _ in _double_lone_quotes(head, len(first_fields), lone.append):
+        unmatched_lines: list[int] = []
+        for _ in _double_lone_quotes(head, len(first_fields), unmatched_lines.append):
             pass
         if len(head) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
-            lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first_fields) > 1]
-        if lone:
-            choices.remark(f"{label}, line {lone[0]:,}: unmatched double quotes, so the file is read without quoting")
+            unmatched_lines = [line for line in unmatched_lines if line <= LOOKED_LINES // 2 and len(first_fields) > 1]
+        if unmatched_lines:
+            choices.remark(
+                f"{label}, line {unmatched_lines[0]:,}: unmatched double quotes, so the file is read without quoting"
+            )
             return iter, csv_options | {"quoting": csv.QUOTE_NONE}
 
         def report(line: int) -> None:
-            if not lone:
+            if not unmatched_lines:
                 choices.remark(f"{label}, line {line:,}: unmatched double quotes are read literally")
-            lone.append(line)
+            unmatched_lines.append(line)
 
         return partial(_double_lone_quotes, width=len(first_fields), report=report), csv_options
     if len(first_fields) > 1 and all(name.startswith(" ") for name in first_fields[1:]):
@@ -246,41 +248,41 @@ class _LostRows:
     def __init__(self, head: Sequence[str], label: str, options: Mapping[str, Any], choices: ColumnChoices) -> None:
         self._label, self._choices = label, choices
         self._delimiter: str = options["delimiter"]
-        self._blanks = "skipinitialspace" in options
+        self._skips_blanks = "skipinitialspace" in options
         self._examples: list[list[str]] = []
         for line in head:
             if not line.isspace() and line.count('"') % 2 == 0:
                 with suppress(csv.Error):  # reported when the line is read
                     self._examples += csv.reader([line], **{**options, "strict": False})
         del self._examples[:1]
-        self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
-        self._likely, self._unclear = "", ""
+        self._quotes_other_fields = any(self._delimiter in field for fields in self._examples for field in fields)
+        self._likely_remark, self._unclear_remark = "", ""
 
-    def check_record(self, fields: Sequence[str], line: int, last: int) -> None:
-        """Check a record that spans the lines `line` to `last`. Raises DataError if it is several rows."""
+    def check_record(self, fields: Sequence[str], line: int, last_line: int) -> None:
+        """Check a record that spans the lines `line` to `last_line`. Raises DataError if it is several rows."""
         position = next((position for position, field in enumerate(fields) if "\n" in field), len(fields) - 1)
         text, other_fields = fields[position], len(fields) - 1
         # The number of delimiters rules out most texts quickly, without a look at each line.
         if not other_fields <= text.count(self._delimiter) <= text.count("\n") * other_fields:
-            self._quotes = True
+            self._quotes_other_fields = True
             return
         rows = self._rows_in(fields, position)
         match self._are_rows(rows, position) if rows else "no":
             case "yes":
-                problem = f"a double quote opens a text that ends on line {last:,}"
+                problem = f"a double quote opens a text that ends on line {last_line:,}"
                 problem += ", but each line in it looks like a row"
                 hint = 'write double quotes inside a text twice (""), and put the text in double quotes'
                 raise DataError(problem, where=f"{self._label}, line {line}", hint=hint)
             case "no":
-                self._quotes = True
+                self._quotes_other_fields = True
             case verdict:
-                note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; "
+                note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last_line:,}; "
                 note += "without the quotes, each of its lines would be a row"
-                self._likely = self._likely or (note if verdict == "likely" else "")
-                self._unclear = self._unclear or note
+                self._likely_remark = self._likely_remark or (note if verdict == "likely" else "")
+                self._unclear_remark = self._unclear_remark or note
 
     def end(self) -> None:
-        if remark := self._likely or (self._unclear if not self._quotes else ""):
+        if remark := self._likely_remark or (self._unclear_remark if not self._quotes_other_fields else ""):
             self._choices.remark(remark)
 
     def _rows_in(self, fields: Sequence[str], position: int) -> list[list[str]]:
@@ -300,7 +302,7 @@ class _LostRows:
         for column, values in enumerate(zip(*rows, strict=True)):
             # The value outside the quoted text belongs to the column in any case.
             old_values = [*(fields[column] for fields in examples), values[0 if column < position else -1]]
-            may_be_blank = self._blanks or any(not value or value[0].isspace() for value in old_values)
+            may_be_blank = self._skips_blanks or any(not value or value[0].isspace() for value in old_values)
             if not may_be_blank and any(not value or value[0].isspace() for value in values):
                 return "no"
             are_names, are_numbers = 2 * len({*old_values}) <= len(old_values), all(map(NUMBER.fullmatch, old_values))

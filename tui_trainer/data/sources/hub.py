@@ -19,7 +19,7 @@ from typing import Any
 from tui_trainer.data.sources.source_file import SourceFile, form_of
 from tui_trainer.data.sources.splits import (
     DESCRIPTION_FILES,
-    LATER_WORK,
+    MAP_CACHE_FILE,
     README,
     NamedSplits,
     configured_splits,
@@ -48,7 +48,7 @@ GLOB_SIGNS = frozenset("*?[")
 # huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
 _REVISION = r"refs/convert/\w+|refs/pr/\d+|[^/@]+"
 _HUB_PATH = re.compile(rf"({NAME_PART}/{NAME_PART}|{NAME_PART}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?")
-_ROWLESS = frozenset({"text", "unknown", "unsupported"})
+_FORMS_WITHOUT_ROWS = frozenset({"text", "unknown", "unsupported"})
 _MOST_SHOWN = 6
 
 
@@ -73,20 +73,20 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
     """
     match = _HUB_PATH.fullmatch(path.removeprefix(HUB_PREFIX).strip())
     if not match or not is_hub_name(match[1]):
-        raise DataError(
-            f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub", hint=f"expected {HUB_PATH_FORMAT}"
-        )
-    pinned = (match[2] or "").replace("%2F", "/")
-    if pinned and revision and revision not in (MAIN, pinned):
+        problem = f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub"
+        raise DataError(problem, hint=f"expected {HUB_PATH_FORMAT}")
+    chosen_revision = (match[2] or "").replace("%2F", "/")
+    if chosen_revision and revision and revision not in (MAIN, chosen_revision):
         problem = f"two revisions are set for {match[1]}"
-        raise DataError(problem, hint=f"remove @{one_line(pinned, 80)} or {one_line(revision, 80)}")
-    pinned = pinned or revision or MAIN
-    if not is_revision(pinned):
-        raise DataError(f"'{one_line(pinned, 80)}' is not a valid revision", hint="give a branch, a tag or a commit")
+        raise DataError(problem, hint=f"remove @{one_line(chosen_revision, 80)} or {one_line(revision, 80)}")
+    chosen_revision = chosen_revision or revision or MAIN
+    if not is_revision(chosen_revision):
+        problem = f"'{one_line(chosen_revision, 80)}' is not a valid revision"
+        raise DataError(problem, hint="give a branch, a tag or a commit")
     steps = [step for step in (match[3] or "").split("/") if step not in ("", ".")]
     if ".." in steps:
         raise DataError(f"'{one_line(path, 120)}' points outside its dataset", hint=f"expected {HUB_PATH_FORMAT}")
-    return HubPath(match[1], pinned, "/".join(steps))
+    return HubPath(match[1], chosen_revision, "/".join(steps))
 
 
 def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
@@ -127,21 +127,23 @@ def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequ
     return names
 
 
-def chosen_names(names: Sequence[str], inside: str) -> list[str]:
-    """Return the data files that `inside` selects, sorted: all, a folder's, a glob's, or one file of any form."""
-    if inside in names:
-        return [inside]
-    if GLOB_SIGNS & {*inside}:
-        return data_names(name for name in names if _matches_glob(name.split("/"), inside.split("/")))
-    return data_names(name for name in names if not inside or name.startswith(f"{inside}/"))
+def chosen_names(names: Sequence[str], subpath: str) -> list[str]:
+    """Return the data files that `subpath` selects, sorted: all, a folder's, a glob's, or one file of any form."""
+    if subpath in names:
+        return [subpath]
+    if GLOB_SIGNS & {*subpath}:
+        return data_names(name for name in names if _matches_glob(name.split("/"), subpath.split("/")))
+    return data_names(name for name in names if not subpath or name.startswith(f"{subpath}/"))
 
 
 def data_names(names: Iterable[str]) -> list[str]:
     """Return the files that hold rows among all files of a repository, sorted; if there are none, the .txt files."""
     visible = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
-    row_files = [(name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _ROWLESS]
+    row_files = [
+        (name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _FORMS_WITHOUT_ROWS
+    ]
     names_of_rows = [
-        name for name, base in row_files if base not in DESCRIPTION_FILES and not LATER_WORK.fullmatch(base)
+        name for name, base in row_files if base not in DESCRIPTION_FILES and not MAP_CACHE_FILE.fullmatch(base)
     ]
     text_names = (name for name in visible if name.lower().removesuffix(".gz").endswith(".txt"))
     return sorted(names_of_rows or [name for name in text_names if not is_readme_or_licence(name)])

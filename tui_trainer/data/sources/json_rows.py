@@ -71,11 +71,8 @@ def parse_json_line(text: str, where: str) -> object:
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and text[error.pos :].strip() == ",":  # a line of a list without brackets
             return _DECODER.decode(text[: error.pos])
-        raise DataError(
-            f"broken JSON at column {error.pos + 1}: {error.msg}, near {_context(text, error.pos)}",
-            where=where,
-            hint=ROW_HINT,
-        ) from None
+        problem = f"broken JSON at column {error.pos + 1}: {error.msg}, near {_context(text, error.pos)}"
+        raise DataError(problem, where=where, hint=ROW_HINT) from None
     except RecursionError:
         raise DataError("the JSON is nested too deeply", where=where) from None
     except ValueError as error:  # a repeated key, or a number with more than 4,300 digits

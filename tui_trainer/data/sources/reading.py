@@ -68,7 +68,7 @@ def documents_of(
         rows = rows_of(content, file, choices, problems)
         first_rows, error = head_of(rows)
         column = choices.choose(first_rows) if first_rows else ""
-        late_columns = LateColumns(columns_of(first_rows), lambda row: choices.see_late(row, first_rows))
+        late_columns = LateColumns(columns_of(first_rows), lambda row: choices.check_late_row(row, first_rows))
         if first_rows and not error and file.form in SELF_COMPRESSED_FORMS:
             content.seek(0)
             yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late_columns)
@@ -105,7 +105,9 @@ def _raw_rows(
             yield from read_json(content, label, problems, usually_lines=file.form == "jsonl")
         case "csv" | "tsv":
             usual_delimiter = TAB if file.form == "tsv" else ","
-            yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=usual_delimiter)
+            yield from read_csv(
+                content, label, problems, choices, file.separator, file.header, usual_delimiter=usual_delimiter
+            )
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":
@@ -194,9 +196,9 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
         raise ReadInOrder from None
 
 
-def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]:
+def _sizes_of_blocks(content: BinaryIO, least_bytes: int) -> Iterator[tuple[int, int]]:
     """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer if they exceed BLOCK_BYTES. The first block has
-    at least `least` bytes.
+    at least `least_bytes` bytes.
 
     Raises ReadInOrder for a line that is longer than a row may be.
     """
@@ -204,14 +206,16 @@ def _sizes_of_blocks(content: BinaryIO, least: int) -> Iterator[tuple[int, int]]
     while data := content.read(READ_BYTES):
         data = unfinished_bytes + data
         line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
-        block_start = first = 0
-        while first < len(line_ends):
+        block_start = first_line = 0
+        while first_line < len(line_ends):
             limit = int(np.searchsorted(line_ends, block_start + BLOCK_BYTES))
-            last = max(min(first + BLOCK_LINES - 1, limit), int(np.searchsorted(line_ends, block_start + least)))
-            if last >= len(line_ends):  # more lines of this block may follow
+            last_line = max(
+                min(first_line + BLOCK_LINES - 1, limit), int(np.searchsorted(line_ends, block_start + least_bytes))
+            )
+            if last_line >= len(line_ends):  # more lines of this block may follow
                 break
-            yield int(line_ends[last]) - block_start, last + 1 - first
-            block_start, first, least = int(line_ends[last]), last + 1, 0
+            yield int(line_ends[last_line]) - block_start, last_line + 1 - first_line
+            block_start, first_line, least_bytes = int(line_ends[last_line]), last_line + 1, 0
         unfinished_bytes = data[block_start:]
         if len(unfinished_bytes) > 2 * MAX_LINE_BYTES:
             raise ReadInOrder
@@ -236,11 +240,9 @@ def read_text(content: BinaryIO, label: str) -> str:
     """Return the content of a plain text file, with line ends as \\n."""
     data = content.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
-        raise DataError(
-            f"the document is larger than {format_bytes(MAX_DOCUMENT_BYTES)}",
-            where=label,
-            hint="split the document into several files, or write JSONL with one document per row",
-        )
+        problem = f"the document is larger than {format_bytes(MAX_DOCUMENT_BYTES)}"
+        hint = "split the document into several files, or write JSONL with one document per row"
+        raise DataError(problem, where=label, hint=hint)
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decode_utf8(data, label, line=1))
 
@@ -248,7 +250,7 @@ def read_text(content: BinaryIO, label: str) -> str:
 def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late_columns: LateColumns) -> Iterator[Document]:
     for row in rows:
         try:
-            late_columns.see(row)
+            late_columns.check(row)
             yield Document(text_of(row, column), row.where)
         except DataError as error:
             problems.add(error, row.values)
@@ -261,23 +263,25 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str
     """
     from datasets import ReadInstruction
 
-    shown = one_line(spec, 80)
+    shown_slice = one_line(spec, 80)
     row_counts = {label: [_cached_row_count(file) for file in split_files] for label, split_files in files.items()}
     try:
         row_totals = {label: sum(file_counts) for label, file_counts in row_counts.items()}
         slices = ReadInstruction.from_spec(spec).to_absolute(row_totals)
     except (ValueError, AssertionError) as error:
         hint = "write slices like train[:10%], train[100:200] or train[-500:]"
-        raise DataError(f"{setting}: '{shown}' is not a valid slice: {one_line(str(error), 120)}", hint=hint) from None
+        problem = f"{setting}: '{shown_slice}' is not a valid slice: {one_line(str(error), 120)}"
+        raise DataError(problem, hint=hint) from None
     selected_files = tuple(
         entry
-        for part in slices
-        for entry in _rows_of(files[part.splitname], row_counts[part.splitname], part.from_ or 0, part.to)
+        for instruction in slices
+        for entry in _rows_of(
+            files[instruction.splitname], row_counts[instruction.splitname], instruction.from_ or 0, instruction.to
+        )
     )
     if not selected_files:
-        raise DataError(
-            f"{setting}: '{shown}' selects no rows", hint=f"there are {sum(map(sum, row_counts.values())):,} rows"
-        )
+        problem = f"{setting}: '{shown_slice}' selects no rows"
+        raise DataError(problem, hint=f"there are {sum(map(sum, row_counts.values())):,} rows")
     return selected_files
 
 

@@ -57,7 +57,7 @@ class ResolvedData:
 
         training_choice = DataChoice(name=self.name, split=self.split, revision=self.revision, streaming=self.streaming)
         training = open_sources(self.paths, self.text_column, training_choice)
-        if named_by := "data.eval_path" if self.eval_paths else "data.eval_split" if self.eval_split else "":
+        if setting_of_held_out := "data.eval_path" if self.eval_paths else "data.eval_split" if self.eval_split else "":
             evaluation_choice = replace(training_choice, split=self.eval_split, is_evaluation=True)
             held_out: Source | None = open_sources(self.eval_paths or self.paths, self.text_column, evaluation_choice)
         else:
@@ -66,7 +66,7 @@ class ResolvedData:
             replay_choice = DataChoice(revision=self.revision, streaming=self.streaming)
             replay = open_sources(self.replay_paths, self.text_column, replay_choice)
             training = join_sources([*training.parts, *replay.parts])
-        training = replace(training, splits=tuple(uses_of_splits(training, held_out, named_by)))
+        training = replace(training, splits=tuple(uses_of_splits(training, held_out, setting_of_held_out)))
         return (training, held_out) if held_out else (training,)
 
     @property

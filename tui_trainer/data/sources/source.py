@@ -76,7 +76,7 @@ T = TypeVar("T")
 SHOWN_SOURCES, _MOST_SHOWN = 4, 6
 _MODEL_FILES = ("config.json", "adapter_config.json")
 _SYSTEM_FOLDERS = frozenset(map(Path, ("/", "/proc", "/sys", "/dev", "/home", "/usr")))
-_FEW_SETTINGS, _SETTINGS_BYTES = 20, 1 * MIB
+_MOST_SETTINGS_FILES, _SETTINGS_BYTES = 20, 1 * MIB
 _FETCH_AGAIN = "copy or download the dataset again"
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
@@ -192,9 +192,8 @@ class Source:
         if problems is None or not holds_text:
             errors.raise_any(all_rows=is_empty)
         if not holds_text:
-            raise DataError(
-                f"{self.description} contains no text", hint="0 documents were found; choose another data.path"
-            )
+            problem = f"{self.description} contains no text"
+            raise DataError(problem, hint="0 documents were found; choose another data.path")
 
     @property
     def is_table(self) -> bool:
@@ -219,7 +218,7 @@ class Source:
 
         digest = xxhash.xxh3_128()
         if self.joined_sources:
-            fingerprints = [row_facts.fingerprint(part_progress) for row_facts, part_progress in self.each(progress)]
+            fingerprints = [part.fingerprint(part_progress) for part, part_progress in self.each(progress)]
             digest.update(repr(fingerprints).encode())
             return str(digest.hexdigest())
         if self.sample:
@@ -286,9 +285,8 @@ def open_source(path: str, text_column: str = AUTO, choice: DataChoice = WHOLE_D
         name = "" if choice.is_evaluation else choice.name  # data.name applies to data.path only
         if name or choice.split:
             setting = "data.name" if name else choice.split_setting
-            raise DataError(
-                f"{setting} is set, but a sample has no configurations or splits", hint=f"leave {setting} empty"
-            )
+            problem = f"{setting} is set, but a sample has no configurations or splits"
+            raise DataError(problem, hint=f"leave {setting} empty")
         sample = find_sample(path.removeprefix(SAMPLE_PREFIX))
         texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
         return Source(
@@ -349,13 +347,13 @@ def join_sources(parts: Sequence[Source]) -> Source:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
     """What to open. `path` is the setting, and `text` the part of it that is opened now, for messages. File names are
-    relative to the folder `place`, or to `hub_path` on the Hub. `pattern`: a glob, if it selects from these names."""
+    relative to the folder `base_folder`, or to `hub_path` on the Hub. `pattern`: a glob, if it selects from these names."""
 
     path: str
     text: str
     text_column: str
     choice: DataChoice
-    place: Path = Path()
+    base_folder: Path = Path()
     hub_path: HubPath | None = None
     pattern: str = ""
     ignored_files: tuple[str, ...] = ()
@@ -367,51 +365,51 @@ class _Request:
 
     @property
     def without_configuration(self) -> "_Request":
-        """The same request without the name of a configuration, for use when the configuration was found."""
+        """The request without the name of a configuration, for use when the configuration was found."""
         return replace(self, choice=replace(self.choice, name=""))
 
-    def as_setting(self, inside: str) -> str:
-        path = str(replace(self.hub_path, subpath=inside) if self.hub_path else self.place / inside)
+    def as_setting(self, file_name: str) -> str:
+        path = str(replace(self.hub_path, subpath=file_name) if self.hub_path else self.base_folder / file_name)
         return path.replace(",", "\\,")
 
-    def selects(self, inside: str) -> bool:
-        return fnmatchcase(inside if self.hub_path else str(self.place / inside), self.pattern)
+    def selects(self, file_name: str) -> bool:
+        return fnmatchcase(file_name if self.hub_path else str(self.base_folder / file_name), self.pattern)
 
 
 def _open_path(request: _Request) -> Source:
     """Return the source of a path of any kind. Raises DataError if there is no such data."""
     path = request.path
     if not path.strip() or "\0" in path:
-        raise DataError(
-            "no data is set", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
-        )
+        problem = "no data is set"
+        raise DataError(problem, hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME")
     if address := url_scheme(path):
         hint = "download the file and give its path; a dataset on the Hub is written hub:owner/name"
         raise DataError(f"'{one_line(path, 200)}' is an address, but data is not read from {address}", hint=hint)
     is_hub_path = path.startswith(HUB_PREFIX)
     if not is_hub_path:
-        place = expand_home(path)
+        local_path = expand_home(path)
         try:
-            mode = place.stat().st_mode
+            mode = local_path.stat().st_mode
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
-                return _open_glob(request, place)
+                return _open_glob(request, local_path)
             if not isinstance(error, FileNotFoundError) or not could_be_on_the_hub(path):
                 raise _error_of_opening(path, error) from None
         else:
             if stat.S_ISDIR(mode):
-                return _open_folder(request, place)
-            split = split_of_file(place.name)
-            request = replace(request, place=place.parent, pattern=glob.escape(str(place)))
-            return _choose_files(request, {place.name: named_file(place, mode)}, NamedSplits(), split or "", split)
+                return _open_folder(request, local_path)
+            split = split_of_file(local_path.name)
+            request = replace(request, base_folder=local_path.parent, pattern=glob.escape(str(local_path)))
+            return _choose_files(
+                request, {local_path.name: named_file(local_path, mode)}, NamedSplits(), split or "", split
+            )
     hub_path = parse_hub_path(path, request.choice.revision)
     if source := _open_from_hub(request, hub_path):
         return source
     if is_hub_path:
         at_revision = "" if hub_path.revision == MAIN else f" at {one_line(hub_path.revision, 80)}"
-        raise DataError(
-            f"the dataset {hub_path.name}{at_revision} is not on this machine", hint=missing_data_hint(hub_path)
-        )
+        problem = f"the dataset {hub_path.name}{at_revision} is not on this machine"
+        raise DataError(problem, hint=missing_data_hint(hub_path))
     similar_path = one_line(nearest_path(path), 200)
     suggestion = f"did you mean '{similar_path}'? Otherwise " if similar_path else ""
     problem = f"there is no file or folder '{one_line(path, 200)}', and no Hub dataset {path} on this machine"
@@ -425,7 +423,7 @@ def _open_folder(request: _Request, folder: Path) -> Source:
     if any((folder / name).is_file() for name in _MODEL_FILES) and any(folder.glob("*.safetensors")):
         problem = f"'{one_line(request.text, 200)}' is the folder of a model, not data"
         raise DataError(problem, hint="give the path of the data here, and the model with --model")
-    request = replace(request, place=folder)
+    request = replace(request, base_folder=folder)
     if has_configurations(folder):
         return _open_configured(request, folder)
     if (name := request.choice.name) and (folder / name).is_dir():
@@ -494,24 +492,32 @@ def _open_glob(request: _Request, pattern: Path) -> Source:
         names_of_folder.setdefault(path.parent, []).append(path.name)
     files = (folder / name for folder, file_names in names_of_folder.items() for name in data_files(folder, file_names))
     base = Path(*takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts))
-    request = replace(request, place=base, pattern=str(pattern))
+    request = replace(request, base_folder=base, pattern=str(pattern))
     files_by_name, request = _usable_files(files, request, whole_paths=True)
     return _choose_files(request, files_by_name, assign_splits(files_by_name), base.name, split_in(base.name))
 
 
 def _choose_files(
-    request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, label: str = "", split: Split | None = None
+    request: _Request,
+    files_by_name: Mapping[str, SourceFile],
+    splits: NamedSplits,
+    label: str = "",
+    split: Split | None = None,
 ) -> Source:
     """Return the source of the selected files. If no file name shows a split, all belong to `split`, named `label`."""
     choice = request.choice
     if choice.name:
-        raise no_configuration(request.name, choice.name, _configurations(named))
-    chosen_split, other_splits = _chosen_split(request, named, splits, label, split)
+        raise no_configuration(request.name, choice.name, _configurations(files_by_name))
+    chosen_split, other_splits = _chosen_split(request, files_by_name, splits, label, split)
     read_paths = {file.path for file in chosen_split.files}
     read_splits = () if choice.is_evaluation or choice.splits else other_splits
     read_paths |= {file.path for other in read_splits if other.split == "validation" for file in other.files}
-    read_names = [name for name, file in named.items() if file.path in read_paths and name not in splits.exact]
-    missing_names = [name for name in missing_files(named, read_names) if not request.pattern or request.selects(name)]
+    read_names = [
+        name for name, file in files_by_name.items() if file.path in read_paths and name not in splits.listed_files
+    ]
+    missing_names = [
+        name for name in missing_files(files_by_name, read_names) if not request.pattern or request.selects(name)
+    ]
     if missing_names:
         more_note = f" and {len(missing_names) - _MOST_SHOWN:,} more" if len(missing_names) > _MOST_SHOWN else ""
         shown_names = one_line(", ".join(missing_names[:_MOST_SHOWN]), 240) + more_note
@@ -535,17 +541,17 @@ def _choose_files(
 
 
 def _chosen_split(
-    request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, label: str, split: Split | None
+    request: _Request, files_by_name: Mapping[str, SourceFile], splits: NamedSplits, label: str, split: Split | None
 ) -> tuple[SplitFiles, tuple[SplitFiles, ...]]:
     """Return the files to read, which are those of one split or all, and the files of each other split."""
     choice = request.choice
     if not splits.parts:
-        all_files = SplitFiles(label=label if split else "", split=split, files=tuple(named.values()))
+        all_files = SplitFiles(label=label if split else "", split=split, files=tuple(files_by_name.values()))
         by_label = {"train": all_files} if not split else {label: all_files, split: all_files}
-        return _named_splits(by_label, request) if choice.splits else all_files, ()
+        return _join_splits(by_label, request) if choice.splits else all_files, ()
 
     def files_of(part: SplitPart) -> SplitFiles:
-        files = tuple(named[name] for name in splits.parts[part] if name in named)
+        files = tuple(files_by_name[name] for name in splits.parts[part] if name in files_by_name)
         return SplitFiles(label=part.label, split=part.split, files=files)
 
     order: tuple[Split | None, ...] = ("train", "validation", "test", None)
@@ -553,15 +559,17 @@ def _chosen_split(
     if choice.splits:
         labels = Counter(part.label for part in parts)
         if repeated_label := next((label for label in choice.splits if labels[label] > 1), ""):
-            raise _error_of_parts(request, named, splits, f"several splits are named {repeated_label}")
+            raise _error_of_parts(request, files_by_name, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
-        by_label |= {kind: files_of(splits.of(kind)[0]) for kind in order if kind and len(splits.of(kind)) == 1}
+        by_label |= {
+            kind: files_of(splits.with_split(kind)[0]) for kind in order if kind and len(splits.with_split(kind)) == 1
+        }
         if missing := next(
             (label for label in choice.splits if label in splits.missing_splits and label not in by_label), ""
         ):
             message = f"{request.name}: the split {missing} is declared, but its files are missing"
             raise DataError(message, hint=_FETCH_AGAIN)
-        chosen_files = _named_splits(by_label, request)
+        chosen_files = _join_splits(by_label, request)
         read_files = [selected.files for selected in chosen_files.joined_splits or (chosen_files,)]
         return chosen_files, tuple(other for part in parts if (other := files_of(part)).files not in read_files)
     chosen_part = splits.evaluation_part() if choice.is_evaluation else splits.training_part()
@@ -571,11 +579,13 @@ def _chosen_split(
     is_explicit = request.pattern or (len(parts) == 1 and {split} == kinds and not splits.missing_splits)
     if is_explicit and len(kinds) == 1 and (kind := kinds.pop()):
         # `*/train.jsonl` names exactly the training files of several places.
-        return SplitFiles(label=kind, split=kind, files=tuple(named[n] for f in splits.parts.values() for n in f)), ()
-    raise _error_of_parts(request, named, splits, chosen_part)
+        return SplitFiles(
+            label=kind, split=kind, files=tuple(files_by_name[n] for f in splits.parts.values() for n in f)
+        ), ()
+    raise _error_of_parts(request, files_by_name, splits, chosen_part)
 
 
-def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> SplitFiles:
+def _join_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> SplitFiles:
     """Join the files of the splits that the request names. Raises DataError if a split is missing."""
     choice = request.choice
     for label in choice.splits:
@@ -583,18 +593,20 @@ def _named_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> Spli
             known_labels = one_line(", ".join(by_label), 200)
             hint = f"set {choice.split_setting} to one of the splits {known_labels}"
             raise DataError(f"{request.name} has no split '{one_line(label, 60)}'", hint=hint)
-    several = tuple(replace(by_label[label], label=label) for label in choice.splits)
-    kinds = {selected.split for selected in several}
-    files = tuple(dict.fromkeys(file for selected in several for file in selected.files))
+    selected_splits = tuple(replace(by_label[label], label=label) for label in choice.splits)
+    kinds = {selected.split for selected in selected_splits}
+    files = tuple(dict.fromkeys(file for selected in selected_splits for file in selected.files))
     return SplitFiles(
-        label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, joined_splits=several
+        label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, joined_splits=selected_splits
     )
 
 
-def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: NamedSplits, doubt: str) -> DataError:
+def _error_of_parts(
+    request: _Request, files_by_name: Mapping[str, SourceFile], splits: NamedSplits, cause: str
+) -> DataError:
     """Return the error for files that have several splits or configurations. Its hint has the setting for each one."""
     ordered = sorted(splits.parts.items(), key=lambda item: "train" not in item[0].label.lower())
-    file_counts = Counter(str(folder) for name in named for folder in PurePosixPath(name).parents)
+    file_counts = Counter(str(folder) for name in files_by_name for folder in PurePosixPath(name).parents)
     alternatives = [
         (part.folder,) if part.folder and file_counts[part.folder] == len(files) else files for part, files in ordered
     ]
@@ -609,13 +621,13 @@ def _error_of_parts(request: _Request, named: Mapping[str, SourceFile], splits: 
     hint += f"set {setting} to one of these paths, such as {one_line(', '.join(map(request.as_setting, example)), 160)}"
     hint += "" if request.choice.is_evaluation else ", and data.eval_path to another"
     hint += "; several paths can be joined with commas"
-    if configurations := _configurations(named):
+    if configurations := _configurations(files_by_name):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
     if splits.missing_train and not (request.choice.is_evaluation or request.choice.splits):
-        return DataError(f"{request.name}: {one_line(doubt, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
+        return DataError(f"{request.name}: {one_line(cause, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
     if len(ordered) == 1:
         return DataError(f"{request.name} has only the split {ordered[0][0].label}: {listed}", hint=hint)
-    reason = f" ({one_line(doubt, 160)})" if doubt else ""
+    reason = f" ({one_line(cause, 160)})" if cause else ""
     return DataError(f"{request.name} has several splits or configurations: {listed}{reason}", hint=hint)
 
 
@@ -645,7 +657,7 @@ def _usable_files(
     unreadable: list[str] = []
     other_names: list[str] = []
     for path in sorted(paths, key=str):
-        name = path.relative_to(request.place).as_posix()
+        name = path.relative_to(request.base_folder).as_posix()
         file = find_regular_file(path, str(path) if whole_paths else name)
         if file is not None and (usable_file := sniff_readable_file(file)):
             files[name] = usable_file
@@ -682,7 +694,7 @@ def _usable_files(
 def _settings_files(files: Mapping[str, SourceFile]) -> set[str]:
     """Return the .json files that are settings, such as config.json: one object, next to other files with rows."""
     json_names = [name for name, file in files.items() if file.form == "json" and file.size_bytes <= _SETTINGS_BYTES]
-    if len(json_names) > _FEW_SETTINGS:  # each of many files may be a row
+    if len(json_names) > _MOST_SETTINGS_FILES:  # each of many files may be a row
         return set()
     settings = {name for name in json_names if _is_one_object(files[name])}
     return settings if any(file.holds_rows for name, file in files.items() if name not in settings) else set()
@@ -764,7 +776,7 @@ def _progress_within(progress: Progress | None, before: float, total: float) -> 
     return lambda activity, done, _, unit: progress(activity, before + done, total, unit)
 
 
-def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
+def _digest(entry: SourceFile, meter: Meter, bytes_before: int) -> str:
     """Return the hash of a file as stored. It is cached as long as the size and the time of the file are the same."""
     import xxhash
 
@@ -776,7 +788,7 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
         with open_bytes(entry) as (raw_file, _):
             while chunk := raw_file.read(4 * MIB):
                 digest.update(chunk)
-                meter.report(done + raw_file.tell())
+                meter.report(bytes_before + raw_file.tell())
         _digests[key] = str(digest.hexdigest())
     return _digests[key]
 
@@ -802,19 +814,21 @@ def validation_of(source: Source) -> Source | None:
     return join_sources(validation_sources)
 
 
-def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
+def uses_of_splits(source: Source, held_out: Source | None, setting_of_held_out: str) -> Iterator[SplitUse]:
     """Yield, for each source with something to report, which of its splits are trained on, held out and not read.
 
-    `named_by` is the setting that names `held_out`, such as `data.eval_path`; empty if none does.
+    `setting_of_held_out` is the setting that names `held_out`, such as `data.eval_path`; empty if none does.
     """
-    held_parts = held_out.parts if held_out else ()
+    held_out_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
     needs_paths = held_out is not None or any(part.other_splits for part in source.parts)
     rows_of_parts = [_rows_by_path(part) if needs_paths else {} for part in source.parts]
-    held_out_rows = [_rows_by_path(part) for part in held_parts]
+    held_out_rows = [_rows_by_path(part) for part in held_out_parts]
     evaluated_paths = {path for rows in held_out_rows for path in rows}
     read_paths = evaluated_paths | {path for rows in rows_of_parts for path in rows}
-    held_out_sources = {other.path: other for other in held_parts} if named_by == "data.eval_split" else {}
+    held_out_sources = (
+        {other.path: other for other in held_out_parts} if setting_of_held_out == "data.eval_split" else {}
+    )
     for part, rows in zip(source.parts, rows_of_parts, strict=True):
         evaluated_splits = [
             other for other in part.other_splits if evaluated_paths >= {file.path.resolve() for file in other.files}
@@ -831,8 +845,8 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.joined_splits else "data.path"
             notes.append(f"this {part.split.split} split is trained on, because {setting} lists it")
-        if named_by and any(other.split == "validation" for other in unread_splits):
-            notes.append(f"the held-out data comes from {named_by}")
+        if setting_of_held_out and any(other.split == "validation" for other in unread_splits):
+            notes.append(f"the held-out data comes from {setting_of_held_out}")
         split_use = SplitUse(
             source=one_line(part.path, 200),
             training_split=_with_files(part.split) if part.split else "",
@@ -849,17 +863,17 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
         )
         if split_use.evaluation_split or split_use.unread_splits or split_use.note or split_use.shares_rows:
             yield split_use
-    if held_out is None or not named_by:
+    if held_out is None or not setting_of_held_out:
         return
     reported_paths = {part.path for part in source.parts}
-    for part in held_parts:
+    for part in held_out_parts:
         unread_splits = [
             other for other in part.other_splits if not any(file.path.resolve() in read_paths for file in other.files)
         ]
         if part.split and unread_splits and part.path not in reported_paths:
-            left_alone = _unread_names(unread_splits, part.ignored_files)
+            unread_names = _unread_names(unread_splits, part.ignored_files)
             yield SplitUse(
-                source=one_line(part.path, 200), evaluation_split=_with_files(part.split), unread_splits=left_alone
+                source=one_line(part.path, 200), evaluation_split=_with_files(part.split), unread_splits=unread_names
             )
 
 
@@ -872,9 +886,11 @@ def _rows_by_path(source: Source) -> RowsRead:
     return rows
 
 
-def _unread_names(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:
-    more = len(beside) - _MOST_SHOWN
-    names = [one_line(name, 80) for name in beside[:_MOST_SHOWN]] + ([f"{more:,} more files"] if more > 0 else [])
+def _unread_names(splits: Sequence[SplitFiles], ignored_files: Sequence[str]) -> tuple[str, ...]:
+    more = len(ignored_files) - _MOST_SHOWN
+    names = [one_line(name, 80) for name in ignored_files[:_MOST_SHOWN]] + (
+        [f"{more:,} more files"] if more > 0 else []
+    )
     return (*map(_with_files, splits), *names)
 
 

@@ -196,11 +196,9 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"not a valid gzip file ({one_line(str(error), 60)})",
-            where=label,
-            hint="rename the file if it is not compressed, or download it again",
-        ) from None
+        problem = f"not a valid gzip file ({one_line(str(error), 60)})"
+        hint = "rename the file if it is not compressed, or download it again"
+        raise DataError(problem, where=label, hint=hint) from None
     except EOFError:
         raise DataError("the gzip file is truncated", where=label, hint="download or copy the file again") from None
     except error_types as error:

@@ -45,29 +45,29 @@ _KEYWORDS: Mapping[str, Split] = {
     **dict.fromkeys(("validation", "valid", "dev", "val"), "validation"),
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-_ANY = "|".join(_KEYWORDS)
-_KEYWORD = re.compile(rf"(?<![a-z])({_ANY})(?:set|data)?(?![a-z])", re.IGNORECASE)
+_ANY_KEYWORD = "|".join(_KEYWORDS)
+_KEYWORD = re.compile(rf"(?<![a-z])({_ANY_KEYWORD})(?:set|data)?(?![a-z])", re.IGNORECASE)
 # In the cache of `datasets`, the keyword is at the end of a file's name.
-_KEYWORD_AT_END = re.compile(rf".*[-_.]({_ANY})", re.IGNORECASE)
-_ONLY_KEYWORD = re.compile(rf"(?:.*\.)?({_ANY})(?:[-_.]?\d+)?", re.IGNORECASE)
+_KEYWORD_AT_END = re.compile(rf".*[-_.]({_ANY_KEYWORD})", re.IGNORECASE)
+_ONLY_KEYWORD = re.compile(rf"(?:.*\.)?({_ANY_KEYWORD})(?:[-_.]?\d+)?", re.IGNORECASE)
 # Prose and code: `test.py` is a document of a corpus of code.
 _PROSE_OR_CODE = frozenset({".md", ".rst", ".py"})
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\b.*")
 _ABOUT_STEMS = frozenset({"license", "licence", "readme", "requirements", "citation", "notice"})
-_TEXTS = frozenset({"text", "unknown"})
+_TEXT_FORMS = frozenset({"text", "unknown"})
 _SHOWN = 3
 README = "README.md"
-_STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
-DESCRIPTION_FILES = frozenset({_STATE, _SPLITS, _INFO, "dataset_infos.json"})
+_STATE_FILE, _SPLITS_FILE, _INFO_FILE = "state.json", "dataset_dict.json", "dataset_info.json"
+DESCRIPTION_FILES = frozenset({_STATE_FILE, _SPLITS_FILE, _INFO_FILE, "dataset_infos.json"})
 # Results of Dataset.map, which hold the same rows again: 16 hexadecimal digits, then the process if there are several.
 # Source: generate_fingerprint and Dataset.map of `datasets`.
-LATER_WORK = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
+MAP_CACHE_FILE = re.compile(r"cache-[0-9a-f]{16}(?:_\d+_of_\d+)?\.arrow")
 # Source: camelcase_to_snakecase in datasets/naming.py; importing it takes seconds, and a misspelt path comes here.
 _WORD_BOUNDARIES = re.compile(r"([A-Z]+)([A-Z][a-z])"), re.compile(r"([a-z\d])([A-Z])")
 # load_dataset stores `data_files`, a part of the data set, under such a name.
-_FRAGMENT = re.compile(r".*-[0-9a-f]{16}")
+_DATA_FILES_NAME = re.compile(r".*-[0-9a-f]{16}")
 _NUMBERED_SHARD = re.compile(r"(.*?)(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?:\.\w+)*)")
-# Options of `datasets` that do not change how rows are read, or that `_reading` passes on.
+# Options of `datasets` that do not change how rows are read, or that `_reader_options` passes on.
 _SUPPORTED_OPTIONS = frozenset(
     "name version data_dir data_files description features chunksize batch_size block_size use_threads memory_map "
     "verbose sep delimiter names column_names header".split()
@@ -76,14 +76,14 @@ _FRONT_MATTER = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
 class SplitPart(NamedTuple):
-    """Key of files that belong together. `label` is the name of their split, or "". `folder` contains them, and `place`
+    """Key of files that belong together. `label` is the name of their split, or "". `folder` contains them, and `data_folder`
     is the folder of the whole data set."""
 
     folder: str
     label: str
     form: str
     split: Split | None = None
-    place: str = ""
+    data_folder: str = ""
 
 
 Parts = Mapping[SplitPart, tuple[str, ...]]
@@ -95,15 +95,15 @@ class NamedSplits:
     """The splits that files belong to: `parts`. Without any, there are no splits, and all files are read together.
 
     `ignored_files`: files that are not data. `remark`: a note about names that only look like splits. `missing_splits`:
-    names of declared splits without any file. `exact`: files that are declared one by one."""
+    names of declared splits without any file. `listed_files`: files that are declared one by one."""
 
     parts: Parts = field(default_factory=dict)
     missing_splits: tuple[str, ...] = ()
-    exact: frozenset[str] = frozenset()
+    listed_files: frozenset[str] = frozenset()
     ignored_files: tuple[str, ...] = ()
     remark: str = ""
 
-    def of(self, split: Split) -> list[SplitPart]:
+    def with_split(self, split: Split) -> list[SplitPart]:
         return [part for part in self.parts if part.split == split]
 
     @property
@@ -111,13 +111,13 @@ class NamedSplits:
         return {name for part, names in self.parts.items() if part.split in ("validation", "test") for name in names}
 
     @property
-    def doubt(self) -> str:
+    def ambiguity(self) -> str:
         """Reason why it is unclear to which split files belong; empty if it is clear."""
         loose_names = next((names for part, names in self.parts.items() if not part.label), None)
         if len(self.parts) > 1 and loose_names:
             return f"the split of {_listed(loose_names)} is unknown"
-        if len(places := sorted({part.place for part in self.parts})) > 1:
-            return f"splits are in several folders: {_listed([folder or '.' for folder in places])}"
+        if len(folders := sorted({part.data_folder for part in self.parts})) > 1:
+            return f"splits are in several folders: {_listed([folder or '.' for folder in folders])}"
         return ""
 
     @property
@@ -132,7 +132,7 @@ class NamedSplits:
             return f"the split {self.missing_train} is declared, but its files are missing"
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
-        part = self.doubt or _only_part(self.of("train"), "train")
+        part = self.ambiguity or _only_part(self.with_split("train"), "train")
         if isinstance(part, SplitPart) and (held_out_files := self.held_out_files) >= {*self.parts[part]}:
             shared_names = sorted(held_out_files & {*self.parts[part]})
             return f"{part.label} and another split have the same files: {_listed(shared_names)}"
@@ -142,7 +142,9 @@ class NamedSplits:
         """Return the part to evaluate on if no other one is named, or the reason why it is unclear."""
         if len(self.parts) == 1:
             return next(iter(self.parts))
-        return self.doubt or _only_part(self.of("validation") or self.of("test"), "validation or test")
+        return self.ambiguity or _only_part(
+            self.with_split("validation") or self.with_split("test"), "validation or test"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +182,7 @@ def split_in(name: str) -> Split | None:
 
 def split_of_file(name: str) -> Split | None:
     """Return the split that the name of a single file shows; None if it shows none."""
-    return _text_part(name).split if form_of(PurePosixPath(name)) in _TEXTS else split_in(name)
+    return _text_part(name).split if form_of(PurePosixPath(name)) in _TEXT_FORMS else split_in(name)
 
 
 def is_readme_or_licence(name: str) -> bool:
@@ -188,16 +190,16 @@ def is_readme_or_licence(name: str) -> bool:
     return PurePosixPath(name.lower().removesuffix(".gz")).stem in _ABOUT_STEMS
 
 
-def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files. `names` are paths in the data set's folder, `saved` folders declared as splits."""
+def assign_splits(names: Iterable[str], split_folders: AbstractSet[str] = frozenset()) -> NamedSplits:
+    """Return the splits of files. `names` are paths in the data set's folder, `split_folders` folders declared as splits."""
     table_names: list[str] = []
     text_names: list[str] = []
     for name in names:
-        (text_names if form_of(PurePosixPath(name)) in _TEXTS else table_names).append(name)
+        (text_names if form_of(PurePosixPath(name)) in _TEXT_FORMS else table_names).append(name)
     document_names = [name for name in text_names if not is_readme_or_licence(name)]
     description_names = tuple(name for name in text_names if is_readme_or_licence(name))
-    parts, text_splits = parts_of(table_names, saved), _splits_of_texts(document_names)
-    if not any(part.split or part.folder in saved for part in parts):
+    parts, text_splits = parts_of(table_names, split_folders), _splits_of_texts(document_names)
+    if not any(part.split or part.folder in split_folders for part in parts):
         loose_tables = {SplitPart("", "", "rows"): tuple(table_names)} if table_names and text_splits.parts else {}
         unread_names = description_names if text_splits.parts else ()
         return NamedSplits(
@@ -205,14 +207,14 @@ def assign_splits(names: Iterable[str], saved: AbstractSet[str] = frozenset()) -
         )
     if text_splits.parts:
         return NamedSplits(parts={**parts, **text_splits.parts}, ignored_files=description_names)
-    if document_names and not saved and not any(part.split == "train" for part in parts):
+    if document_names and not split_folders and not any(part.split == "train" for part in parts):
         # A table such as `test_results` in a corpus of texts is not a split, and no reason to skip the texts.
         return NamedSplits(parts={**parts, _LOOSE_TEXTS: tuple(document_names)}, ignored_files=description_names)
     return NamedSplits(parts=parts, ignored_files=tuple(text_names))
 
 
-def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Parts:
-    """Group tables by folder, split and form. `saved`: folders that are splits."""
+def parts_of(names: Sequence[str], split_folders: AbstractSet[str] = frozenset()) -> Parts:
+    """Group tables by folder, split and form. `split_folders`: folders that are splits."""
     mixed_folders = frozenset(
         str(folder)
         for name in names
@@ -222,17 +224,17 @@ def parts_of(names: Sequence[str], saved: AbstractSet[str] = frozenset()) -> Par
     )
     parts: dict[SplitPart, list[str]] = {}
     for name in names:
-        parts.setdefault(_part_of(name, saved, mixed_folders), []).append(name)
+        parts.setdefault(_part_of(name, split_folders, mixed_folders), []).append(name)
     return {part: tuple(files) for part, files in parts.items()}
 
 
-def _part_of(name: str, saved: AbstractSet[str], mixed_folders: AbstractSet[str]) -> SplitPart:
+def _part_of(name: str, split_folders: AbstractSet[str], mixed_folders: AbstractSet[str]) -> SplitPart:
     """Return the part that a table belongs to. `mixed_folders` look like one split, but have files of several."""
     path = PurePosixPath(name)
     form, parent = form_of(path), name.rpartition("/")[0]
     for folder in path.parents:
         split = split_in(folder.name)
-        if str(folder) in saved or (split and str(folder) not in mixed_folders):
+        if str(folder) in split_folders or (split and str(folder) not in mixed_folders):
             return SplitPart(
                 str(folder), folder.name, form, split, "" if str(folder.parent) == "." else str(folder.parent)
             )
@@ -302,16 +304,16 @@ def _listed(names: Sequence[str]) -> str:
 
 def data_files(folder: Path, names: Sequence[str]) -> list[str]:
     """Return the data files among the files of a folder: those in its state file, or else all but descriptions."""
-    if _STATE in names and (listed_names := _files_in_state(folder)) is not None:
-        names = [name for name in names if name != _STATE and (not listed_names or name in listed_names)]
-    names = [name for name in names if name not in DESCRIPTION_FILES - {_STATE}]
-    original_names = [name for name in names if not LATER_WORK.fullmatch(name)]
+    if _STATE_FILE in names and (listed_names := _files_in_state(folder)) is not None:
+        names = [name for name in names if name != _STATE_FILE and (not listed_names or name in listed_names)]
+    names = [name for name in names if name not in DESCRIPTION_FILES - {_STATE_FILE}]
+    original_names = [name for name in names if not MAP_CACHE_FILE.fullmatch(name)]
     return original_names if any(name.endswith(".arrow") for name in original_names) else names
 
 
 def _files_in_state(folder: Path) -> list[str] | None:
     """Return the data files that the state file of `save_to_disk` lists; None if the folder has no such file."""
-    state = _read_object(folder / _STATE)
+    state = _read_object(folder / _STATE_FILE)
     if "_data_files" not in state:
         return None
     entries = state["_data_files"] if isinstance(state["_data_files"], list) else []
@@ -320,13 +322,13 @@ def _files_in_state(folder: Path) -> list[str] | None:
 
 def saved_splits(folder: Path) -> frozenset[str]:
     """Return the folders in `folder` that are splits of a saved DatasetDict."""
-    splits = _read_object(folder / _SPLITS).get("splits")
+    splits = _read_object(folder / _SPLITS_FILE).get("splits")
     return frozenset(name for name in splits if isinstance(name, str)) if isinstance(splits, list) else frozenset()
 
 
 def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
     """Return the splits in a folder of the cache of `datasets`, from dataset_info.json; None for other folders."""
-    info = _read_object(folder / _INFO)
+    info = _read_object(folder / _INFO_FILE)
     splits, name = info.get("splits"), info.get("dataset_name")
     if not isinstance(splits, dict) or not isinstance(name, str):
         return None
@@ -335,7 +337,7 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
     for split in splits:
         pattern = re.compile(rf"{re.escape(name)}-{re.escape(split)}(-\d{{5}}-of-\d{{5}})?\.arrow")
         files_of_split[split] = tuple(file for file in all_names if pattern.fullmatch(file))
-    return _declared(files_of_split) if any(files_of_split.values()) else None
+    return _declared_splits(files_of_split) if any(files_of_split.values()) else None
 
 
 def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
@@ -350,7 +352,7 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     cache = os.environ.get("HF_DATASETS_CACHE")
     root = absolute_path(cache) if cache else huggingface_folder() / "datasets"
     data_set_folder = root / "___".join([*owner, snake_name.lower()])
-    folders = [file.parent for file in data_set_folder.glob(f"*/*/*/{_INFO}")]
+    folders = [file.parent for file in data_set_folder.glob(f"*/*/*/{_INFO_FILE}")]
     folders.sort(key=lambda folder: folder.stat().st_mtime)
     main_ref = repository_folder("datasets", repo_id) / "refs/main"
     commit = revision
@@ -358,7 +360,9 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
         commit = main_ref.with_name(revision).read_text(encoding="utf-8").strip()
     is_main = revision == main_ref.name
     folders = [folder for folder in folders if is_main or folder.name == commit]
-    configurations = sorted({folder.parts[-3] for folder in folders if not _FRAGMENT.fullmatch(folder.parts[-3])})
+    configurations = sorted(
+        {folder.parts[-3] for folder in folders if not _DATA_FILES_NAME.fullmatch(folder.parts[-3])}
+    )
     if not name and len(configurations) > 1:
         raise several_configurations(repo_id, configurations)
     configuration = name or next(iter(configurations), "")
@@ -426,7 +430,10 @@ def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSp
         raise DataError(problem, hint="correct the configs in that file, or list the files in data.path") from None
     exact_names = frozenset(name for names in declared.values() for name in names if name in front_matter)
     features = builder.info.features.to_dict() if builder.info.features else None
-    return _declared(declared, exact_names), {"features": features, **_reading(builder.config, shown_name)}
+    return _declared_splits(declared, exact_names), {
+        "features": features,
+        **_reader_options(builder.config, shown_name),
+    }
 
 
 def _addresses(configs: object) -> Iterator[str]:
@@ -442,7 +449,7 @@ def _addresses(configs: object) -> Iterator[str]:
                 yield from _addresses(value)
 
 
-def _reading(config: Any, shown_name: str) -> dict[str, Any]:
+def _reader_options(config: Any, shown_name: str) -> dict[str, Any]:
     """Return how a configuration reads tables, by fields of SourceFile. Raises DataError for an unsupported option."""
     for option in fields(config):
         default = option.default_factory() if option.default_factory is not MISSING else option.default
@@ -471,22 +478,26 @@ def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConf
     return NoConfiguration(problem, hint=f"set data.name to one of {listed}" if listed else "leave data.name empty")
 
 
-def _declared(declared: Mapping[str, tuple[str, ...]], exact: frozenset[str] = frozenset()) -> NamedSplits:
+def _declared_splits(
+    declared: Mapping[str, tuple[str, ...]], listed_files: frozenset[str] = frozenset()
+) -> NamedSplits:
     """Return declared splits. Held-out files are removed from train, unless that would remove all its files."""
     parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in declared.items() if files}
     splits = NamedSplits(
-        parts=parts, exact=exact, missing_splits=tuple(split for split, files in declared.items() if not files)
+        parts=parts,
+        listed_files=listed_files,
+        missing_splits=tuple(split for split, files in declared.items() if not files),
     )
     held_out = splits.held_out_files
-    for part in splits.of("train"):
+    for part in splits.with_split("train"):
         parts[part] = tuple(name for name in parts[part] if name not in held_out) or parts[part]
     return splits
 
 
-def missing_files(named: Mapping[str, SourceFile], read_names: Iterable[str]) -> list[str]:
+def missing_files(files_by_name: Mapping[str, SourceFile], read_names: Iterable[str]) -> list[str]:
     """Return missing files that belong to those `read`: shards of `-00000-of-00003`, and files in a state.json."""
     existing_shards: dict[tuple[str, ...], set[int]] = {}
-    for name in named:
+    for name in files_by_name:
         if shard := _NUMBERED_SHARD.fullmatch(name):
             existing_shards.setdefault(shard.group(1, 3, 4), set()).add(int(shard[2]))
     first_of_group: dict[tuple[str, ...], str] = {}
@@ -495,18 +506,21 @@ def missing_files(named: Mapping[str, SourceFile], read_names: Iterable[str]) ->
         first_of_group.setdefault(shard.group(1, 3, 4) if shard else (name.rpartition("/")[0],), name)
     missing_names = []
     for group, name in first_of_group.items():
-        folder, parent = named[name].path.parent, name[: name.rfind("/") + 1]
-        listed_files = _files_in_state(folder) if name.endswith(".arrow") and not named[name].remote else None
-        expected_names = [*(listed_files or ())]
+        folder, parent = files_by_name[name].path.parent, name[: name.rfind("/") + 1]
+        names_in_state = _files_in_state(folder) if name.endswith(".arrow") and not files_by_name[name].remote else None
+        expected_names = [*(names_in_state or ())]
         if len(group) > 1:
             shard_prefix, count, extension = group[0].removeprefix(parent), int(group[1]), group[2]
-            start = count in existing_shards[group]
-            absent_numbers = (number for number in range(start, count + start) if number not in existing_shards[group])
+            first_number = count in existing_shards[group]
+            absent_numbers = (
+                number for number in range(first_number, count + first_number) if number not in existing_shards[group]
+            )
             expected_names += [f"{shard_prefix}{number:05d}-of-{group[1]}{extension}" for number in absent_numbers]
         missing_names += [
             parent + file_name
             for file_name in dict.fromkeys(expected_names)
-            if parent + file_name not in named and (named[name].remote or not (folder / file_name).exists())
+            if parent + file_name not in files_by_name
+            and (files_by_name[name].remote or not (folder / file_name).exists())
         ]
     return missing_names
 

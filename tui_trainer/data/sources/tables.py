@@ -160,8 +160,5 @@ def _errors_in_one_line(label: str, kind: str, position: str = "") -> Iterator[N
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, MemoryError) as error:
-        raise DataError(
-            f"not a valid {kind} file ({one_line(str(error), 80)})",
-            where=f"{label}{position}",
-            hint="download or copy the file again",
-        ) from None
+        problem = f"not a valid {kind} file ({one_line(str(error), 80)})"
+        raise DataError(problem, where=f"{label}{position}", hint="download or copy the file again") from None

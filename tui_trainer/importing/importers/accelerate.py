@@ -21,52 +21,56 @@ _NO = {False: "no", "NO": "no"}
 
 
 def _processes(
-    done: Conversion, count: Given, machines: Given | None, address: Given | None, port: Given | None
+    conversion: Conversion, count: Given, machines: Given | None, address: Given | None, port: Given | None
 ) -> None:
     """Convert the number of processes on all machines, and the address where the machines meet."""
     machine_count, process_count = machines.whole if machines else 1, count.whole
     if not machine_count or not process_count or process_count % machine_count:
-        done.leave(Why.DOES_NOT_FIT, "must be divisible by num_machines", count)
+        conversion.leave(Why.DOES_NOT_FIT, "must be divisible by num_machines", count)
     elif machine_count <= 1:
-        done.write("distributed.processes", process_count // machine_count, count)
+        conversion.write("distributed.processes", process_count // machine_count, count)
     else:
-        done.write("distributed.processes", process_count // machine_count, count, machines, reason="on each machine")
-        done.write("distributed.nodes", machine_count, machines)
+        reason = "on each machine"
+        conversion.write("distributed.processes", process_count // machine_count, count, machines, reason=reason)
+        conversion.write("distributed.nodes", machine_count, machines)
         if port:
-            done.write("distributed.rendezvous", f"{address.value if address else ''}:{port.value}", address, port)
+            meeting_point = f"{address.value if address else ''}:{port.value}"
+            conversion.write("distributed.rendezvous", meeting_point, address, port)
         elif address:
-            done.write("distributed.rendezvous", address.value, address)
+            conversion.write("distributed.rendezvous", address.value, address)
 
 
-def _strategy(done: Conversion, given: Given, sharding: Given | None, stage: Given | None, file: Given | None) -> None:
+def _strategy(
+    conversion: Conversion, given: Given, sharding: Given | None, stage: Given | None, file: Given | None
+) -> None:
     """Convert how processes split a model. FSDP and DeepSpeed have their own keys for this."""
     kind = str(given.value).upper()
-    path = done.file(file)
+    path = conversion.file(file)
     if kind in ("NO", "FALSE"):
-        done.leave(Why.NOT_NEEDED, "one process trains the whole model", given)
+        conversion.leave(Why.NOT_NEEDED, "one process trains the whole model", given)
     elif kind == "FSDP":
         word: Any = sharding.value if sharding and not isinstance(sharding.value, bool) else "full_shard"
         strategy = hf.fsdp_strategy(_NUMBERED.get(word, str(word).lower()))[0] or "fsdp"
-        if strategy == "hsdp" and (whole(done.given.get("num_machines")) or 1) <= 1:
+        if strategy == "hsdp" and (whole(conversion.given.get("num_machines")) or 1) <= 1:
             strategy = "fsdp"
-        done.write(STRATEGY, strategy, given, sharding, reason=hf.LAYER_BY_LAYER)
+        conversion.write(STRATEGY, strategy, given, sharding, reason=hf.LAYER_BY_LAYER)
     elif kind == "DEEPSPEED" and stage:
-        groups.write_zero(done, _ZERO, stage.value, map(done.given.get, _OFFLOAD_DEVICES.split()))
-        done.leave(Why.NOT_NEEDED, "set by zero_stage", given)
+        groups.write_zero(conversion, _ZERO, stage.value, map(conversion.given.get, _OFFLOAD_DEVICES.split()))
+        conversion.leave(Why.NOT_NEEDED, "set by zero_stage", given)
     elif kind == "DEEPSPEED" and file and path:
-        groups.read_beside(done, _ZERO_FILE, path, "deepspeed")
-        done.leave(Why.NOT_NEEDED, f"set by {path.name}", given)
+        groups.convert_file(conversion, _ZERO_FILE, path, "deepspeed")
+        conversion.leave(Why.NOT_NEEDED, f"set by {path.name}", given)
     elif kind == "DEEPSPEED" and file:
-        done.leave(Why.REFUSED, f"the file {file.value}, which says what DeepSpeed splits, was not found", file)
-        done.leave(Why.NOT_NEEDED, "set by deepspeed_config_file", given)
+        conversion.leave(Why.REFUSED, f"the file {file.value}, which says what DeepSpeed splits, was not found", file)
+        conversion.leave(Why.NOT_NEEDED, "set by deepspeed_config_file", given)
     elif kind == "DEEPSPEED":
-        groups.write_zero(done, given.name, _USUAL_STAGE, ())
+        groups.write_zero(conversion, given.name, _USUAL_STAGE, ())
     elif kind.startswith("MULTI_"):
-        done.write(STRATEGY, "ddp", given, reason="each device has the whole model")
+        conversion.write(STRATEGY, "ddp", given, reason="each device has the whole model")
     elif kind in ("MPS", "XLA", "TPU"):
-        done.leave(Why.NOT_SUPPORTED, "training runs on NVIDIA GPUs or a CPU", given)
+        conversion.leave(Why.NOT_SUPPORTED, "training runs on NVIDIA GPUs or a CPU", given)
     else:
-        done.leave(Why.REFUSED, "only FSDP and DeepSpeed can split a model", given)
+        conversion.leave(Why.REFUSED, "only FSDP and DeepSpeed can split a model", given)
 
 
 IMPORTER = Importer(

@@ -18,15 +18,16 @@ from tui_trainer.models.chat_rendering import TEMPLATE_KEY
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.terminal.safe_text import one_line
 
-_CONVERSATIONS = ("chat_template", "sharegpt")
 # Keys of a data set for its location, and keys that do not change its rows.
-_SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
-_KERNEL = Automatic("the kernel is chosen automatically")
+_LOCATION_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
+_FLASH, _AUTO_KERNEL = "flash_attention_2", Automatic("the kernel is chosen automatically")
 # Source: schemas/enums.py. Sage computes in 8 bits and is not a kernel of transformers.
-_KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("8-bit attention is not supported in training")}
+_KERNELS = {
+    "xformers": _AUTO_KERNEL, "sage": _AUTO_KERNEL, "fp8": Refused("8-bit attention is not supported in training"),
+}  # fmt: skip
 _MEASURED = Off("evaluations measure the held-out loss instead")
 _OFF = NotNeeded("off")
-_OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
+_OTHER_METHOD = NotNeeded("only used by a method that is not enabled")
 _OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy = fsdp splits the weights"
 # Templates equal to ours. Axolotl's alpaca has no sentence before the first instruction, and its mistral other spaces.
 _TEMPLATES = {
@@ -34,140 +35,151 @@ _TEMPLATES = {
 }  # fmt: skip
 # Templates equal to a model's own. qwen2_vl.jinja (067b021) equals Qwen2.5-VL's, also without a system message. Axolotl
 # has none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
-_OWN_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3"}
+_MODEL_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3"}
 
 
-def _source(done: Conversion, given: Given) -> None:
+def _source(conversion: Conversion, given: Given) -> None:
     """Convert a list of data sets, for training or for evaluation, to paths and a task."""
     is_training = given.name != "test_datasets"
-    entries, read_keys = groups.write_places(done, given, "data.path" if is_training else "data.eval_path")
+    entries, read_keys = groups.write_paths(conversion, given, "data.path" if is_training else "data.eval_path")
     if entries and is_training:
-        read_keys |= {*_SOURCE_KEYS, *_task(done, given, entries)}
-        groups.refuse_unread(done, given, entries, read_keys)
+        read_keys |= {*_LOCATION_KEYS, *_task(conversion, given, entries)}
+        groups.refuse_unread(conversion, given, entries, read_keys)
     if entries and given.name == "pretraining_dataset":
-        done.write("data.streaming", True, given, reason="axolotl streams a pretraining_dataset")
+        conversion.write("data.streaming", True, given, reason="axolotl streams a pretraining_dataset")
 
 
-def _length(done: Conversion, length: Given) -> None:
+def _length(conversion: Conversion, length: Given) -> None:
     """Convert the row length, with a note on how axolotl treats longer rows.
 
     Source: utils/data/utils.py, prompt_strategies/completion.py, pretrain.py, and encode_streaming in
     utils/data/streaming.py."""
-    reason, strategy = "longer rows are truncated", str(done.given.get("excess_length_strategy") or "drop").lower()
-    if done.values.get("task.type") == "causal_lm":
+    reason = "longer rows are truncated"
+    strategy = str(conversion.given.get("excess_length_strategy") or "drop").lower()
+    if conversion.values.get("task.type") == "causal_lm":
         reason = "a longer text is split into several rows"
-        if done.has("pretraining_dataset"):
-            packs = done.given.get("sample_packing") is True
+        if conversion.has("pretraining_dataset"):
+            packs = conversion.given.get("sample_packing") is True
             effect = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
             reason += f", but axolotl {effect}"
     elif strategy != "truncate":
         reason += f", but axolotl {'stops the run' if strategy == 'raise' else 'drops them'}"
-    done.write("data.max_length", length.value, length, reason=reason)
+    conversion.write("data.max_length", length.value, length, reason=reason)
 
 
-def _usual_warmup(done: Conversion, limit: Given | None) -> None:
+def _usual_warmup(conversion: Conversion, limit: Given | None) -> None:
     """Write axolotl's default warm-up: 3 % of all steps, at most 100 steps (core/builders/base.py)."""
-    if not done.has("base_model") or done.given.get("warmup_steps", done.given.get("warmup_ratio")) is not None:
+    warmup = conversion.given.get("warmup_steps", conversion.given.get("warmup_ratio"))
+    if warmup is not None or not conversion.has("base_model"):
         return
     reason, steps = "axolotl's default: 3 % of all steps, at most 100", limit.whole if limit else None
     if steps and steps > 0:
-        done.write(WARMUP_KEY, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
+        conversion.write(WARMUP_KEY, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
     else:
         least_steps = f"{math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,}"
         reason += f": for a run of {least_steps} steps or more, set {WARMUP_KEY} = {_MOST_WARMUP}"
-        done.write(WARMUP_KEY, _WARMUP_SHARE, reason=reason)
+        conversion.write(WARMUP_KEY, _WARMUP_SHARE, reason=reason)
 
 
 _WARMUP_SHARE, _MOST_WARMUP = 0.03, 100
 
 
-def _merged_order(done: Conversion, given: Given) -> None:
+def _merged_order(conversion: Conversion, given: Given) -> None:
     """Leave out whether merged data sets are shuffled, because the sampler shuffles rows, except streamed data."""
-    if not (done.has("pretraining_dataset") or done.given.get("streaming") is True):
-        done.leave(Why.ALWAYS, "rows are shuffled in each epoch, as in axolotl", given)
+    if not (conversion.has("pretraining_dataset") or conversion.given.get("streaming") is True):
+        conversion.leave(Why.ALWAYS, "rows are shuffled in each epoch, as in axolotl", given)
+
+
+def _is_sharegpt(form: str) -> bool:
+    return form.startswith("sharegpt")
 
 
 def _is_conversation(form: str) -> bool:
-    return form.startswith(_CONVERSATIONS) or form == "alpaca"
+    return form == "alpaca" or form.startswith("chat_template") or _is_sharegpt(form)
 
 
-def _task(done: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
+def _task(conversion: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
     """Write the task if all data sets have the same. Return the keys of their entries that were read."""
     types = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
     if all(map(_is_conversation, types)):
-        done.write("task.type", "chat", given, reason=f"type {one_line(', '.join(types), 40)}")
-        return {"type", *_conversations(done, given, types, entries)}
+        conversion.write("task.type", "chat", given, reason=f"type {one_line(', '.join(types), 40)}")
+        return {"type", *_conversations(conversion, given, types, entries)}
     if given.name == "pretraining_dataset" or all(kind == "completion" for kind in types):
-        done.write("task.type", "causal_lm", given)
+        conversion.write("task.type", "causal_lm", given)
         columns = {str(entry.get("field") or entry.get("text_column") or "") for entry in entries}
         if len(columns) > 1:
             return {"type"}
         if column := columns.pop():
-            done.write("data.text_column", column, given)
+            conversion.write("data.text_column", column, given)
         return {"type", "field", "text_column"}
     if types == ["None"]:
         return set()
-    other = [kind for kind in types if kind != "completion" and not _is_conversation(kind)]
-    names = one_line(", ".join("a custom type" if kind.startswith("{") else kind for kind in other or types), 60)
+    other_types = [kind for kind in types if kind != "completion" and not _is_conversation(kind)]
+    names = one_line(", ".join("a custom type" if kind.startswith("{") else kind for kind in other_types or types), 60)
     reason = f"the type {names} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
-    done.leave(Why.REFUSED, reason if other else f"a run has one task, but its data sets have the types {names}", given)
+    several_types = f"a run has one task, but its data sets have the types {names}"
+    conversion.leave(Why.REFUSED, reason if other_types else several_types, given)
     return {"type"}
 
 
-def _conversations(done: Conversion, given: Given, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
+def _conversations(conversion: Conversion, given: Given, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
     """Write columns, template and trained turns of conversations. Return the keys of entries that were read."""
     template_names = [str(entry.get("chat_template") or entry.get("conversation") or "") for entry in entries]
-    pairs = zip(entries, template_names, strict=True)
-    templates = list(dict.fromkeys("alpaca" if entry.get("type") == "alpaca" else name for entry, name in pairs))
+    entries_and_names = zip(entries, template_names, strict=True)
+    templates = ["alpaca" if entry.get("type") == "alpaca" else name for entry, name in entries_and_names]
+    templates = list(dict.fromkeys(templates))
     if len(templates) > 1:
         templates_text = one_line(", ".join(template or "the run's template" for template in templates), 60)
-        done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {templates_text}", given)
+        reason = f"a run has one chat template, but its data sets have several: {templates_text}"
+        conversion.leave(Why.REFUSED, reason, given)
     elif forms == ["alpaca"]:
         reason = "type alpaca: the input follows the instruction directly, without a heading"
-        done.write(TEMPLATE_KEY, "alpaca", given, reason=reason)
+        conversion.write(TEMPLATE_KEY, "alpaca", given, reason=reason)
     elif templates != [""]:
-        _write_template(done, given.name, templates[0], "set by the data set")
-    elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):
-        done.leave(Why.REFUSED, "the format of sharegpt depends on the axolotl version; set a chat_template", given)
+        _write_template(conversion, given.name, templates[0], "set by the data set")
+    elif not conversion.has("chat_template", "chat_template_jinja") and any(map(_is_sharegpt, forms)):
+        reason = "the format of sharegpt depends on the axolotl version; set a chat_template"
+        conversion.leave(Why.REFUSED, reason, given)
     if templates != [""]:
-        done.leave(Why.NOT_NEEDED, "the data set sets the chat template", done.first("chat_template"))
+        reason = "the data set sets the chat template"
+        conversion.leave(Why.NOT_NEEDED, reason, conversion.first_unread("chat_template"))
     columns = {str(entry.get("field_messages") or "messages") for entry in entries}
     keys = {"chat_template", "conversation", *(["field_messages"] if len(columns) == 1 else [])}
     if len(columns) == 1 and columns != {"messages"}:
-        done.write("data.text_column", columns.pop(), given)
+        conversion.write("data.text_column", columns.pop(), given)
     role_lists = [entry.get("roles_to_train") for entry in entries]
     roles = [{ROLES.get(str(role).lower()) for role in names} for names in role_lists if isinstance(names, list)]
     learns_all = len(roles) == len(entries) and all({"user", "assistant"} <= names for names in roles)
     if learns_all:
-        done.write("task.loss_on", "all", given, reason="roles_to_train")
+        conversion.write("task.loss_on", "all", given, reason="roles_to_train")
     if learns_all or all(names == {"assistant"} for names in roles):
         keys |= {"roles_to_train"}
     turns = [(key, value) for entry in entries for key, value in entry.items() if key in _TURNS]
     return keys | set(_TURNS) - {key for key, value in turns if not rules.is_empty(value) and not _agrees(key, value)}
 
 
-def _write_template(done: Conversion, name: str, template: str, reason: str = "") -> None:
-    model = str(done.given.get("base_model"))
-    groups.write_template(done, name, one_line(template, 40), model, _TEMPLATES, _OWN_TEMPLATES, reason)
+def _write_template(conversion: Conversion, name: str, template: str, reason: str = "") -> None:
+    model = str(conversion.given.get("base_model"))
+    groups.write_template(conversion, name, one_line(template, 40), model, _TEMPLATES, _MODEL_TEMPLATES, reason)
 
 
-def _template_of_run(done: Conversion, named: Given | None, file_or_text: Given | None) -> None:
+def _template_of_run(conversion: Conversion, named: Given | None, file_or_text: Given | None) -> None:
     """Convert the chat template of the run, over which a template of the data set takes precedence."""
-    if done.values.get("task.type") == "causal_lm":
-        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", named, file_or_text)
+    if conversion.values.get("task.type") == "causal_lm":
+        conversion.leave(Why.NOT_NEEDED, "plain texts need no chat template", named, file_or_text)
     elif file_or_text and (not named or named.value == "jinja"):
         if not str(file_or_text.value).endswith((".jinja", ".jinja2", ".j2")):
-            groups.write_text(done, str(file_or_text.value), named, file_or_text)
-        elif path := done.file(file_or_text):
-            done.write(TEMPLATE_KEY, str(path), named, file_or_text)
+            groups.write_text(conversion, str(file_or_text.value), named, file_or_text)
+        elif path := conversion.file(file_or_text):
+            conversion.write(TEMPLATE_KEY, str(path), named, file_or_text)
         else:
-            done.leave(Why.REFUSED, "the file was not found", named, file_or_text)
+            conversion.leave(Why.REFUSED, "the file was not found", named, file_or_text)
     elif named:
-        _write_template(done, named.name, str(named.value))
-        done.leave(Why.NOT_NEEDED, "chat_template takes precedence", file_or_text)
+        _write_template(conversion, named.name, str(named.value))
+        conversion.leave(Why.NOT_NEEDED, "chat_template takes precedence", file_or_text)
 
 
-def _tokens(done: Conversion, tokens: Given | None, special: Given | None) -> None:
+def _tokens(conversion: Conversion, tokens: Given | None, special: Given | None) -> None:
     """Convert new tokens from two keys. Changes to the tokenizer's own special tokens are refused."""
     # In older versions `tokens` was the name of the table of special tokens.
     table = tokens if tokens and isinstance(tokens.value, dict) else special
@@ -178,12 +190,12 @@ def _tokens(done: Conversion, tokens: Given | None, special: Given | None) -> No
         if special_tokens:
             text = one_line(", ".join(special_tokens), 60)
             reason = f"the tokenizer's {text} cannot be changed; remove the entries that the tokenizer already has"
-            done.leave(Why.REFUSED, reason, table)
+            conversion.leave(Why.REFUSED, reason, table)
         elif added_tokens:
             tokens_by_key[table.name] = added_tokens
         else:
-            done.leave(Why.NOT_NEEDED, "padding is excluded from the loss", table)
-    write_tokens(done, tokens_by_key, special="special_tokens")
+            conversion.leave(Why.NOT_NEEDED, "padding is excluded from the loss", table)
+    write_tokens(conversion, tokens_by_key, special="special_tokens")
 
 
 # Keys of conversations, with the values that agree with what this program does.
@@ -204,46 +216,47 @@ def _agrees(key: str, value: Any) -> bool:
     return value in _TURNS[key]
 
 
-def _split(done: Conversion) -> None:
+def _split(conversion: Conversion) -> None:
     """Convert `fsdp_config`, which turns FSDP on even without `fsdp`."""
-    names = [name for name in done.given if name.startswith(("fsdp_config.", "fsdp_version")) and done.has(name)]
-    if done.has("fsdp") or not names:
+    names = [name for name in conversion.given if name.startswith(("fsdp_config.", "fsdp_version"))]
+    names = [name for name in names if conversion.has(name)]
+    if conversion.has("fsdp") or not names:
         return
     offloads = hf.OFFLOADS.split()
     name = next((name for name in names if name not in (*offloads, *hf.RECOMPUTES.split())), names[0])
     sharding_keys = [name for name in names if name.endswith("sharding_strategy")]
-    strategy = hf.fsdp_strategy(done.given[sharding_keys[0]])[0] if sharding_keys else ""
-    if name in offloads and done.given[name] is True:
-        done.write(OFFLOAD, True, name)
-    done.write(STRATEGY, strategy or "fsdp", *(sharding_keys or [name]), reason=hf.LAYER_BY_LAYER)
+    strategy = hf.fsdp_strategy(conversion.given[sharding_keys[0]])[0] if sharding_keys else ""
+    if name in offloads and conversion.given[name] is True:
+        conversion.write(OFFLOAD, True, name)
+    conversion.write(STRATEGY, strategy or "fsdp", *(sharding_keys or [name]), reason=hf.LAYER_BY_LAYER)
 
 
-def _full_bf16(done: Conversion, given: Given) -> None:
+def _full_bf16(conversion: Conversion, given: Given) -> None:
     """Convert the value `full` of the key bf16, with which weights and computation are in bf16."""
     if given.value == "full":
-        done.write("model.dtype", "bfloat16", given)
-        done.write("training.mixed_precision", "bf16", reason="bf16: full")
+        conversion.write("model.dtype", "bfloat16", given)
+        conversion.write("training.mixed_precision", "bf16", reason="bf16: full")
 
 
-def _all_layers(done: Conversion, switch: Given, named: Given | None) -> None:
+def _all_layers(conversion: Conversion, switch: Given, named: Given | None) -> None:
     """Convert `lora_target_linear`, which selects all linear layers even if the file also names layers."""
     if switch.is_on:
-        done.write("tuning.target_modules", "all-linear", switch)
-        done.leave(Why.NOT_NEEDED, "lora_target_linear selects all layers", named)
+        conversion.write("tuning.target_modules", "all-linear", switch)
+        conversion.leave(Why.NOT_NEEDED, "lora_target_linear selects all layers", named)
 
 
-def _floor(done: Conversion, floor: Given, schedule: Given | None) -> None:
+def _floor(conversion: Conversion, floor: Given, schedule: Given | None) -> None:
     """Convert the lowest learning rate of a cosine schedule, which is axolotl's default schedule.
 
     Source: axolotl/core/trainers/mixins/scheduler.py; get_cosine_schedule_with_min_lr in axolotl/utils/schedulers.py
     has the formula of transformers."""
-    if (done.given.get("lr_scheduler") or "cosine") != "cosine":
-        done.leave(Why.NOT_NEEDED, "only applies to the cosine schedule", floor)
+    if (conversion.given.get("lr_scheduler") or "cosine") != "cosine":
+        conversion.leave(Why.NOT_NEEDED, "only applies to the cosine schedule", floor)
     elif floor.number == 1:
         reason = "the learning rate never decays"
-        done.write("training.lr_scheduler_type", "constant_with_warmup", schedule, floor, reason=reason)
+        conversion.write("training.lr_scheduler_type", "constant_with_warmup", schedule, floor, reason=reason)
     else:
-        done.write("training.min_lr_rate", floor.value, floor)
+        conversion.write("training.min_lr_rate", floor.value, floor)
 
 
 def _pattern_of_names(value: Any) -> str:
@@ -292,7 +305,7 @@ IMPORTER = Importer(
             torchdistx_path dion_* qgalore_* pose_split_on_token_ids pose_max_context_len pose_num_chunks
             scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k fp8_enable_fsdp_float8_all_gather kd_beta
             kd_normalize_topk kd_online_* trl vllm ebft dpo_* orpo_alpha simpo_gamma cpo_alpha rpo_alpha kto_* rl_beta
-            max_prompt_len precompute_ref_log_probs""": _OF_ANOTHER,
+            max_prompt_len precompute_ref_log_probs""": _OTHER_METHOD,
             """experimental_skip_move_to_device include_tkps axolotl_config_path is_*_derived_model total_*_tokens""":
             hf.OTHER_TOOL,
             "rope_theta": "model.rope_scaling.*",
@@ -372,10 +385,10 @@ IMPORTER = Importer(
             "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("all weights of a model have one dtype"),
             "resize_token_embeddings_to_32x": Automatic("embeddings grow to a multiple of 64 rows"),
             "mean_resizing_embeddings": Automatic(MEAN_ROWS),
-            "flash_attention": To("model.attn_implementation", values={True: "flash_attention_2"}, otherwise=_KERNEL),
-            "sdp_attention": To("model.attn_implementation", values={True: "sdpa"}, otherwise=_KERNEL),
-            "flex_attention": To("model.attn_implementation", values={True: "flex_attention"}, otherwise=_KERNEL),
-            "eager_attention": To("model.attn_implementation", values={True: "eager"}, otherwise=_KERNEL),
+            "flash_attention": To("model.attn_implementation", values={True: _FLASH}, otherwise=_AUTO_KERNEL),
+            "sdp_attention": To("model.attn_implementation", values={True: "sdpa"}, otherwise=_AUTO_KERNEL),
+            "flex_attention": To("model.attn_implementation", values={True: "flex_attention"}, otherwise=_AUTO_KERNEL),
+            "eager_attention": To("model.attn_implementation", values={True: "eager"}, otherwise=_AUTO_KERNEL),
             "xformers_attention sage_attention large_head_attention": Off("torch's fused attention is used"),
             """flash_attn_d512 flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_rms_norm flash_optimum
             flex_attn_compile_kwargs gemma4_hybrid_attn_impl sdpa_varlen fused_attn_kernel experts_implementation
@@ -429,9 +442,9 @@ IMPORTER = Importer(
         ),
         Keys(
             groups.method, "adapter", "load_in_4bit", adapter_key="adapter", methods={"lora": "lora", "qlora": "qlora"},
-            model="base_model", otherwise="full",
+            model_keys="base_model", default="full",
         ),
-        Keys(groups.start_adapter, "lora_model_dir", models="base_model"),
+        Keys(groups.start_adapter, "lora_model_dir", model_keys="base_model"),
         *(Keys(_source, name) for name in ("datasets", "test_datasets", "pretraining_dataset")),
         Keys(_length, "sequence_len"), Keys(_usual_warmup, "max_steps"), Keys(groups.rows_held_out, "val_set_size"),
         Keys(_merged_order, "shuffle_merged_datasets"),
@@ -443,7 +456,7 @@ IMPORTER = Importer(
         Keys(_template_of_run, "chat_template", "chat_template_jinja"),
         Keys(_tokens, "tokens", "special_tokens"),
         Keys(rope_table, "rope_scaling"), Keys(changed_config, "overrides_of_model_config model_config"),
-        Keys(groups.own_files, "base_model_config", "tokenizer_config"),
+        Keys(groups.model_files, "base_model_config", "tokenizer_config"),
         Keys(_all_layers, "lora_target_linear", "lora_target_modules"),
     ),
     defaults={

@@ -3,7 +3,7 @@
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Conversion, Importer, Keys
 from tui_trainer.importing.importers.transformers import DEVICE, LIVING_THREADS, THREADS
-from tui_trainer.importing.rules import NotNeeded, Table, To, under
+from tui_trainer.importing.rules import NotNeeded, Table, To, with_prefix
 
 _DATA: Table = {
     "max_chars": "data.max_chars",
@@ -15,8 +15,8 @@ _DATA: Table = {
 }
 
 
-def _start_from_recipe(done: Conversion) -> None:
-    done.write("profile", "char-lm", reason="this recipe sets what the file does not set")
+def _start_from_recipe(conversion: Conversion) -> None:
+    conversion.write("profile", "char-lm", reason="this recipe sets what the file does not set")
 
 
 IMPORTER = Importer(
@@ -43,8 +43,8 @@ IMPORTER = Importer(
             "max_chars": _DATA["max_chars"],
             "dataset": _DATA["dataset"],
         },
-        under("training", _DATA),
-        under("data", _DATA),
+        with_prefix("training", _DATA),
+        with_prefix("data", _DATA),
     ),
     groups=(
         Keys(groups.convert_batch, "training.batch_size", "training.gradient_accumulation_steps"),

@@ -20,47 +20,48 @@ _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "Wa
 _OPTIMIZERS = {**OPTIMIZER.values, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
 
 
-def _precision(done: Conversion, *given: Given | None) -> None:
-    switch_keys, name_on, other_values = switches(done, *given)
+def _precision(conversion: Conversion, *given: Given | None) -> None:
+    switch_keys, name_on, other_values = switches(conversion, *given)
     if name_on:
-        done.write("training.mixed_precision", name_on.partition(".")[0], *switch_keys)
+        conversion.write("training.mixed_precision", name_on.partition(".")[0], *switch_keys)
     elif "auto" in other_values:
-        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *switch_keys)
+        conversion.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *switch_keys)
     elif switch_keys:
-        done.write("training.mixed_precision", "no", *switch_keys, reason="neither bf16 nor fp16 is on")
+        conversion.write("training.mixed_precision", "no", *switch_keys, reason="neither bf16 nor fp16 is on")
 
 
-def _offload(done: Conversion) -> None:
-    stage = done.given.get("zero_optimization.stage")
-    offload_items = ((name, done.given.get(name)) for name in _OFFLOADS.split())
+def _offload(conversion: Conversion) -> None:
+    stage = conversion.given.get("zero_optimization.stage")
+    offload_items = ((name, conversion.given.get(name)) for name in _OFFLOADS.split())
     device_by_name = {name: value.get("device", "none") for name, value in offload_items if isinstance(value, dict)}
     names_on = [name for name, device in device_by_name.items() if device == "cpu"]
-    done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in device_by_name.items() if device == "none"))
+    off_names = [name for name, device in device_by_name.items() if device == "none"]
+    conversion.leave(Why.NOT_NEEDED, rules.OFF.reason, *off_names)
     if names_on and stage in (2, 3):
         weights_note = ", as do parts of the weights" if stage == 3 else ""
         reason = f"gradients and optimizer state stay in host memory{weights_note}"
-        done.write("distributed.cpu_offload", True, *names_on, reason=reason)
+        conversion.write("distributed.cpu_offload", True, *names_on, reason=reason)
     else:
-        done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *names_on)
+        conversion.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *names_on)
 
 
-def _betas(done: Conversion, betas: Given) -> None:
+def _betas(conversion: Conversion, betas: Given) -> None:
     if isinstance(betas.value, list) and len(betas.value) == 2:
-        done.write("training.adam_beta1", betas.value[0], betas)
-        done.write("training.adam_beta2", betas.value[1], betas)
+        conversion.write("training.adam_beta1", betas.value[0], betas)
+        conversion.write("training.adam_beta2", betas.value[1], betas)
     elif betas.value != "auto":
-        done.leave(Why.DOES_NOT_FIT, "must be two numbers", betas)
+        conversion.leave(Why.DOES_NOT_FIT, "must be two numbers", betas)
 
 
-def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
+def _learning_rate(conversion: Conversion, peak: Given, rate: Given | None) -> None:
     """Convert the peak rate of a schedule with warm-up, which overrides the optimizer's learning rate.
 
     Source: deepspeed/runtime/lr_schedules.py."""
     if peak.number is None:
         return
-    done.write("training.learning_rate", peak.value, peak)
+    conversion.write("training.learning_rate", peak.value, peak)
     if rate and rate.number is not None:
-        done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule takes precedence", rate)
+        conversion.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule takes precedence", rate)
 
 
 def _logging_steps(value: Any) -> Any:

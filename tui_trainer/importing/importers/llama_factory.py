@@ -14,10 +14,10 @@ from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, convert_tokens
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-_NAMES_IN_ITS_LIST = "the dataset_info.json that lists this data set was not found"
+_LIST_NOT_FOUND = "the dataset_info.json that lists this data set was not found"
 _OFF = NotNeeded("off")
 TRIED = NotNeeded("try a model with `tui-trainer generate RUN`")
-_OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
+_OTHER_METHOD = NotNeeded("only used by a method that is not enabled")
 OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy splits the weights"
 # Templates that write the same text as ours for all rows, except that LLaMA-Factory's alpaca and vicuna have no begin
 # token. Two others differ and are missing: zephyr has a system message, and mistral no space before [/INST].
@@ -28,134 +28,136 @@ _TEMPLATES = {
 # Templates equal to a model's own. Without a system message, qwen2_vl writes "You are a helpful assistant." like
 # Qwen2.5-VL, and qwen3_vl_nothink nothing, like Qwen3-VL-Instruct. qwen3_vl and qwen3_5 are refused: they would add an
 # empty thought to answers without one. Source: data/template.py, extras/constants.py (ff6d4d1).
-_OWN_TEMPLATES = {
+_MODEL_TEMPLATES = {
     "qwen": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3", "qwen3_vl_nothink": "Qwen3-VL", "phi4": "Phi-4",
 }  # fmt: skip
 _THINKS = "qwen3"
 _SPECIAL_TOKENS = "add_special_tokens new_special_tokens"
 
 
-def _template(done: Conversion, template: Given, thinks: Given | None) -> None:
-    if done.given.get("stage") == "pt":
-        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", template)
+def _template(conversion: Conversion, template: Given, thinking: Given | None) -> None:
+    if conversion.given.get("stage") == "pt":
+        conversion.leave(Why.NOT_NEEDED, "plain texts need no chat template", template)
         return
-    name, model = str(template.value), str(done.given.get("model_name_or_path"))
+    name, model = str(template.value), str(conversion.given.get("model_name_or_path"))
     thinking_note = "earlier turns have no empty thinking block here" if name == _THINKS else ""
-    groups.write_template(done, "template", name, model, _TEMPLATES, _OWN_TEMPLATES, thinking_note)
-    if name == _THINKS and thinks:
-        why = Why.ALWAYS if thinks.is_on else Why.REFUSED
-        done.leave(why, "an empty thinking block before an answer is trained on here", thinks)
+    groups.write_template(conversion, "template", name, model, _TEMPLATES, _MODEL_TEMPLATES, thinking_note)
+    if name == _THINKS and thinking:
+        why = Why.ALWAYS if thinking.is_on else Why.REFUSED
+        conversion.leave(why, "an empty thinking block before an answer is trained on here", thinking)
 
 
-def _usual_alpha(done: Conversion, rank: Given, alpha: Given | None) -> None:
+def _usual_alpha(conversion: Conversion, rank: Given, alpha: Given | None) -> None:
     """Write the tool's default of `lora_alpha`, twice the rank (hparams/finetuning_args.py)."""
     if (rank_number := rank.whole) is not None and not alpha:
-        done.write("tuning.lora_alpha", 2 * rank_number, reason="twice lora_rank, LLaMA-Factory's default")
+        conversion.write("tuning.lora_alpha", 2 * rank_number, reason="twice lora_rank, LLaMA-Factory's default")
 
 
-def _neat_packing(done: Conversion, switch: Given, packing: Given | None) -> None:
+def _neat_packing(conversion: Conversion, switch: Given, packing: Given | None) -> None:
     """Convert `neat_packing`, which turns packing on whatever the value of `packing` is (hparams/data_args.py)."""
     if switch.is_on:
-        done.write("data.packing", True, packing, switch, reason="packed documents never attend to each other here")
+        reason = "packed documents never attend to each other here"
+        conversion.write("data.packing", True, packing, switch, reason=reason)
 
 
-def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
+def _pissa(conversion: Conversion, switch: Given, count: Given | None) -> None:
     """Convert PiSSA, by a full SVD (-1) or by a fast SVD with a number of iterations (default 16).
 
     Source: hparams/finetuning_args.py."""
     if switch.is_on:
         iterations = count.whole if count else 16
         init_name = "pissa" if iterations == -1 else f"pissa_niter_{iterations}"
-        done.write("tuning.init_lora_weights", init_name, switch, count)
+        conversion.write("tuning.init_lora_weights", init_name, switch, count)
 
 
 def _some_layers(
-    done: Conversion, method: Given, count: Given | None, modules: Given | None, extra: Given | None
+    conversion: Conversion, method: Given, count: Given | None, modules: Given | None, extra: Given | None
 ) -> None:
     """Convert the number of layers to train: the last ones (default 2), or the first if negative (model/adapter.py)."""
     if method.value != "freeze":
         return
-    done.write("tuning.method", "full", method, reason="all weights of some layers")
+    conversion.write("tuning.method", "full", method, reason="all weights of some layers")
     if layer_count := count.whole if count else 2:
-        done.write("tuning.trainable_layers", f"{'last' if layer_count > 0 else 'first'} {abs(layer_count)}", count)
+        layers = f"{'last' if layer_count > 0 else 'first'} {abs(layer_count)}"
+        conversion.write("tuning.trainable_layers", layers, count)
     else:
-        done.leave(Why.DOES_NOT_FIT, "must be a whole number of layers, not 0", count)
+        conversion.leave(Why.DOES_NOT_FIT, "must be a whole number of layers, not 0", count)
     regex_hint = "to train other weights, set tuning.trainable_layers to a regular expression"
     why = Why.ALWAYS if modules and modules.value in ("all", ["all"]) else Why.REFUSED
-    done.leave(why, f"a layer is always trained with all its modules; {regex_hint}", modules)
-    done.leave(Why.REFUSED, f"only the weights of layers are trained; {regex_hint}", extra)
+    conversion.leave(why, f"a layer is always trained with all its modules; {regex_hint}", modules)
+    conversion.leave(Why.REFUSED, f"only the weights of layers are trained; {regex_hint}", extra)
 
 
-def _packing_of_texts(done: Conversion) -> None:
+def _packing_of_texts(conversion: Conversion) -> None:
     """Write the tool's default for plain texts (stage pt), which is packing (hparams/data_args.py)."""
-    if done.given.get("stage") == "pt" and not done.has("packing", "neat_packing"):
-        done.write("data.packing", True, reason="the default for stage pt")
+    if conversion.given.get("stage") == "pt" and not conversion.has("packing", "neat_packing"):
+        conversion.write("data.packing", True, reason="the default for stage pt")
 
 
-def _length(done: Conversion, length: Given) -> None:
+def _length(conversion: Conversion, length: Given) -> None:
     """Convert the row length, with a note on how LLaMA-Factory treats longer rows.
 
     Source: data/processor/pretrain.py, processor_utils.py."""
     reason = "longer rows are truncated, but LLaMA-Factory shortens each turn"
-    if done.given.get("stage") == "pt":
-        packs = done.values.get("data.packing") is True
+    if conversion.given.get("stage") == "pt":
+        packs = conversion.values.get("data.packing") is True
         effect = "cuts all texts into blocks" if packs else "truncates it"
         reason = f"a longer text is split into several rows, but LLaMA-Factory {effect}"
-    done.write("data.max_length", length.value, length, reason=reason)
+    conversion.write("data.max_length", length.value, length, reason=reason)
 
 
-def _learnt_turns(done: Conversion, last: Given, all_turns: Given | None) -> None:
+def _learnt_turns(conversion: Conversion, only_last: Given, all_turns: Given | None) -> None:
     """Convert `mask_history`, which trains on the last turn only. LLaMA-Factory refuses it with `train_on_prompt`."""
-    if last.is_on and not done.given.get("train_on_prompt"):
-        done.write("task.loss_on", "completion", last, all_turns, reason="the last turn of each conversation")
+    if only_last.is_on and not conversion.given.get("train_on_prompt"):
+        reason = "the last turn of each conversation"
+        conversion.write("task.loss_on", "completion", only_last, all_turns, reason=reason)
 
 
-def _data(done: Conversion, given: Given, *, key: str) -> None:
+def _data(conversion: Conversion, given: Given, *, key: str) -> None:
     """Convert names of data sets in the tool's list of data sets, or on the Hub if dataset_dir is ONLINE."""
-    names, folder = rules.listed_names(given.value), done.given.get("dataset_dir", "data")
-    path = find_list(done.folder, folder) if isinstance(folder, str) else None
+    names, folder = rules.listed_names(given.value), conversion.given.get("dataset_dir", "data")
+    path = find_list(conversion.folder, folder) if isinstance(folder, str) else None
     if folder == "ONLINE" and names:
-        done.write(key, groups.one_or_all([f"{HUB_PREFIX}{name}" for name in names]), given)
+        conversion.write(key, groups.unwrap_single([f"{HUB_PREFIX}{name}" for name in names]), given)
     elif path and names:
-        write_listed(done, given, key, path, names)
+        write_listed(conversion, given, key, path, names)
 
 
-def write_listed(done: Conversion, given: Given, key: str, path: Path, names: list[str]) -> None:
+def write_listed(conversion: Conversion, given: Given, key: str, path: Path, names: list[str]) -> None:
     """Look up data sets by name in the tool's list at `path`, and write their paths to our setting `key`."""
     is_training = key == "data.path"
     try:
-        data_sets = read_list(path, names, texts=done.given.get("stage") == "pt")
+        data_sets = read_list(path, names, texts=conversion.given.get("stage") == "pt")
         settings = dict(data_sets[0].settings)
         if any(data_set.settings != settings for data_set in data_sets):
-            raise ValueError(
-                "the data sets differ in columns, splits or number of rows, so one run cannot use all of them"
-            )
+            reason = "the data sets differ in columns, splits or number of rows, so one run cannot use all of them"
+            raise ValueError(reason)
     except ValueError as error:
-        done.leave(Why.REFUSED, str(error), given)
+        conversion.leave(Why.REFUSED, str(error), given)
         return
     if not is_training and set(settings) - {"data.split"}:
         reason = f"{', '.join(settings)} cannot differ for held-out data; set {key} to the file itself"
-        done.leave(Why.NOT_SUPPORTED, reason, given)
+        conversion.leave(Why.NOT_SUPPORTED, reason, given)
         return
-    paths = [data_set.place for data_set in data_sets]
-    done.write(key, groups.one_or_all(paths), given, reason=f"from {path.name}")
+    paths = [data_set.path for data_set in data_sets]
+    conversion.write(key, groups.unwrap_single(paths), given, reason=f"from {path.name}")
     if not is_training and "data.split" not in settings and all(it.startswith(HUB_PREFIX) for it in paths):
-        done.write("data.eval_split", "train", given, reason="the split that LLaMA-Factory reads")
+        conversion.write("data.eval_split", "train", given, reason="the split that LLaMA-Factory reads")
     for setting, value in settings.items():
         limit_key, reason = None, path.name
         if setting == "data.max_rows":
             reason = f"{path.name}; the first rows are used, but LLaMA-Factory takes random ones"
-            limit_key = done.first("max_samples")
+            limit_key = conversion.first_unread("max_samples")
             most_rows, list_rows = limit_key.whole if limit_key else None, rules.whole(value)
             limit_key, value = (limit_key, min(most_rows, list_rows)) if most_rows and list_rows else (None, value)
-        done.write(setting if is_training else "data.eval_split", value, given, limit_key, reason=reason)
+        conversion.write(setting if is_training else "data.eval_split", value, given, limit_key, reason=reason)
 
 
-def _mixing(done: Conversion, strategy: Given, shares: Given | None) -> None:
+def _mixing(conversion: Conversion, strategy: Given, shares: Given | None) -> None:
     """Refuse random mixing of data sets, because not all rows of each would be used."""
     if strategy.value != "concat":
         reason = "random mixing is not supported; set data.weights to how often the rows of each data set are used"
-        done.leave(Why.REFUSED, reason, strategy, shares)
+        conversion.leave(Why.REFUSED, reason, strategy, shares)
 
 
 IMPORTER = Importer(
@@ -178,7 +180,7 @@ IMPORTER = Importer(
             oft_rank oft_block_size oft_target loraplus_lr_embedding pissa_iter pref_* dpo_label_smoothing kto_*
             simpo_gamma ppo_* ref_model* ld_alpha reward_model_adapters reward_model_quantization_bit reward_model_type
             galore_* apollo_* badam_* asft_alpha eaft_alpha kt_* fp8_backend fp8_enable_fsdp_float8_all_gather""":
-            _OF_ANOTHER,
+            _OTHER_METHOD,
             "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
             "pissa_convert": Always("the adapter is saved as LoRA for the original weights"),
             "disable_shuffling": Refused("rows are shuffled in each epoch"),
@@ -232,8 +234,8 @@ IMPORTER = Importer(
             "hf_hub_token ms_hub_token om_hub_token": NotNeeded("HF_TOKEN is read from the environment"),
             "print_param_status": hf.OTHER_TOOL,
             # The data: hparams/data_args.py.
-            "dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; set data.path to the file itself"),
-            "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; set data.eval_path to the file itself"),
+            "dataset": NotSupported(f"{_LIST_NOT_FOUND}; set data.path to the file itself"),
+            "eval_dataset": NotSupported(f"{_LIST_NOT_FOUND}; set data.eval_path to the file itself"),
             "dataset_dir": NotNeeded("set by data.path"),
             "mix_strategy": Same(("concat",), "the rows of all sources are used"),
             "interleave_probs": NotNeeded("not used with this mix_strategy"),
@@ -264,7 +266,7 @@ IMPORTER = Importer(
         Keys(_packing_of_texts), hf.BATCH,
         Keys(
             groups.start_adapter, "adapter_name_or_path", "adapter_folder", "create_new_adapter",
-            models="model_name_or_path",
+            model_keys="model_name_or_path",
         ),
         Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs", has_stable_default=True),
         *hf.GROUPS,
@@ -284,7 +286,7 @@ IMPORTER = Importer(
         ),
         Keys(
             groups.method, "finetuning_type", "quantization_bit", adapter_key="finetuning_type",
-            methods={"lora": "lora", "full": "full"}, model="stage template cutoff_len dataset", otherwise="lora",
+            methods={"lora": "lora", "full": "full"}, model_keys="stage template cutoff_len dataset", default="lora",
         ),
     ),
     defaults={

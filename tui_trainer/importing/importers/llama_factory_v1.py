@@ -15,36 +15,36 @@ _ONLY_SUPERVISED = Refused("models are trained on texts and answers, not on pref
 _LISTS = (".yaml", ".yml")
 
 
-def _data(done: Conversion, given: Given) -> None:
+def _data(conversion: Conversion, given: Given) -> None:
     """Convert the path of a list, all of whose data sets are used, or the name of one data set."""
     if not isinstance(name := given.value, str):
         return
-    path = rules.file_near(done.folder, name)
+    path = rules.file_near(conversion.folder, name)
     if path and path.suffix in _LISTS:
-        v0.write_listed(done, given, "data.path", path, list(read_foreign(path)))
+        v0.write_listed(conversion, given, "data.path", path, list(read_foreign(path)))
     elif path or not name.endswith(_LISTS):
-        done.write("data.path", str(path or rules.data_place(name)), given)
+        conversion.write("data.path", str(path or rules.data_path(name)), given)
 
 
-def _answers(done: Conversion) -> None:
+def _answers(conversion: Conversion) -> None:
     """Write the task of the command sft, because the file does not name a task."""
-    if done.has("model"):
+    if conversion.has("model"):
         reason = "read as an sft config; a conversation is one row here, but LLaMA-Factory makes one row per answer"
-        done.write("task.type", "chat", reason=reason)
+        conversion.write("task.type", "chat", reason=reason)
 
 
-def _split(done: Conversion, name: Given, file: Given | None) -> None:
-    path = done.file(file)
+def _split(conversion: Conversion, name: Given, file: Given | None) -> None:
+    path = conversion.file(file)
     if str(name.value).startswith("fsdp"):
-        done.write(STRATEGY, "fsdp", name, reason=hf.LAYER_BY_LAYER)
+        conversion.write(STRATEGY, "fsdp", name, reason=hf.LAYER_BY_LAYER)
     elif path and isinstance(zero_table := read_foreign(path).get("zero_optimization"), dict):
-        groups.write_zero(done, name.name, zero_table.get("stage", 0), (), path.name)
+        groups.write_zero(conversion, name.name, zero_table.get("stage", 0), (), path.name)
 
 
-def _four_bits(done: Conversion, name: Given, bits: Given | None, method: Given | None) -> None:
+def _four_bits(conversion: Conversion, name: Given, bits: Given | None, method: Given | None) -> None:
     """Write the method qlora for bitsandbytes without a number of bits, because its default is 4."""
     if name.value == "bnb" and not bits:
-        done.write("tuning.method", "qlora", name, method, reason="4 bits by default")
+        conversion.write("tuning.method", "qlora", name, method, reason="4 bits by default")
 
 
 IMPORTER = Importer(
@@ -119,12 +119,12 @@ IMPORTER = Importer(
         Keys(groups.every_epochs, "save_epochs", "num_train_epochs", key="checkpoint.save_steps", epochs_default=3.0),
         Keys(_split, "dist_config.name", "dist_config.config_file"),
         Keys(_data, "train_dataset"), Keys(_answers), Keys(groups.template_text, "custom_chat_template"),
-        Keys(groups.start_adapter, "peft_config.adapter_name_or_path", models="model"),
+        Keys(groups.start_adapter, "peft_config.adapter_name_or_path", model_keys="model"),
         Keys(_four_bits, "quant_config.name", "quant_config.quantization_bit", "peft_config.name"),
         Keys(
             groups.method, "peft_config.name", "quant_config.quantization_bit", adapter_key="peft_config.name",
-            methods={"lora": "lora"}, lora="peft_config.r peft_config.lora_alpha peft_config.target_modules",
-            model="model", otherwise="full",
+            methods={"lora": "lora"}, lora_keys="peft_config.r peft_config.lora_alpha peft_config.target_modules",
+            model_keys="model", default="full",
         ),
     ),
     defaults={

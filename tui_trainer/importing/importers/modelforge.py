@@ -5,7 +5,7 @@ Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/Mode
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Always, Automatic, Refused, To, data_place, task_by
+from tui_trainer.importing.rules import Always, Automatic, Refused, To, data_path, task_by
 
 _TASKS = {
     "text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq",
@@ -24,7 +24,7 @@ IMPORTER = Importer(
             "task": To("task.type", convert=task_by(_TASKS)),
             "model_name": "model.model_name_or_path",
             "provider": To("model.provider", values={"huggingface": _OUR_PROVIDER, "unsloth": "unsloth"}),
-            "dataset": To("data.path", convert=data_place),
+            "dataset": To("data.path", convert=data_path),
             "use_4bit": hf.FOUR_BITS["load_in_4bit"],
             "use_8bit": hf.FOUR_BITS["load_in_8bit"],
             "use_nested_quant": "quantization.bnb_4bit_use_double_quant",
@@ -41,7 +41,7 @@ IMPORTER = Importer(
         *hf.SHARED_GROUPS, *hf.FSDP,
         Keys(
             groups.method, "strategy", "use_4bit", "load_in_4bit", adapter_key="strategy",
-            methods={"sft": "lora", "qlora": "qlora"}, model="model_name", otherwise="lora",
+            methods={"sft": "lora", "qlora": "qlora"}, model_keys="model_name", default="lora",
         ),
     ),
     defaults={

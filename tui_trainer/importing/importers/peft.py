@@ -19,15 +19,15 @@ _PLAIN = "only plain LoRA is supported"
 _HEADS = ("classifier", "score")
 
 
-def _heads(done: Conversion, given: Given) -> None:
+def _heads(conversion: Conversion, given: Given) -> None:
     """Convert `modules_to_save` without PEFT's two names for a classifier's head, which is always fully trained."""
     if not isinstance(given.value, list) or not set(_HEADS) <= set(map(str, given.value)):
         return
     reason = "the head of a classifier is always fully trained, whatever its name"
     if other_names := [name for name in given.value if name not in _HEADS]:
-        done.write("tuning.modules_to_save", other_names, given, reason=reason)
+        conversion.write("tuning.modules_to_save", other_names, given, reason=reason)
     else:
-        done.leave(Why.ALWAYS, reason, given)
+        conversion.leave(Why.ALWAYS, reason, given)
 
 
 IMPORTER = Importer(
@@ -57,13 +57,13 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        Keys(groups.method, "peft_type", adapter_key="peft_type", methods={"LORA": "lora"}, lora="r"),
+        Keys(groups.method, "peft_type", adapter_key="peft_type", methods={"LORA": "lora"}, lora_keys="r"),
         Keys(_heads, "modules_to_save"),
         Keys(
             groups.adapted_layers, "layers_to_transform", "layers_pattern", "target_modules",
             target_key="target_modules",
         ),
-        Keys(groups.usual_layers, target_key="target_modules"),
+        Keys(groups.default_layers, target_key="target_modules"),
     ),
     defaults={"tuning.r": 8, "tuning.lora_alpha": 8},
 )  # fmt: skip

@@ -41,7 +41,7 @@ IMPORTER = Importer(
         Keys(groups.convert_batch, f"batch_size {hf.MICRO_BATCH_KEYS}", _ACCUMULATION),
         Keys(groups.schedule, "scheduler lr_scheduler", "lr_scheduler_kwargs"),
         *hf.GROUPS,
-        Keys(groups.own_files, "tokenizer", "tokenizer_path"),
+        Keys(groups.model_files, "tokenizer", "tokenizer_path"),
         Keys(rope_table, "rope_scaling"),
         Keys(convert_tokens, "add_tokens", "new_tokens", "additional_special_tokens",
         special="additional_special_tokens"),

@@ -27,11 +27,8 @@ OPTIMIZER = To("training.optim", values=rules.OPTIMIZERS)
 SCHEDULER = To("training.lr_scheduler_type", values=rules.SCHEDULERS)
 LAYERS = To("tuning.target_modules", convert=rules.module_names)
 WHOLE_LAYERS = To("tuning.modules_to_save", convert=rules.module_names)
-LOSS_ON_ALL = To(
-    "task.loss_on",
-    values={True: "all", False: "assistant"},
-    otherwise=rules.Left(Why.DOES_NOT_FIT, "must be true or false"),
-)
+_NO_SWITCH = rules.Skip(Why.DOES_NOT_FIT, "must be true or false")
+LOSS_ON_ALL = To("task.loss_on", values={True: "all", False: "assistant"}, otherwise=_NO_SWITCH)
 # `default` is the name of the only configuration in `datasets`.
 CONFIGURATION = To("data.name", values={"default": Automatic("the default configuration is read")})
 _STRATEGIES = {
@@ -48,18 +45,19 @@ RECOMPUTES = """fsdp_activation_checkpointing fsdp_config.fsdp_activation_checkp
 fsdp_config.activation_checkpointing"""
 
 
-def _adafactor(done: Conversion, switch: Given, optimizer: Given | None) -> None:
+def _adafactor(conversion: Conversion, switch: Given, optimizer: Given | None) -> None:
     """Convert the switch `adafactor` of older versions, which takes precedence over `optim`."""
     if switch.is_on:
-        done.write("training.optim", "adafactor", switch)
-        done.leave(Why.NOT_NEEDED, "adafactor takes precedence", optimizer)
+        conversion.write("training.optim", "adafactor", switch)
+        conversion.leave(Why.NOT_NEEDED, "adafactor takes precedence", optimizer)
 
 
-def _blocks(done: Conversion, length: Given) -> None:
+def _blocks(conversion: Conversion, length: Given) -> None:
     """Convert `block_size`, the length of the rows into which the script `run_clm` packs texts."""
-    done.write("data.max_length", length.value, length)
-    if not done.has("packing"):
-        done.write("data.packing", True, reason="texts are packed one after another into rows of block_size tokens")
+    conversion.write("data.max_length", length.value, length)
+    if not conversion.has("packing"):
+        reason = "texts are packed one after another into rows of block_size tokens"
+        conversion.write("data.packing", True, reason=reason)
 
 
 def fsdp_strategy(given: Any) -> tuple[str, bool]:
@@ -82,18 +80,19 @@ def _offload_of_accumulation(given: Any) -> bool:
     raise ValueError("the only supported key of gradient_accumulation_kwargs is use_cpu_offload")
 
 
-def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
+def _fsdp_offload(conversion: Conversion, fsdp: Given) -> None:
     """Convert the word `offload` in the key `fsdp`. It has no effect without a strategy."""
     strategy, offloads = fsdp_strategy(fsdp.value)
     if offloads and strategy in ("fsdp", "hsdp"):
-        done.write("distributed.strategy", strategy, fsdp, reason=LAYER_BY_LAYER)
-        done.write("distributed.cpu_offload", True, fsdp, reason=_ON_THE_HOST)
+        conversion.write("distributed.strategy", strategy, fsdp, reason=LAYER_BY_LAYER)
+        conversion.write("distributed.cpu_offload", True, fsdp, reason=_ON_THE_HOST)
 
 
-def _fsdp_checkpointing(done: Conversion, switch: Given) -> None:
+def _fsdp_checkpointing(conversion: Conversion, switch: Given) -> None:
     """Convert FSDP's activation checkpointing, which replaces gradient_checkpointing."""
     if switch.is_on:
-        done.write("training.gradient_checkpointing", True, switch, done.first("gradient_checkpointing"))
+        replaced_switch = conversion.first_unread("gradient_checkpointing")
+        conversion.write("training.gradient_checkpointing", True, switch, replaced_switch)
 
 
 MODEL: rules.Table = {
@@ -276,9 +275,9 @@ DEEPSPEED = Keys(groups.deepspeed, "deepspeed")
 FSDP = (Keys(_fsdp_offload, "fsdp"), Keys(_fsdp_checkpointing, RECOMPUTES))
 BLOCKS = Keys(_blocks, "block_size")
 SHARED_GROUPS = (
-    Keys(groups.own_files, "tokenizer_name", "config_name", "tokenizer_name_or_path"),
+    Keys(groups.model_files, "tokenizer_name", "config_name", "tokenizer_name_or_path"),
     Keys(_adafactor, "adafactor", "optim"),
-    Keys(groups.start_adapter, "adapter_path peft_path", models="model_name_or_path model_name"),
+    Keys(groups.start_adapter, "adapter_path peft_path", model_keys="model_name_or_path model_name"),
     PRECISION,
     Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs"),
     WARMUP,
@@ -307,7 +306,7 @@ IMPORTER = Importer(
     tables=(ARGUMENTS, MODEL, LORA, FOUR_BITS, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
     groups=(
         BLOCKS, BATCH, *GROUPS, Keys(rope_table, "rope_scaling"),
-        Keys(groups.method, "", "load_in_4bit", model="model_name_or_path", otherwise="full"),
+        Keys(groups.method, "", "load_in_4bit", model_keys="model_name_or_path", default="full"),
     ),
     defaults=DEFAULTS,
 )  # fmt: skip

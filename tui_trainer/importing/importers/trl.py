@@ -15,7 +15,7 @@ from tui_trainer.files.hub_layout import HUB_PREFIX
 from tui_trainer.importing import groups
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, To, Why, is_off, listed, under
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, To, Why, is_off, listed, with_prefix
 from tui_trainer.importing.tokens_and_positions import OUTPUT, WEIGHT, rope_table, write_routers
 from tui_trainer.planning.batch_cut import PROCESSES
 from tui_trainer.planning.processes import NODES, STRATEGY
@@ -42,47 +42,47 @@ def _template_file(value: Any) -> Any:
     return value
 
 
-def _launch(done: Conversion, config: Given | None, count: Given | None) -> None:
+def _launch(conversion: Conversion, config: Given | None, count: Given | None) -> None:
     """Convert what the command line passes to `accelerate launch`: a config of accelerate, a number of processes."""
-    if config and (config_file := done.file(config)):
-        groups.read_beside(done, config.name, config_file, "accelerate")
+    if config and (config_file := conversion.file(config)):
+        groups.convert_file(conversion, config.name, config_file, "accelerate")
     elif config and (strategy := _LAUNCHES.get(str(config.value))):
-        done.write(STRATEGY, strategy, config, reason="from TRL's config of this name")
+        conversion.write(STRATEGY, strategy, config, reason="from TRL's config of this name")
         if not count:
             reason = "the number of processes in TRL's config of this name"
-            done.write(PROCESSES, _LAUNCHED_PROCESSES, config, reason=reason)
+            conversion.write(PROCESSES, _LAUNCHED_PROCESSES, config, reason=reason)
     elif config and strategy == "":
-        done.leave(Why.NOT_NEEDED, "one process trains the whole model", config)
-    if count and done.devices and done.devices != count.whole:
-        done.leave(Why.AS_ASKED, "set by --processes", count)
+        conversion.leave(Why.NOT_NEEDED, "one process trains the whole model", config)
+    if count and conversion.devices and conversion.devices != count.whole:
+        conversion.leave(Why.AS_ASKED, "set by --processes", count)
     elif count:
-        done.write(PROCESSES, count.value, count)
-    if done.devices is None and PROCESSES in done.values:
-        done.devices = done.values[PROCESSES] * done.values.get(NODES, 1)
+        conversion.write(PROCESSES, count.value, count)
+    if conversion.devices is None and PROCESSES in conversion.values:
+        conversion.devices = conversion.values[PROCESSES] * conversion.values.get(NODES, 1)
 
 
-def _no_cut(done: Conversion) -> None:
-    if done.given.get("max_length", 0) is None:
+def _no_cut(conversion: Conversion) -> None:
+    if conversion.given.get("max_length", 0) is None:
         reason = "with null, TRL truncates no rows; set data.max_length to the length of the longest row"
-        done.leave(Why.DOES_NOT_FIT, reason, "max_length")
+        conversion.leave(Why.DOES_NOT_FIT, reason, "max_length")
 
 
-def _mixture(done: Conversion, given: Given) -> None:
+def _mixture(conversion: Conversion, given: Given) -> None:
     """Convert a list of data sets, whose rows TRL concatenates."""
-    entries, read_keys = groups.write_places(done, given, why=Why.REFUSED)
+    entries, read_keys = groups.write_paths(conversion, given, why=Why.REFUSED)
     if not entries:
         return
     columns = [entry.get("columns") or [] for entry in entries]
     if len(columns[0]) == 1 and all(column_names == columns[0] for column_names in columns):
         if columns[0][0] not in _USUAL_COLUMNS:
-            done.write("data.text_column", columns[0][0], given)
+            conversion.write("data.text_column", columns[0][0], given)
         read_keys |= {"columns"}
     elif all(set(map(str, column_names)) <= _USUAL_COLUMNS for column_names in columns):
         read_keys |= {"columns"}
-    groups.refuse_unread(done, given, entries, {"path", "data_files", "data_dir", *read_keys})
+    groups.refuse_unread(conversion, given, entries, {"path", "data_files", "data_dir", *read_keys})
 
 
-def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
+def _handbook(conversion: Conversion, mixture: Given, splits: Given | None) -> None:
     """Convert alignment-handbook's list of data sets. Each entry has a share; older versions have a table of shares.
 
     Source: src/alignment/data.py of huggingface/alignment-handbook at 925acdf."""
@@ -95,9 +95,8 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
         all_splits = [str(split) for split in listed(splits.value)] if splits else ["train"]
         other_splits = [split for split in all_splits if "train" not in split]
         train_splits = [split for split in all_splits if split not in other_splits]
-        entries = [
-            {"id": name, "split": split, "weight": share} for name, share in table.items() for split in train_splits
-        ]
+        splits_and_shares = [(split, name, share) for name, share in table.items() for split in train_splits]
+        entries = [{"id": name, "split": split, "weight": share} for split, name, share in splits_and_shares]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and entry.get("id") for entry in entries):
         return
     parts_by_name: dict[str, list[tuple[str, str]]] = {}
@@ -112,89 +111,89 @@ def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
     configurations = {name for name, _ in first_parts}
     has_several_shares = any(len(weights) > 1 for weights in shares_by_name.values())
     if unread_keys:
-        done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread_keys), 60)}", *source_keys)
+        conversion.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread_keys), 60)}", *source_keys)
         return
     if len(configurations) != 1 or has_several_shares or any(part != first_parts for part in parts_by_name.values()):
         why = "a run has one configuration and the same splits for all data sets, but the listed data sets differ"
-        done.leave(Why.REFUSED, f"{why}; set data.path to one file with all rows", *source_keys)
+        conversion.leave(Why.REFUSED, f"{why}; set data.path to one file with all rows", *source_keys)
         return
-    done.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts_by_name], *source_keys)
+    conversion.write("data.path", [f"{HUB_PREFIX}{name}" for name in parts_by_name], *source_keys)
     weights = [share for weights in shares_by_name.values() for share in weights]
     if any(weight != 1 for weight in weights):
-        done.write("data.weights", weights, *source_keys, reason="the share of each data set")
+        conversion.write("data.weights", weights, *source_keys, reason="the share of each data set")
     for key, values, usual_value in (
         ("data.name", configurations, "default"),
         ("data.split", [split for _, split in first_parts], "train"),
         ("data.eval_split", other_splits, ""),
     ):
         if (value := "+".join(values)) != usual_value:
-            done.write(key, value, *source_keys)
+            conversion.write(key, value, *source_keys)
     if "seed" in table:
-        done.write("data.seed", table["seed"], *source_keys)
-    groups.hold_out(done, mixture.name, table.get("test_split_size"))
+        conversion.write("data.seed", table["seed"], *source_keys)
+    groups.hold_out(conversion, mixture.name, table.get("test_split_size"))
 
 
 _ENTRY = frozenset("id config split columns weight".split())
 
 
-def _held_out(done: Conversion, split: Given | None) -> None:
+def _held_out(conversion: Conversion, split: Given | None) -> None:
     """Convert the split on which TRL's command evaluates, if it evaluates."""
-    evaluates = any(not is_off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
-    if not evaluates or done.has("datasets"):
-        done.leave(Why.NOT_NEEDED, "TRL does not evaluate on this split", split)
+    evaluates = any(not is_off(conversion.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
+    if not evaluates or conversion.has("datasets"):
+        conversion.leave(Why.NOT_NEEDED, "TRL does not evaluate on this split", split)
     elif split:
-        done.write("data.eval_split", split.value, split)
-    elif done.has("dataset_name"):
-        done.write("data.eval_split", "test", reason="the split that TRL evaluates on")
+        conversion.write("data.eval_split", split.value, split)
+    elif conversion.has("dataset_name"):
+        conversion.write("data.eval_split", "test", reason="the split that TRL evaluates on")
 
 
-def _learnt(done: Conversion, *given: Given | None) -> None:
+def _learnt(conversion: Conversion, *given: Given | None) -> None:
     """Convert the switches for the tokens to train on. Without a switch, the columns of the data decide."""
-    switch_keys, name_on, _ = groups.switches(done, *given)
+    switch_keys, name_on, _ = groups.switches(conversion, *given)
     if name_on:
-        done.write("task.loss_on", name_on.removesuffix("_only_loss"), *switch_keys)
-        done.write("task.type", "chat", reason=f"{name_on} refers to turns of conversations")
-    elif done.given.get("completion_only_loss") is False:
-        done.write("task.loss_on", "all", *switch_keys)
-    elif switch_keys or done.has("model_name_or_path"):
-        column_names = _columns_near(done)
+        conversion.write("task.loss_on", name_on.removesuffix("_only_loss"), *switch_keys)
+        conversion.write("task.type", "chat", reason=f"{name_on} refers to turns of conversations")
+    elif conversion.given.get("completion_only_loss") is False:
+        conversion.write("task.loss_on", "all", *switch_keys)
+    elif switch_keys or conversion.has("model_name_or_path"):
+        column_names = _columns_near(conversion)
         if column_names >= _PAIR:
             reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats these rows"
-            done.write("task.loss_on", "completion", *switch_keys, reason=reason)
-            done.write("task.type", "chat", reason="rows have a prompt and a completion")
+            conversion.write("task.loss_on", "completion", *switch_keys, reason=reason)
+            conversion.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
             reason = "TRL trains on whole conversations"
             if not column_names:
                 reason += '; set task.loss_on = "completion" for rows with a prompt'
-            done.write("task.loss_on", "all", *switch_keys, reason=reason)
+            conversion.write("task.loss_on", "all", *switch_keys, reason=reason)
 
 
-def _framed_by_template(done: Conversion, end: Given | None, *framing: Given | None) -> None:
+def _framed_by_template(conversion: Conversion, end: Given | None, *framing: Given | None) -> None:
     """Leave out tokens around a text if the data are conversations, which have only the tokens of their template."""
-    if done.has("chat_template", "chat_template_path"):
-        done.write("task.type", "chat", reason="the file has a chat template")
-    if done.values.get("task.type") == "chat":
-        done.leave(Why.ALWAYS, "a conversation only has the tokens of its template", *framing)
-        if end and str(end.value) in done.chat_template_text:
-            done.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end)
+    if conversion.has("chat_template", "chat_template_path"):
+        conversion.write("task.type", "chat", reason="the file has a chat template")
+    if conversion.values.get("task.type") == "chat":
+        conversion.leave(Why.ALWAYS, "a conversation only has the tokens of its template", *framing)
+        if end and str(end.value) in conversion.chat_template_text:
+            conversion.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end)
 
 
-def _routers(done: Conversion, on: Given | None, weight: Given | None) -> None:
+def _routers(conversion: Conversion, on: Given | None, weight: Given | None) -> None:
     """Convert arguments for routers in the model's config, unless TRL's own argument takes precedence."""
-    if done.has(WEIGHT):
-        done.leave(Why.NOT_NEEDED, f"{WEIGHT} takes precedence", on, weight)
+    if conversion.has(WEIGHT):
+        conversion.leave(Why.NOT_NEEDED, f"{WEIGHT} takes precedence", on, weight)
     elif on:
-        write_routers(done, on.value, weight.value if weight else None, on, weight)
+        write_routers(conversion, on.value, weight.value if weight else None, on, weight)
 
 
 _INIT = "model_init_kwargs."
 
 
-def _columns_near(done: Conversion) -> set[str]:
+def _columns_near(conversion: Conversion) -> set[str]:
     """Return the columns of the data that are on this machine; empty for other data."""
     columns: set[str] = set()
-    for name in listed(done.values.get("data.path") or done.given.get("dataset_name") or []):
-        path = next((path for path in (done.folder / str(name), Path(str(name))) if path.exists()), None)
+    for name in listed(conversion.values.get("data.path") or conversion.given.get("dataset_name") or []):
+        path = next((path for path in (conversion.folder / str(name), Path(str(name))) if path.exists()), None)
         with suppress(DataError):
             if path:
                 rows = open_source(str(path)).rows(ProblemList(), max_rows=_HEAD_ROWS, choices=ColumnChoices("auto"))
@@ -202,11 +201,11 @@ def _columns_near(done: Conversion) -> set[str]:
     return columns
 
 
-def _require_peft(done: Conversion, adapter: Given) -> None:
+def _require_peft(conversion: Conversion, adapter: Given) -> None:
     """Refuse adapter settings without `use_peft`, which the file or TRL's command line would have to set."""
-    if not done.has("use_peft") and done.has("model_name_or_path"):
+    if not conversion.has("use_peft") and conversion.has("model_name_or_path"):
         reason = "TRL trains all weights unless use_peft is true: set use_peft in the file"
-        done.leave(Why.REFUSED, reason, adapter)
+        conversion.leave(Why.REFUSED, reason, adapter)
 
 
 IMPORTER = Importer(
@@ -218,7 +217,7 @@ IMPORTER = Importer(
     dataset_train_split dataset_test_split dataset_streaming datasets test_split_size accelerate_config
     num_of_sequences chars_per_token truncation_mode""",
     tables=(
-        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
+        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, with_prefix("model_init_kwargs", hf.MODEL),
         {
             "max_length max_seq_length": To(
                 "data.max_length", "TRL truncates longer rows, but here a longer text is split into several rows"
@@ -279,9 +278,9 @@ IMPORTER = Importer(
         Keys(_require_peft, "lora_r lora_alpha lora_target_modules load_in_4bit"),
         Keys(
             groups.method, "use_peft", "load_in_4bit", adapter_key="use_peft", methods={True: "lora", False: "full"},
-            model="model_name_or_path", otherwise="full",
+            model_keys="model_name_or_path", default="full",
         ),
-        Keys(groups.usual_layers, target_key="lora_target_modules"),
+        Keys(groups.default_layers, target_key="lora_target_modules"),
     ),
     defaults={
         **hf.DEFAULTS, "training.learning_rate": 2e-5, "training.gradient_checkpointing": True,

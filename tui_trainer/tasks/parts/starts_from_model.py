@@ -88,7 +88,7 @@ class TextInputs:
         answer_columns: tuple[str, ...] = ()
         with suppress(DataError):
             answer_columns = label_columns(self._data.label_column, head, label, (self._data.text_column, pair))
-        column = ColumnChoices(self._data.text_column, has_answers=False).choose(head, without=(*answer_columns, pair))
+        column = ColumnChoices(self._data.text_column, has_answers=False).choose(head, excluded=(*answer_columns, pair))
         self._columns = (column, pair) if pair else (column,)
 
     def read(self, row: Row) -> tuple[str, ...]:
