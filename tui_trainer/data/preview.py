@@ -198,9 +198,8 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Deco
             for row_index, numbered_documents in enumerate(rows_of_pass):
                 read_row = _whole_row if _MASK in batch.model_arguments else _joined_row
                 shown_documents, used_width = read_row(batch, row_index, numbered_documents, decoding)
-                answer_padding = (
-                    int((batch.labels[row_index] == IGNORE).sum()) if _ANSWER in batch.model_arguments else 0
-                )
+                is_answer = _ANSWER in batch.model_arguments
+                answer_padding = int((batch.labels[row_index] == IGNORE).sum()) if is_answer else 0
                 yield ShownSample(
                     step=step,
                     forward_pass=forward_pass,

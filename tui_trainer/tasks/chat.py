@@ -210,11 +210,11 @@ class ChatReader(TableReader):
     def take_observations(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
             raise ReadInOrder  # columns that appear late apply to the rows after them
-        noted_counts, self._counts = self._counts, Counter()
-        return noted_counts
+        observations, self._counts = self._counts, Counter()
+        return observations
 
-    def add_observations(self, noted: Counter[tuple[str, str]]) -> None:
-        self._counts.update(noted)
+    def add_observations(self, observations: Counter[tuple[str, str]]) -> None:
+        self._counts.update(observations)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)

@@ -121,9 +121,8 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
 
 def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
     """Collate rows for a model that reads whole rows. `more` gets a mask of the padding, and the other arguments."""
-    arguments = {
-        name: pad_rows([row.model_arguments[name] for row in rows], 0, width) for name in rows[0].model_arguments
-    }
+    names = rows[0].model_arguments
+    arguments = {name: pad_rows([row.model_arguments[name] for row in rows], 0, width) for name in names}
     mask = pad_rows([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
     return Batch(
         input_ids=pad_rows([row.tokens for row in rows], pad_id, width),
@@ -146,10 +145,8 @@ def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None,
     decoder_inputs = pad_rows(answers, pad_id)[:, :-1]
     start_ids = [answer[-1] if start_id is None else start_id for answer in answers]
     batch = collate_whole(rows, pad_id, labels, width=width)
-    return replace(
-        batch,
-        model_arguments={**batch.model_arguments, "decoder_input_ids": np.insert(decoder_inputs, 0, start_ids, axis=1)},
-    )
+    arguments = {"decoder_input_ids": np.insert(decoder_inputs, 0, start_ids, axis=1)}
+    return replace(batch, model_arguments={**batch.model_arguments, **arguments})
 
 
 def pad_rows(rows: Sequence[Tokens], fill_value: int, width: int = 0) -> NDArray[np.int64]:

@@ -47,11 +47,10 @@ class RowOrder:
         groups = [order[start : start + group_rows] for start in range(0, len(order), group_rows)]
         sorted_rows = np.concatenate([group[np.argsort(-self._lengths[group], kind="stable")] for group in groups])
         batch_count = len(order) // self._effective_batch
-        batches = sorted_rows[: batch_count * self._effective_batch].reshape(batch_count, self._effective_batch)
         # A last batch with fewer rows stays the last.
-        return np.concatenate(
-            [batches[random.permutation(batch_count)].ravel(), sorted_rows[batch_count * self._effective_batch :]]
-        )
+        full_rows, last_batch = np.split(sorted_rows, [batch_count * self._effective_batch])
+        batches = full_rows.reshape(batch_count, self._effective_batch)
+        return np.concatenate([batches[random.permutation(batch_count)].ravel(), last_batch])
 
 
 def steps_per_epoch(rows: int, effective_batch: int) -> int:

@@ -198,11 +198,8 @@ def _converted_turn(entry: object, subject: str, where: str) -> Message:
         raise DataError(message, where=where, hint=f"known roles: {roles}")
     content_key = _key_in(entry, _CONTENT_KEYS)
     content = entry.get(content_key)
-    extras = {
-        str(name): value
-        for name, value in entry.items()
-        if value is not None and name != role_key and name != content_key
-    }
+    other_items = ((name, value) for name, value in entry.items() if name not in (role_key, content_key))
+    extras = {str(name): value for name, value in other_items if value is not None}
     if extras:
         _normalize_extras(extras, role, subject, where)
         if content is None and "tool_calls" in extras:
@@ -488,11 +485,9 @@ class ConversationColumns:
     def with_columns_of(self, row: Row) -> "ConversationColumns":
         """Return the columns for a table that also has the columns of this row."""
         values = _unwrapped(row, self.wrapper).values if self.wrapper else row.values
-        return (
-            self
-            if self.names.issuperset(values)
-            else self.with_names([*self.question_columns, *self.other_columns, *values])
-        )
+        if self.names.issuperset(values):
+            return self
+        return self.with_names([*self.question_columns, *self.other_columns, *values])
 
     def with_names(self, names: Iterable[str]) -> "ConversationColumns":
         """Return the columns for a table with these column names: also those of system prompt, tools and history."""
@@ -540,11 +535,9 @@ class ConversationColumns:
         if (messages := _embedded_messages(question_value, row.where)) is not None:
             turns += messages_of(messages, row.where)
         else:
-            parts = [
-                _text_in(row, name)
-                for name in self.question_columns
-                if name == self.pair.source or row.values.get(name)
-            ]
+            values = row.values
+            names = [name for name in self.question_columns if name == self.pair.source or values.get(name)]
+            parts = [_text_in(row, name) for name in names]
             turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
         if not answer_column:
             return turns
@@ -592,17 +585,13 @@ def find_conversations(
         columns = ConversationColumns(pair=Pair(text_name, ""))
     if columns is None:
         likely_columns = likely_pair(head, sentences=False)
-        hint = (
-            f"columns found: {listed(names)}; "
-            f"{f'{pair_hint(likely_columns)}; ' if likely_columns else ''}{EXPECTED_COLUMNS_HINT}"
-        )
+        pair_text = f"{pair_hint(likely_columns)}; " if likely_columns else ""
+        hint = f"columns found: {listed(names)}; {pair_text}{EXPECTED_COLUMNS_HINT}"
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
     picks_first = any(answers_in(row.values.get(columns.pair.target))[0] for row in head)
     alternates = any(_are_texts(row.values.get(columns.conversation)) for row in head)
-    columns = replace(
-        columns, wrapper=wrapper, picks_first=picks_first, is_translation=has_languages, alternates=alternates
-    )
-    columns = columns.with_names(names)
+    columns = replace(columns, wrapper=wrapper, picks_first=picks_first, alternates=alternates)
+    columns = replace(columns, is_translation=has_languages).with_names(names)
     return columns if needs_answer else replace(columns, pair=replace(columns.pair, target=""))
 
 

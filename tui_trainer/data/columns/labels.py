@@ -175,7 +175,8 @@ def infer_label_kind(values: Iterable[object], where: str, column: str) -> Kind:
         _refuse_codes(labels, where, column)
         return "regression"
     if len(distinct_numbers) > MOST_WHOLE_NUMBERS:
-        message = f"the column '{one_line(column, 40)}' holds {len(distinct_numbers)} different whole numbers in the first rows"
+        count = f"{len(distinct_numbers)} different whole numbers"
+        message = f"the column '{one_line(column, 40)}' holds {count} in the first rows"
         hint = f'set {_KIND_KEY} to "{SINGLE_LABEL}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(message, where=where, hint=hint)
     return "single_label_classification"
@@ -460,22 +461,17 @@ def _refuse_ambiguous(values: Sequence[object], where: str, column: str) -> None
     texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
     shown_column, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE_LABEL}"'
     if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
-        problem = f"the column '{shown_column}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
-        raise DataError(
-            problem, where=where, hint=f'to read the values as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}'
-        )
+        example = next(text for text in texts if "," in text)
+        problem = f"the column '{shown_column}' holds numbers with a comma, such as '{example}'"
+        hint = f'to read the values as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}'
+        raise DataError(problem, where=where, hint=hint)
     for separator in _SEPARATORS:
         parts = {text: {part.strip() for part in text.split(separator)} for text in texts}
         counts = Counter(part for labels in parts.values() for part in labels)
         # A name with a comma in it is one name, unless other rows have its parts.
-        example = next(
-            (text for text, labels in parts.items() if len(labels) > 1 and all(counts[label] > 1 for label in labels)),
-            "",
-        )
+        several = ((text, labels) for text, labels in parts.items() if len(labels) > 1)
+        example = next((text for text, labels in several if all(counts[label] > 1 for label in labels)), "")
         if example:
             problem = f"the column '{shown_column}' may hold several labels per row, such as '{one_line(example, 40)}'"
-            raise DataError(
-                problem,
-                where=where,
-                hint=f"to split the values at '{separator}', set {_KIND_KEY} = \"{MULTI_LABEL}\"; {hint}",
-            )
+            hint = f"to split the values at '{separator}', set {_KIND_KEY} = \"{MULTI_LABEL}\"; {hint}"
+            raise DataError(problem, where=where, hint=hint)

@@ -87,7 +87,7 @@ class Reader(Protocol):
     """Whether the labels are the tokens that the model should write."""
 
     reads_in_processes: bool = False
-    """Whether copies of the reader may read rows in other processes, and pass on what they note (`take_observations`, `add_observations`)."""
+    """Whether copies of the reader may read rows in other processes (see `take_observations`)."""
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         """Use the tokens and labels of a trained model, whatever the data contains."""
@@ -127,11 +127,12 @@ class Reader(Protocol):
         raise TypeError(f"{type(self).__name__} reads documents, not rows")
 
     def take_observations(self) -> Any:
-        """Return and clear what `read` noted. Raises ReadInOrder if earlier rows change how later ones are read."""
+        """Return and forget what `read` observed, for `add_observations` of the reader in the first process. Raises
+        ReadInOrder if earlier rows change how later ones are read."""
         return None
 
-    def add_observations(self, noted: Any) -> None:
-        """Add what a copy of the reader noted about the next rows, in another process."""
+    def add_observations(self, observations: Any) -> None:
+        """Add what a copy of the reader observed in the next rows, in another process."""
         return
 
     def load(self) -> None:
@@ -139,7 +140,7 @@ class Reader(Protocol):
         return
 
     def finish_reading(self) -> None:
-        """Conclude reading after the last row. The training split decides which classes exist. Raises DataError."""
+        """Finish reading after the last row. The training split decides which classes exist. Raises DataError."""
         return
 
     def learn(self, texts: Iterator[str], path: Path) -> None:

@@ -78,9 +78,8 @@ def is_id(name: str) -> bool:
 
 def kind_of_value(value: object) -> str:
     """Return the JSON name of a value's type, such as `a list`, or else its Python type: `a value of type Decimal`."""
-    return _KINDS.get(
-        type(value), "a number" if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
-    )
+    other_name = "a number" if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
+    return _KINDS.get(type(value), other_name)
 
 
 def one_text_hint(value: object) -> str:
@@ -164,9 +163,8 @@ def string_of(row: Row, column: str) -> str:
     value = value_of(row, column)
     if not isinstance(value, str):
         message = f"the column '{one_line(column, 40)}' is {kind_of_value(value)}, not a string"
-        raise DataError(
-            message, where=row.where, hint=one_text_hint(value) if isinstance(value, list | Mapping) else ""
-        )
+        hint = one_text_hint(value) if isinstance(value, list | Mapping) else ""
+        raise DataError(message, where=row.where, hint=hint)
     return value
 
 
@@ -287,8 +285,8 @@ class LateColumns:
         if new_columns in self._errors:
             problem = self._errors[new_columns].problems[0]
             noun, causes = ("column", "causes") if len(new_columns) == 1 else ("columns", "cause")
-            message = f"no earlier row has the {noun} {listed(sorted(new_columns))}, which {causes} this problem: {problem.message}"
-            raise DataError(message, where=row.where, hint=problem.hint)
+            message = f"no earlier row has the {noun} {listed(sorted(new_columns))}, which {causes} this problem: "
+            raise DataError(message + problem.message, where=row.where, hint=problem.hint)
 
 
 def refuse_media(row: Row, known_columns: frozenset[str]) -> None:
@@ -381,9 +379,8 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
     if not is_sentence and (is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
         return True
     pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
-    word_counts = [
-        (len(text.split()), len(tag.split())) for text, tag in pairs if isinstance(text, str) and isinstance(tag, str)
-    ]
+    string_pairs = [pair for pair in pairs if all(isinstance(value, str) for value in pair)]
+    word_counts = [(len(str(text).split()), len(str(tag).split())) for text, tag in string_pairs]
     if len(word_counts) < len(pairs) or max(word_counts)[0] < 2 or any(words != tags for words, tags in word_counts):
         return False
     return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())

@@ -228,8 +228,8 @@ def _span_list(values: object, where: str) -> Sequence[object]:
 
 
 def tagged_words(words: Sequence[str], values: object, where: str, *, end_is_inclusive: bool) -> Tagged:
-    """Return the words with tags, from spans that give word numbers. Raises DataError like `tagged_text`. `end_is_inclusive`:
-    the end of a span is its last word, as in GLiNER, instead of the word after it."""
+    """Return the words with tags, from spans that give word numbers. Raises DataError like `tagged_text`. With
+    `end_is_inclusive`, the end of a span is its last word, as in GLiNER, instead of the word after it."""
     spans = sorted(_parse_span(value, number, where) for number, value in enumerate(_span_list(values, where), 1))
     spans = [span._replace(end=span.end + end_is_inclusive) for span in spans]
     for first, second in pairwise(spans):
@@ -278,25 +278,21 @@ def word_offsets(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"w+|\.", "".join(kinds))]
 
 
-def _tags_of_spans(
-    word_offsets_of_text: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
-) -> tuple[list[str], int]:
-    """Return the tag of each word, and the number of spans that were extended. `word_offsets_of_text`: (start, end) of the words."""
-    tags, extended_count, word_index = [OUTSIDE] * len(word_offsets_of_text), 0, 0
+def _tags_of_spans(offsets: Sequence[tuple[int, int]], spans: Sequence[Span], where: str) -> tuple[list[str], int]:
+    """Return the tag of each word, and the number of spans that were extended. `offsets`: (start, end) of each word."""
+    tags, extended_count, word_index = [OUTSIDE] * len(offsets), 0, 0
     for span in spans:
-        while word_index < len(word_offsets_of_text) and word_offsets_of_text[word_index][1] <= span.start:
+        while word_index < len(offsets) and offsets[word_index][1] <= span.start:
             word_index += 1
         first_word = word_index
-        while word_index < len(word_offsets_of_text) and word_offsets_of_text[word_index][0] < span.end:
+        while word_index < len(offsets) and offsets[word_index][0] < span.end:
             if word_index == first_word and tags[word_index] != OUTSIDE:
                 raise DataError(f"the span {_shown(span)} shares a word with the previous span", where=where)
             tags[word_index] = f"{'B' if word_index == first_word else 'I'}-{span.label}"
             word_index += 1
         if word_index == first_word:
             raise DataError(f"the span {_shown(span)} contains no word", where=where)
-        extended_count += (
-            word_offsets_of_text[first_word][0] < span.start or word_offsets_of_text[word_index - 1][1] > span.end
-        )
+        extended_count += offsets[first_word][0] < span.start or offsets[word_index - 1][1] > span.end
         # The next span may begin in the word that this one ends in.
         word_index -= 1
     return tags, extended_count
@@ -305,9 +301,8 @@ def _tags_of_spans(
 def _parse_span(value: object, number: int, where: str) -> Span:
     """Parse the span at position `number`. Raises DataError if it lacks a start, an end or a named label."""
     if isinstance(value, Mapping):
-        parts: list[Any] = [
-            next((value[name] for name in names if name in value), None) for names in _SPAN_KEYS.values()
-        ]
+        key_lists = _SPAN_KEYS.values()
+        parts: list[Any] = [next((value[name] for name in names if name in value), None) for names in key_lists]
         offsets = next((value[name] for name in _OFFSETS_KEYS if name in value), None)
         offsets = offsets[0] if isinstance(offsets, list) and len(offsets) == 1 else offsets
         if isinstance(offsets, list) and len(offsets) == 2:
@@ -539,7 +534,7 @@ def _words_in(row: Row, column: str) -> list[str]:
 
 
 def _strings_in(row: Row, column: str, noun: str, expected_count: int | None = None) -> list[str]:
-    """Return the strings in a list column. Raises DataError if one is empty, or if there are not `expected_count` of them."""
+    """Return the strings in a list column. Raises DataError if one is empty, or if their number is unexpected."""
     value, where = value_of(row, column), row.where
     strings = _split_or_parse(value)
     if isinstance(value, str) and _is_broken_list(value, strings, expected_count is not None):

@@ -141,9 +141,8 @@ class ColumnChoices:
         hint = f"{pair_hint(pair)}; or " if pair else ""
         if self._has_answers and not pair and any(written_texts.values()):
             example_texts = {name: strings[name][0] for name in texts if strings[name]} | written_texts
-            hint = (
-                f"to train on answers in lists or objects, write one row per answer, {_example_row(example_texts)}; or "
-            )
+            example = _example_row(example_texts)
+            hint = f"to train on answers in lists or objects, write one row per answer, {example}; or "
         hint += f"set data.text_column to one of {listed([*texts, *structured])}"
         raise DataError(cause, where=label, hint=hint)
 
@@ -171,9 +170,8 @@ def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:
 
 def strings_of(rows: Sequence[Row]) -> dict[str, list[str]]:
     """Return the strings of each column, in the order of the columns' first appearance."""
-    return {
-        name: [value for row in rows if isinstance(value := row.values.get(name), str)] for name in columns_of(rows)
-    }
+    names = columns_of(rows)
+    return {name: [value for row in rows if isinstance(value := row.values.get(name), str)] for name in names}
 
 
 def text_of(row: Row, column: str) -> str:
@@ -350,9 +348,8 @@ class PairColumns:
         file_note = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
         tip = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        self._notes[label] = (
-            f"the input is {inputs}{file_note}; the answer is '{one_line(pair.target, 40)}'{unread_note}{tip}"
-        )
+        answer = f"the answer is '{one_line(pair.target, 40)}'{unread_note}{tip}"
+        self._notes[label] = f"the input is {inputs}{file_note}; {answer}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """Choose the input columns of rows that may lack answers: by their usual names, or else the text column."""
@@ -451,7 +448,7 @@ def languages_of(head: Sequence[Row]) -> list[str]:
 
 
 def _usual_pairs(names: Sequence[str], *, without_answer: bool = False) -> list[Pair]:
-    """Return the usual pairs, as far as their columns exist. `without_answer` includes each input without an answer column."""
+    """Return the usual pairs whose columns exist; with `without_answer`, also inputs without an answer column."""
     pairs = (Pair(_usual_name(names, usual.inputs), _usual_name(names, usual.targets)) for usual in INPUTS_AND_ANSWERS)
     return [
         with_further_texts(pair, names)
@@ -545,11 +542,8 @@ def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely_column
         and difflib.get_close_matches(name.strip().lower(), usual_names, n=1, cutoff=0.7)
     ]
     missing = "an input" if pair.target else f"the answer to '{one_line(known_column, 40)}'"
-    cause = (
-        f"no column has a usual name for {missing}"
-        if known_column
-        else "no columns have usual names for input and answer"
-    )
+    cause = f"no column has a usual name for {missing}"
+    cause = cause if known_column else "no columns have usual names for input and answer"
     suggestion = next((name for name in (*similar_names, *likely_columns) if name != known_column), "")
     if known_column and suggestion:
         likely_columns = (known_column, suggestion) if pair.source else (suggestion, known_column)

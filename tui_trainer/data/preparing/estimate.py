@@ -284,14 +284,11 @@ def estimate(
     # The texts of a table's evaluation source have as many tokens per character as those of the first source.
     eval_rates = [rate(text_excerpts(size)) if settings.reads_text else rates[0] for size in held_sizes]
     estimate_side = partial(_estimate_side, settings, frame_tokens)
-    eval_fraction, path_source_count = (
-        0.0 if held_sizes else settings.eval_fraction,
-        len(sizes) - settings.replay_sources,
-    )
+    eval_fraction = 0.0 if held_sizes else settings.eval_fraction
+    path_source_count = len(sizes) - settings.replay_sources
     pairs = list(zip(sizes, rates, strict=True))
-    side_sizes = [
-        estimate_side(*pair, 1 - eval_fraction * (number < path_source_count)) for number, pair in enumerate(pairs)
-    ]
+    shares = [1 - eval_fraction * (number < path_source_count) for number in range(len(sizes))]
+    side_sizes = [estimate_side(*pair, share) for pair, share in zip(pairs, shares, strict=True)]
     amounts = [size.tokens if settings.reads_text else size.documents for size in side_sizes]
     weights = source_weights(settings, amounts, sources[0].parts[-1].description) or (1.0,) * len(sizes)
     train_sizes = [size.scaled_by(weight) for size, weight in zip(side_sizes, weights, strict=True)]

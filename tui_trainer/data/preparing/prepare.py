@@ -6,9 +6,9 @@
     pass 2   only to train a tokenizer                          -> tokenizer.json
     pass 3   encode the used rows, in one process or several    -> train.arrow, eval.arrow
 
-A task gives a row its meaning with a `Reader`, and `RowSettings.rows` decides how tokens become rows. The memory holds about 40
-bytes per row and some chunks of rows, so data may have any size. The spool takes about twice the disk space of the text
-until the rows are written.
+A task gives a row its meaning with a `Reader`, and `RowSettings.rows` decides how tokens become rows. The memory holds
+about 40 bytes per row and some chunks of rows, so data may have any size. The spool takes about twice the disk space of
+the text until the rows are written.
 
 A single process lets the tokenizer use all cores. Several processes share all work except decisions and writing
 (`processes.py`), and give the same files. They share the reading of a table only if its `Reader` allows it.
@@ -75,12 +75,8 @@ from tui_trainer.errors import DataError
 from tui_trainer.units import quantity
 
 CUT_FILE = "cut_rows.npy"
-BAD_ROWS_KEY, CLASS_ROWS_KEY, WHOLE_LENGTH_KEY, CUT_TOKENS_KEY = (
-    "bad_rows",
-    "class_rows",
-    "length_for_99_percent",
-    "cut_tokens",
-)
+BAD_ROWS_KEY, CLASS_ROWS_KEY = "bad_rows", "class_rows"
+WHOLE_LENGTH_KEY, CUT_TOKENS_KEY = "length_for_99_percent", "cut_tokens"
 LABEL_ROWS = "label_rows"
 """Detail of data with several labels per row: (training rows, held-out rows or None) of each label."""
 MOST_STORED_CLASSES = 1000
@@ -139,9 +135,8 @@ def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> Enc
     example = next((row.inexact_reason for row in labelled_rows if row.inexact_reason), "")
     texts = tuple(examples[labelled_positions[row]].text for row in unknown_rows)
     needed_lengths = tuple(row.first_label_tokens for row in encoded_rows if row.first_label_tokens)
-    return EncodedBatch(
-        side, columns, row_counts, is_cut, np.array(characters, dtype=np.int32), example, texts, needed_lengths
-    )
+    lengths = np.array(characters, dtype=np.int32)
+    return EncodedBatch(side, columns, row_counts, is_cut, lengths, example, texts, needed_lengths)
 
 
 def _joined_column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -173,12 +168,8 @@ def row_details(
         details[BAD_ROWS_KEY] = [asdict(problem) for problem in problems.shown_problems]
     if 1 < len(strata) <= MOST_STORED_CLASSES:
         class_numbers = np.frombuffer(survey.strata, dtype=np.int64)
-        counts = (
-            np.bincount(class_numbers, weights=selection.training_copies, minlength=len(strata))
-            .astype(np.int64)
-            .tolist()
-        )
-        details[CLASS_ROWS_KEY] = {name: counts[number] for name, number in strata.items() if counts[number]}
+        counts = np.bincount(class_numbers, weights=selection.training_copies, minlength=len(strata))
+        details[CLASS_ROWS_KEY] = {name: int(counts[number]) for name, number in strata.items() if counts[number]}
     return details
 
 
@@ -188,22 +179,21 @@ def notes_of_counts(counts: Counts, settings: RowSettings, longer_hint: str = ""
         consequence = "removed (data.dedup)" if settings.dedup else "kept; set data.dedup = true to remove duplicates"
         yield f"{quantity(counts.repeated_rows, 'duplicate row', 'are')} {consequence}"
     if counts.leaked_rows:
-        consequence = (
-            "which data.dedup removes" if settings.dedup else "so held-out scores are too good; set data.dedup = true"
-        )
+        consequence = "which data.dedup removes"
+        consequence = consequence if settings.dedup else "so held-out scores are too good; set data.dedup = true"
         yield f"the training rows include {quantity(counts.leaked_rows, 'duplicate')} of held-out rows, {consequence}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
-        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {settings.max_length:,} tokens and are truncated"
+        row_share = f"{counts.truncated_rows:,} of {rows:,} rows"
+        yield f"{row_share} are longer than {settings.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         answers_do = quantity(counts.truncated_answers, "answer", "do")
         consequence = "generated answers are truncated to task.max_target_length, and answers "
         consequence += "that are marked in a context and cut off count as no answer"
         yield f"{answers_do} not fit into a row: {consequence}"
     if long_rows := counts.untrained_long_rows:
-        rows_are = quantity(long_rows, "row", "are")
-        hint = f"; {longer_hint}" if longer_hint else ""
-        yield f"{rows_are} skipped, because no token to train on is within the first {settings.max_length:,} tokens{hint}"
+        reason = f"because no token to train on is within the first {settings.max_length:,} tokens"
+        yield f"{quantity(long_rows, 'row', 'are')} skipped, {reason}{f'; {longer_hint}' if longer_hint else ''}"
     if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
         yield f"{quantity(unlabelled_rows, 'row', 'are')} skipped, because no token is trained on"
     if counts.cut_documents:
@@ -221,7 +211,7 @@ def notes_of_counts(counts: Counts, settings: RowSettings, longer_hint: str = ""
 
 
 def _longer_length_hint(needed_lengths: Sequence[int], rows: int) -> str:
-    """Return a hint about the max_length that keeps skipped rows. `needed_lengths`: tokens of each up to its first label."""
+    """Return a hint about the max_length that keeps skipped rows, from the tokens up to the first label of each."""
     if not needed_lengths:
         return ""
     shortest, longest_need = min(needed_lengths), int(np.quantile(needed_lengths, _KEPT_SHARE, method="lower"))
@@ -242,9 +232,8 @@ def prepare(
 ) -> cache.PreparedData:
     """Return the rows for training and evaluation, from the cache or prepared by this many `processes`.
 
-    Without a second source, `settings.eval_fraction` is held out: of the characters of texts, or of the rows of a table.
-    Raises DataError for wrong or too little data, and for a cache that cannot be written.
-    """
+    Without a second source, `settings.eval_fraction` is held out: of the characters of texts, or of the rows of a
+    table. Raises DataError for wrong or too little data, and for a cache that cannot be written."""
     if entry := cache.find_entry(data, settings, cache_dir, progress):
         return entry
     preparation = _Preparation(data.sources, reader, settings, progress, processes)
@@ -395,9 +384,8 @@ class _Preparation:
         counts = self._counts(surveys, selection, train_file, held_out_file)
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *selection.split.notes]
-        longer_hint = _longer_length_hint(
-            [*train_file.needed_lengths, *held_out_file.needed_lengths], counts.untrained_long_rows
-        )
+        needed_lengths = [*train_file.needed_lengths, *held_out_file.needed_lengths]
+        longer_hint = _longer_length_hint(needed_lengths, counts.untrained_long_rows)
         notes += [*(part.words() for part in rows_of_sources), *notes_of_counts(counts, self._settings, longer_hint)]
         if inexact_count := train_file.counts["inexact"] + held_out_file.counts["inexact"]:
             example = train_file.inexact_example or held_out_file.inexact_example
@@ -436,16 +424,13 @@ class _Preparation:
         total_characters = sum(int(np.dot(survey.lengths, copies)) for survey, copies in surveys_and_copies)
         meter = Meter(self._progress, "tokenising", total_characters, "characters")
         with ExitStack() as stack:
-            train, held_out = (
-                _SideFile(stack.enter_context(self._writer(folder / name)))
-                for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
-            )
+            writers = [stack.enter_context(self._writer(folder / name)) for name in (cache.TRAIN_FILE, cache.EVAL_FILE)]
+            train, held_out = map(_SideFile, writers)
             rows_to_encode = chosen_rows(surveys, selection, self._settings)
             batches = (_encode_rows(self._reader, rows) for rows in rows_to_encode)
             if self._processes:
-                batches = (
-                    result for _, result in self._processes.map_tasks(_encode_rows, self._reader, rows_to_encode)
-                )
+                results = self._processes.map_tasks(_encode_rows, self._reader, rows_to_encode)
+                batches = (result for _, result in results)
             for batch in chain.from_iterable(batches):
                 (train if batch.side == TRAIN else held_out).add(batch)
                 meter.report(train.counts["characters"] + held_out.counts["characters"])
@@ -455,9 +440,8 @@ class _Preparation:
     def _writer(self, path: Path) -> RowWriter:
         if self._settings.rows == "examples":
             return RowWriter(path, self._reader.columns)
-        return (StreamWriter if self._settings.rows == "stream" else DocumentWriter)(
-            path, max_length=self._settings.max_length
-        )
+        split_writer = StreamWriter if self._settings.rows == "stream" else DocumentWriter
+        return split_writer(path, max_length=self._settings.max_length)
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:
         """Raise DataError if a source has no rows."""
@@ -478,9 +462,8 @@ class _Preparation:
             # Shorter rows help only if there are enough of them to learn from.
             shorter_length = token_count // 10
             alternative = f", or lower data.max_length to about {shorter_length:,}" if shorter_length >= 16 else ""
-            raise data_error(
-                f"{message}(data.max_length = {max_length:,}, plus one)", hint=f"add more text{alternative}"
-            )
+            message += f"(data.max_length = {max_length:,}, plus one)"
+            raise data_error(message, hint=f"add more text{alternative}")
         if self._settings.rows == "documents":
             if not train.counts["documents"]:
                 raise data_error("no training document has two or more tokens", hint="add more text")
@@ -490,16 +473,14 @@ class _Preparation:
         elif not train.counts["documents"]:
             untrained_rows = train.counts["untrained_rows"]
             problem = f"none of the {untrained_rows:,} training rows has a label within the first {max_length:,} tokens"
-            hint = (
-                _longer_length_hint(train.needed_lengths, untrained_rows)
-                or "data.max_length must be longer than the prompts"
-            )
+            hint = _longer_length_hint(train.needed_lengths, untrained_rows)
+            hint = hint or "data.max_length must be longer than the prompts"
             if not train.counts["untrained_long_rows"]:
                 problem = f"none of the {untrained_rows:,} training rows has a token to train on"
                 hint = "task.loss_on, and fields like `weight` of a turn or a row, decide which tokens are trained on"
-            raise data_error(
-                problem if untrained_rows else "no row is left to train on", hint=hint if untrained_rows else ""
-            )
+            if not untrained_rows:
+                raise data_error("no row is left to train on", hint="")
+            raise data_error(problem, hint=hint)
 
     def _counts(self, surveys: Sequence[Survey], selection: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
         reads_text, total_counts = self._settings.reads_text, train.counts + held_out.counts

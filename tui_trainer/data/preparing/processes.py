@@ -29,15 +29,8 @@ _loaded_reader: tuple[Path, Any] = (Path(), None)  # the reader in a helping pro
 
 def useful_process_count(data_bytes: int, cores: int, available_bytes: int) -> int:
     """Return how many processes pay off for this much data, with these cores and this much memory: 1 or more."""
-    return max(
-        1,
-        min(
-            cores,
-            MOST_PROCESSES,
-            data_bytes // DATA_BYTES_PER_PROCESS,
-            available_bytes // 2 // MEMORY_BYTES_PER_PROCESS,
-        ),
-    )
+    memory_limit = available_bytes // 2 // MEMORY_BYTES_PER_PROCESS
+    return max(1, min(cores, MOST_PROCESSES, data_bytes // DATA_BYTES_PER_PROCESS, memory_limit))
 
 
 class Processes:

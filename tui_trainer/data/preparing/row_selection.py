@@ -42,9 +42,10 @@ _MOST_REPETITIONS = 100
 LARGEST_RELATIVE_ERROR = 0.5  # largest relative error of the held-out share
 TRAIN, HELD_OUT, LEFT_OUT = 0, 1, 2
 RowNumbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SourceRows:
     """Rows of one of several sources: its usable rows, including held-out ones, and the rows that an epoch of training
     uses. Both numbers are estimates before the data is prepared."""
@@ -71,8 +72,8 @@ def used_rows(rows: int, weight: float) -> int:
 
 
 def source_weights(settings: RowSettings, amounts: Sequence[float], where: str) -> tuple[float, ...]:
-    """Return the weight of each source, such that those of data.replay, the last ones, give `settings.replay_share` of what
-    an epoch trains on; () if all are 1.
+    """Return the weight of each source, such that those of data.replay, the last ones, give `settings.replay_share` of
+    what an epoch trains on; () if all are 1.
 
     `amounts`: the training rows of each source, or the characters of its texts. Raises DataError, which names `where`,
     if replayed rows would be repeated too often."""
@@ -88,9 +89,7 @@ def source_weights(settings: RowSettings, amounts: Sequence[float], where: str) 
     return (*path_weights, *(weight,) * settings.replay_sources)
 
 
-def copies_of(
-    is_trained: NDArray[np.bool_], counts: Sequence[int], weights: Sequence[float], seed: int
-) -> NDArray[np.int16]:
+def copies_of(is_trained: Mask, counts: Sequence[int], weights: Sequence[float], seed: int) -> NDArray[np.int16]:
     """Return how often an epoch uses each row: int16 [rows], 0 for rows that are not `is_trained`, bool [rows].
 
     The rows of the sources follow one another, `counts` of each. Of the n trained rows of a source with weight w, each
@@ -125,10 +124,7 @@ def source_rows(
             setting = "data.replay_share" if is_replay else "the weight of the source in data.weights"
             hint = f"raise {setting}, or remove the source{text_note}"
             raise DataError(message, where=part.description, hint=hint)
-        rows = SourceRows(
-            description=part.description, weight=weight, rows=count, rows_per_epoch=epoch_rows, is_replay=is_replay
-        )
-        sources.append(rows)
+        sources.append(SourceRows(part.description, weight, count, epoch_rows, is_replay))
         first_row += count
     return tuple(sources)
 
@@ -260,7 +256,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class _BlockTask:
-    """A block of lines for another process to read: rows of a table whose first rows have the columns `table_columns`, or
+    """A block of lines for another process to read. `table_columns` are those of the table's first rows; None for
     documents. Each process writes its examples to a file of its own, named after `spool`."""
 
     block: LineBlock
@@ -271,13 +267,13 @@ class _BlockTask:
 
 @dataclass(frozen=True, slots=True)
 class _BlockSurvey:
-    """The survey of a block. Its `strata` are positions in `class_names`, the class names; `noted`: notes of the reader."""
+    """The survey of a block, whose `strata` are positions in `class_names`, and what the reader observed."""
 
     survey: Survey
     class_names: list[str]
     spooled: list[SpooledRows]
     problems: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]]
-    noted: Any
+    observations: Any
 
 
 def _read_in_order(row: Row) -> None:
@@ -306,9 +302,8 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
             survey.add(examples, classes, spool)
         except DataError:  # an error of the file: errors of rows are in `problems`
             raise ReadInOrder from None
-    return _BlockSurvey(
-        survey, list(classes), spool.written, problems.problems_of_rows, reader.take_observations() if reader else None
-    )
+    observations = reader.take_observations() if reader else None
+    return _BlockSurvey(survey, list(classes), spool.written, problems.problems_of_rows, observations)
 
 
 class Surveyor:
@@ -378,10 +373,9 @@ class Surveyor:
         for task, result in processes.map_tasks(_survey_block, None if known_columns is None else self._reader, tasks):
             self.problems.add_all(result.problems)
             if known_columns is not None:
-                self._reader.add_observations(result.take_observations)
-            class_numbers = np.array(
-                [self.strata.setdefault(name, len(self.strata)) for name in result.class_names], dtype=np.int64
-            )
+                self._reader.add_observations(result.observations)
+            numbers = [self.strata.setdefault(name, len(self.strata)) for name in result.class_names]
+            class_numbers = np.array(numbers, dtype=np.int64)
             survey.hashes += result.survey.hashes
             survey.lengths += result.survey.lengths
             survey.strata.frombytes(class_numbers[np.frombuffer(result.survey.strata, dtype=np.int64)].tobytes())
@@ -459,7 +453,7 @@ class DocumentSplit:
     number of that document to the number of characters at its end, and `notes` reports it.
     """
 
-    is_held_out: NDArray[np.bool_]
+    is_held_out: Mask
     tails: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -490,7 +484,7 @@ def split_each(
     counts: Sequence[int],
     eval_fraction: float,
     seed: int,
-    is_usable: NDArray[np.bool_] | None = None,
+    is_usable: Mask | None = None,
 ) -> DocumentSplit:
     """Hold out a share of each of several sources, whose documents follow one another, `counts` of each.
 
@@ -545,7 +539,7 @@ def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
     return chosen_documents
 
 
-def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArray[np.bool_]) -> DocumentSplit:
+def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: Mask) -> DocumentSplit:
     """Hold out about `target` characters at the end of the longest document, instead of whole documents."""
     longest_document = int(sizes.argmax())
     size = int(sizes[longest_document])
@@ -554,7 +548,8 @@ def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: NDArr
         return DocumentSplit(is_held_out=none_held_out, notes=(note,))
     tail_characters = min(max(1, round(target)), size - 1)
     reason = "there is only one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
-    note = f"{reason}, so about the last {tail_characters:,} of the {size:,} characters of document {longest_document + 1} are held out"
+    characters = f"about the last {tail_characters:,} of the {size:,} characters of document {longest_document + 1}"
+    note = f"{reason}, so {characters} are held out"
     return DocumentSplit(is_held_out=none_held_out, tails={longest_document: tail_characters}, notes=(note,))
 
 
@@ -619,9 +614,8 @@ def select_rows(surveys: Sequence[Survey], settings: RowSettings, names: Sequenc
     is_leak |= has_divided_text
     if settings.dedup:
         sides[0][is_leak] = LEFT_OUT
-    sizes = np.where(
-        sides[0] == TRAIN, np.frombuffer(first_survey.lengths, dtype=np.int64) if settings.reads_text else 1, 0
-    )
+    lengths = np.frombuffer(first_survey.lengths, dtype=np.int64) if settings.reads_text else 1
+    sizes = np.where(sides[0] == TRAIN, lengths, 0)
     amounts = [float(part.sum()) for part in np.split(sizes, np.cumsum(first_survey.counts)[:-1])]
     weights = source_weights(settings, amounts, names[-1])
     copies = copies_of(sides[0] == TRAIN, first_survey.counts, weights, settings.seed)
@@ -632,14 +626,11 @@ def select_rows(surveys: Sequence[Survey], settings: RowSettings, names: Sequenc
     return Selection(tuple(sides), tuple(used), repeated_count, leaked_count, split, weights)
 
 
-def _hold_out_share(
-    survey: Survey, settings: RowSettings, names: Sequence[str], is_usable: NDArray[np.bool_]
-) -> DocumentSplit:
+def _hold_out_share(survey: Survey, settings: RowSettings, names: Sequence[str], is_usable: Mask) -> DocumentSplit:
     """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table. Sources
     of data.replay are only trained on."""
-    is_usable = is_usable & (
-        np.arange(len(is_usable)) < sum(survey.counts[: len(survey.counts) - settings.replay_sources])
-    )
+    trained_rows = sum(survey.counts[: len(survey.counts) - settings.replay_sources])
+    is_usable = is_usable & (np.arange(len(is_usable)) < trained_rows)
     if settings.reads_text:
         return split_each(survey.lengths, names, survey.counts, settings.eval_fraction, settings.seed, is_usable)
     strata = np.frombuffer(survey.strata, dtype=np.int64)
@@ -649,7 +640,7 @@ def _hold_out_share(
     return DocumentSplit(is_held_out=held_out)
 
 
-def _is_repeated(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def _is_repeated(hashes: NDArray[np.uint64]) -> Mask:
     """Return for each hash whether an earlier one is equal to it."""
     _, first_positions = np.unique(hashes, return_index=True)
     is_repeated = np.ones(len(hashes), dtype=np.bool_)
@@ -694,9 +685,8 @@ def chosen_rows(surveys: Sequence[Survey], selection: Selection, settings: RowSe
         tails = selection.split.tails if survey is surveys[0] else {}
         for chunk in survey.chunks:
             rows = np.arange(start, start + chunk.row_count)
-            chunk_tails = {
-                row - start: length for row, length in tails.items() if start <= row < start + chunk.row_count
-            }
+            end = start + chunk.row_count
+            chunk_tails = {row - start: length for row, length in tails.items() if start <= row < end}
             train_rows = rows[sides[rows] == TRAIN]
             counts = copies[train_rows]
             if settings.reads_text:

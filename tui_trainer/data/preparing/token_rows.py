@@ -98,9 +98,8 @@ class Rows:
                 self._columns.setdefault(name, []).append(values_and_offsets)
             row_count += len(batch[INPUT_IDS])
         self._count = row_count
-        self._argument_columns = tuple(
-            name for name in self._columns if name not in (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
-        )
+        other_columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
+        self._argument_columns = tuple(name for name in self._columns if name not in other_columns)
         self.lengths = self._lengths_of(INPUT_IDS)
         """Tokens of each row, int64 [rows]."""
         self.row_values: NDArray[np.float32] | None = None
@@ -128,9 +127,8 @@ class Rows:
 
     def example(self, index: int) -> TokenRow:
         """Return one row with its labels: read-only views of the file."""
-        labels, document_lengths = (
-            self._value(name, index) if name in self._columns else None for name in (LABELS, DOCUMENT_LENGTHS)
-        )
+        names = [name if name in self._columns else "" for name in (LABELS, DOCUMENT_LENGTHS)]
+        labels, document_lengths = (self._value(name, index) if name else None for name in names)
         values = None if self.row_values is None else self.row_values[index]
         other_values = {name: self._value(name, index) for name in self._argument_columns}
         return TokenRow(self.row(index), labels, other_values, document_lengths, values)
@@ -254,9 +252,8 @@ def _int32(numbers: NDArray[Any]) -> Any:
     """Return the numbers as an Arrow array. `pyarrow.array` would import pandas to check for its types."""
     import pyarrow as pa
 
-    return pa.Array.from_buffers(
-        pa.int32(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers, dtype=np.int32))]
-    )
+    buffer = pa.py_buffer(np.ascontiguousarray(numbers, dtype=np.int32))
+    return pa.Array.from_buffers(pa.int32(), len(numbers), [None, buffer])
 
 
 class StreamWriter(RowWriter):
@@ -307,9 +304,8 @@ class DocumentWriter(RowWriter):
         starts = np.repeat(ends - lengths, piece_counts) + piece_numbers * self._width
         piece_lengths = np.minimum(self._width + 1, np.repeat(ends, piece_counts) - starts)
         for first_row in range(0, len(starts), BATCH_ROWS):
-            self._write(
-                tokens, starts[first_row : first_row + BATCH_ROWS], piece_lengths[first_row : first_row + BATCH_ROWS]
-            )
+            batch = slice(first_row, first_row + BATCH_ROWS)
+            self._write(tokens, starts[batch], piece_lengths[batch])
         self.cut_documents += int((piece_counts > 1).sum())
         self.pieces += int(piece_counts[piece_counts > 1].sum())
         self.cut_rows.append(np.repeat(piece_counts > 1, piece_counts))

@@ -220,12 +220,10 @@ def _encode_with(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 def _new_characters(new_characters: Sequence[str]) -> DataError:
     """Return the error for characters that are not in the vocabulary of the model whose training continues."""
-    shown_characters = ", ".join(
-        f"{one_line(character)} (U+{ord(character):04X})" for character in new_characters[:_SHOWN_CHARACTERS]
-    )
-    shown_characters += (
-        f" and {len(new_characters) - _SHOWN_CHARACTERS:,} more" if len(new_characters) > _SHOWN_CHARACTERS else ""
-    )
+    first_characters = new_characters[:_SHOWN_CHARACTERS]
+    shown_characters = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in first_characters)
+    more_count = len(new_characters) - _SHOWN_CHARACTERS
+    shown_characters += f" and {more_count:,} more" if more_count > 0 else ""
     problem = (
         "a character that is not in the model's vocabulary"
         if len(new_characters) == 1

@@ -58,9 +58,8 @@ def _with_unknown(reader: Reader, texts: Sequence[str]) -> list[str]:
     unknown_token = reader.unknown_token
     if unknown_token is None or not texts:
         return []
-    return [
-        text for text, ids in zip(texts, reader.tokenize_texts(texts), strict=True) if unknown_token.token_id in ids
-    ]
+    texts_and_ids = zip(texts, reader.tokenize_texts(texts), strict=True)
+    return [text for text, ids in texts_and_ids if unknown_token.token_id in ids]
 
 
 def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:

@@ -31,9 +31,8 @@ _LOOKED_SENTENCES = 100
 _LONGEST_SINGLE_SENTENCE = 100  # words; a longer one suggests that blank lines are missing
 _SEPARATORS = "|;,"
 _CHUNKS = frozenset({"NP", "VP", "PP"})
-_HINT = (
-    "one word per line, followed by its tag (after a tab if words contain spaces), and a blank line after each sentence"
-)
+_HINT = "one word per line, followed by its tag (after a tab if words contain spaces), and a blank line after each "
+_HINT += "sentence"
 _UNIVERSAL_COLUMNS = 10  # CoNLL-U and CoNLL-X, which have the same columns at these positions
 _UNIVERSAL = {WORDS: 1, "upos": 3, "xpos": 4}
 _RANGE_OR_EMPTY_NODE = re.compile(r"\d+[-.]\d+")
@@ -83,14 +82,13 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                 columns = {name: values for name, values in columns.items() if name == WORDS or {*values} != {"_"}}
                 if "_" in (tags := columns.get("upos", [])):
                     where = f"{label}, line {words[tags.index('_')][0]}"
-                    problems.add(
-                        DataError("the word has no UPOS tag, but other words of the sentence have one", where=where)
-                    )
+                    problem = "the word has no UPOS tag, but other words of the sentence have one"
+                    problems.add(DataError(problem, where=where))
                     continue
             yield Row(f"{label}, line {words[0][0]}", columns)
     if sentence_count == 1 and longest_words > _LONGEST_SINGLE_SENTENCE:
-        choices.remark(f"{label} has no blank line between its {longest_words:,} words, which are read as one sentence, cut "
-                       "to data.max_length tokens; put a blank line after each sentence")  # fmt: skip
+        remark = f"{label} has no blank line between its {longest_words:,} words, which are read as one sentence, cut "
+        choices.remark(remark + "to data.max_length tokens; put a blank line after each sentence")
 
 
 def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
@@ -119,11 +117,9 @@ def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
         if "\t" in text:
             fields = [part.strip() for part in text.split("\t")]
         else:
-            fields = (
-                [part.strip() for part in text.rsplit(separator, split_count)]
-                if separator and text.strip()
-                else text.split()
-            )
+            splits_at_sign = separator and text.strip()
+            parts = text.rsplit(separator, split_count) if splits_at_sign else text.split()
+            fields = [part.strip() for part in parts]
         yield line_number, fields if any(fields) else []
     yield line_number + 1, []
 
@@ -260,7 +256,7 @@ def _sentence_column(row: Row) -> str:
 
 
 def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, problems_at_start: int) -> Iterator[Row]:
-    """Yield the joined sentence, unless it had an unreadable row: then `problems` has more entries than `problems_at_start`."""
+    """Yield the joined sentence, unless it had an unreadable row, which was added to the `problems_at_start`."""
     if problems.count != problems_at_start:
         return
     if len(rows) == 1:

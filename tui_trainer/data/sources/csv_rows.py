@@ -49,8 +49,8 @@ def read_csv(
 ) -> Iterator[Row]:
     """Yield the records below the header, or all records if `columns` names them. Repeated headers are skipped.
 
-    Guesses the `delimiter` if it is empty. Remarks in `choices` if the file is not a plain one with the `usual_delimiter`
-    delimiter. Raises DataError for a first line that is not a header.
+    Guesses the `delimiter` if it is empty. Adds a remark to `choices` if the file is not a plain one with the
+    `usual_delimiter`. Raises DataError for a first line that is not a header.
     """
     # The csv module has one limit for the whole process, 128 KiB by default. It also stops at a quote that is never
     # closed before the whole file is in memory.
@@ -165,9 +165,8 @@ def _guess_dialect(
         if len(head) == LOOKED_LINES:  # a text near the end of these lines may be incomplete
             unmatched_lines = [line for line in unmatched_lines if line <= LOOKED_LINES // 2 and len(first_fields) > 1]
         if unmatched_lines:
-            choices.remark(
-                f"{label}, line {unmatched_lines[0]:,}: unmatched double quotes, so the file is read without quoting"
-            )
+            problem = "unmatched double quotes, so the file is read without quoting"
+            choices.remark(f"{label}, line {unmatched_lines[0]:,}: {problem}")
             return iter, csv_options | {"quoting": csv.QUOTE_NONE}
 
         def report(line: int) -> None:

@@ -139,9 +139,8 @@ class JsonText:
             except ValueError as error:  # a repeated key, or a number with more than 4,300 digits
                 self.raise_error(f"the JSON cannot be read: {one_line(str(error), 60)}")
             if is_cut_off and characters_left > MAX_LINE_BYTES:
-                self.raise_error(
-                    f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split the row into several rows"
-                )
+                message = f"the row is longer than {format_bytes(MAX_LINE_BYTES)}"
+                self.raise_error(message, "split the row into several rows")
             value_characters = value_end - self._offset
             if is_cut_off and self._grow(max(1, characters_left)):
                 continue

@@ -167,9 +167,8 @@ class LineBlock:
         with open_bytes(self.file) as (_, content):
             content.seek(self.offset)
             lines = BytesIO(content.read(self.size))
-        yield from json_lines(
-            lines, self.file.label, problems, lines_before=self.lines_before, bytes_before=self.offset
-        )
+        label = self.file.label
+        yield from json_lines(lines, label, problems, lines_before=self.lines_before, bytes_before=self.offset)
 
 
 def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Iterator[LineBlock]:
@@ -209,9 +208,8 @@ def _sizes_of_blocks(content: BinaryIO, least_bytes: int) -> Iterator[tuple[int,
         block_start = first_line = 0
         while first_line < len(line_ends):
             limit = int(np.searchsorted(line_ends, block_start + BLOCK_BYTES))
-            last_line = max(
-                min(first_line + BLOCK_LINES - 1, limit), int(np.searchsorted(line_ends, block_start + least_bytes))
-            )
+            least_lines = int(np.searchsorted(line_ends, block_start + least_bytes))
+            last_line = max(min(first_line + BLOCK_LINES - 1, limit), least_lines)
             if last_line >= len(line_ends):  # more lines of this block may follow
                 break
             yield int(line_ends[last_line]) - block_start, last_line + 1 - first_line

@@ -155,12 +155,9 @@ class Source:
 
     def each(self, progress: Progress | None) -> "Iterator[tuple[Source, Progress | None]]":
         """Yield the source of each path, with a callback that reports its progress as a part of the whole."""
-        bytes_before = 0
+        bytes_before, total = 0, self.bytes_on_disk
         for part in self.parts:
-            yield (
-                part,
-                _progress_within(progress, bytes_before, self.bytes_on_disk) if self.joined_sources else progress,
-            )
+            yield part, _progress_within(progress, bytes_before, total) if self.joined_sources else progress
             bytes_before += part.bytes_on_disk
 
     @property
@@ -346,8 +343,8 @@ def join_sources(parts: Sequence[Source]) -> Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
-    """What to open. `path` is the setting, and `text` the part of it that is opened now, for messages. File names are
-    relative to the folder `base_folder`, or to `hub_path` on the Hub. `pattern`: a glob, if it selects from these names."""
+    """A path to open. `path` is the setting, and `text` the part of it that is opened now, for messages. File names are
+    relative to `base_folder`, or to `hub_path` on the Hub. `pattern`: a glob, if it selects from these names."""
 
     path: str
     text: str
@@ -400,9 +397,8 @@ def _open_path(request: _Request) -> Source:
                 return _open_folder(request, local_path)
             split = split_of_file(local_path.name)
             request = replace(request, base_folder=local_path.parent, pattern=glob.escape(str(local_path)))
-            return _choose_files(
-                request, {local_path.name: named_file(local_path, mode)}, NamedSplits(), split or "", split
-            )
+            files_by_name = {local_path.name: named_file(local_path, mode)}
+            return _choose_files(request, files_by_name, NamedSplits(), split or "", split)
     hub_path = parse_hub_path(path, request.choice.revision)
     if source := _open_from_hub(request, hub_path):
         return source
@@ -440,9 +436,8 @@ def _open_configured(request: _Request, folder: Path) -> Source:
     """Return the source of a folder whose README.md declares configurations."""
     splits, declared_facts = configured_splits(folder, request.choice.name, request.name)
     owner = f"{request.hub_path.name}/" if request.hub_path else ""
-    candidates = {
-        name: find_regular_file(folder / name, f"{owner}{name}") for names in splits.parts.values() for name in names
-    }
+    names = (name for part_names in splits.parts.values() for name in part_names)
+    candidates = {name: find_regular_file(folder / name, f"{owner}{name}") for name in names}
     files_by_name = {name: replace(file, **declared_facts) for name, file in candidates.items() if file}
     return _choose_files(request.without_configuration, files_by_name, splits)
 
@@ -512,12 +507,10 @@ def _choose_files(
     read_paths = {file.path for file in chosen_split.files}
     read_splits = () if choice.is_evaluation or choice.splits else other_splits
     read_paths |= {file.path for other in read_splits if other.split == "validation" for file in other.files}
-    read_names = [
-        name for name, file in files_by_name.items() if file.path in read_paths and name not in splits.listed_files
-    ]
-    missing_names = [
-        name for name in missing_files(files_by_name, read_names) if not request.pattern or request.selects(name)
-    ]
+    names = [name for name, file in files_by_name.items() if file.path in read_paths]
+    read_names = [name for name in names if name not in splits.listed_files]
+    missing_names = missing_files(files_by_name, read_names)
+    missing_names = [name for name in missing_names if not request.pattern or request.selects(name)]
     if missing_names:
         more_note = f" and {len(missing_names) - _MOST_SHOWN:,} more" if len(missing_names) > _MOST_SHOWN else ""
         shown_names = one_line(", ".join(missing_names[:_MOST_SHOWN]), 240) + more_note
@@ -561,12 +554,12 @@ def _chosen_split(
         if repeated_label := next((label for label in choice.splits if labels[label] > 1), ""):
             raise _error_of_parts(request, files_by_name, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
+        parts_by_kind = {kind: splits.with_split(kind) for kind in order if kind}
         by_label |= {
-            kind: files_of(splits.with_split(kind)[0]) for kind in order if kind and len(splits.with_split(kind)) == 1
+            kind: files_of(kind_parts[0]) for kind, kind_parts in parts_by_kind.items() if len(kind_parts) == 1
         }
-        if missing := next(
-            (label for label in choice.splits if label in splits.missing_splits and label not in by_label), ""
-        ):
+        unknown_labels = (label for label in choice.splits if label not in by_label)
+        if missing := next((label for label in unknown_labels if label in splits.missing_splits), ""):
             message = f"{request.name}: the split {missing} is declared, but its files are missing"
             raise DataError(message, hint=_FETCH_AGAIN)
         chosen_files = _join_splits(by_label, request)
@@ -579,9 +572,8 @@ def _chosen_split(
     is_explicit = request.pattern or (len(parts) == 1 and {split} == kinds and not splits.missing_splits)
     if is_explicit and len(kinds) == 1 and (kind := kinds.pop()):
         # `*/train.jsonl` names exactly the training files of several places.
-        return SplitFiles(
-            label=kind, split=kind, files=tuple(files_by_name[n] for f in splits.parts.values() for n in f)
-        ), ()
+        files = tuple(files_by_name[name] for names in splits.parts.values() for name in names)
+        return SplitFiles(label=kind, split=kind, files=files), ()
     raise _error_of_parts(request, files_by_name, splits, chosen_part)
 
 
@@ -596,9 +588,8 @@ def _join_splits(by_label: Mapping[str, SplitFiles], request: _Request) -> Split
     selected_splits = tuple(replace(by_label[label], label=label) for label in choice.splits)
     kinds = {selected.split for selected in selected_splits}
     files = tuple(dict.fromkeys(file for selected in selected_splits for file in selected.files))
-    return SplitFiles(
-        label=choice.split, split=kinds.pop() if len(kinds) == 1 else None, files=files, joined_splits=selected_splits
-    )
+    split = kinds.pop() if len(kinds) == 1 else None
+    return SplitFiles(label=choice.split, split=split, files=files, joined_splits=selected_splits)
 
 
 def _error_of_parts(
@@ -649,7 +640,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def _usable_files(
     paths: Iterable[Path], request: _Request, *, whole_paths: bool = False
 ) -> tuple[dict[str, SourceFile], _Request]:
-    """Return the readable files by their names below `place`, and the request with the names of the others as `beside`.
+    """Return the readable files by their names below `base_folder`, and the request with the others as ignored files.
 
     With `whole_paths`, messages show whole paths. Raises DataError if a data file, or every file, cannot be read.
     """
@@ -664,9 +655,8 @@ def _usable_files(
         elif path.is_symlink() and form_of(path) != "unknown":
             unreadable.append(f"{one_line(name, 80)} is a broken link")
         elif form_of(path) == "unsupported":
-            unreadable.append(
-                f"{one_line(path.suffix, 20)} files are not supported in this version: {one_line(name, 80)}"
-            )
+            problem = f"{one_line(path.suffix, 20)} files are not supported in this version"
+            unreadable.append(f"{problem}: {one_line(name, 80)}")
         else:
             other_names.append(name)
     if any(file.holds_rows for file in files.values()):
@@ -826,9 +816,8 @@ def uses_of_splits(source: Source, held_out: Source | None, setting_of_held_out:
     held_out_rows = [_rows_by_path(part) for part in held_out_parts]
     evaluated_paths = {path for rows in held_out_rows for path in rows}
     read_paths = evaluated_paths | {path for rows in rows_of_parts for path in rows}
-    held_out_sources = (
-        {other.path: other for other in held_out_parts} if setting_of_held_out == "data.eval_split" else {}
-    )
+    names_splits = setting_of_held_out == "data.eval_split"
+    held_out_sources = {other.path: other for other in held_out_parts} if names_splits else {}
     for part, rows in zip(source.parts, rows_of_parts, strict=True):
         evaluated_splits = [
             other for other in part.other_splits if evaluated_paths >= {file.path.resolve() for file in other.files}
@@ -872,9 +861,8 @@ def uses_of_splits(source: Source, held_out: Source | None, setting_of_held_out:
         ]
         if part.split and unread_splits and part.path not in reported_paths:
             unread_names = _unread_names(unread_splits, part.ignored_files)
-            yield SplitUse(
-                source=one_line(part.path, 200), evaluation_split=_with_files(part.split), unread_splits=unread_names
-            )
+            split_name = _with_files(part.split)
+            yield SplitUse(source=one_line(part.path, 200), evaluation_split=split_name, unread_splits=unread_names)
 
 
 def _rows_by_path(source: Source) -> RowsRead:
@@ -888,9 +876,8 @@ def _rows_by_path(source: Source) -> RowsRead:
 
 def _unread_names(splits: Sequence[SplitFiles], ignored_files: Sequence[str]) -> tuple[str, ...]:
     more = len(ignored_files) - _MOST_SHOWN
-    names = [one_line(name, 80) for name in ignored_files[:_MOST_SHOWN]] + (
-        [f"{more:,} more files"] if more > 0 else []
-    )
+    names = [one_line(name, 80) for name in ignored_files[:_MOST_SHOWN]]
+    names += [f"{more:,} more files"] if more > 0 else []
     return (*map(_with_files, splits), *names)
 
 

@@ -76,8 +76,8 @@ _FRONT_MATTER = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
 class SplitPart(NamedTuple):
-    """Key of files that belong together. `label` is the name of their split, or "". `folder` contains them, and `data_folder`
-    is the folder of the whole data set."""
+    """Key of files that belong together. `label` is the name of their split, or "". They are in `folder`, which is
+    inside the `data_folder` of the whole data set."""
 
     folder: str
     label: str
@@ -142,9 +142,8 @@ class NamedSplits:
         """Return the part to evaluate on if no other one is named, or the reason why it is unclear."""
         if len(self.parts) == 1:
             return next(iter(self.parts))
-        return self.ambiguity or _only_part(
-            self.with_split("validation") or self.with_split("test"), "validation or test"
-        )
+        parts = self.with_split("validation") or self.with_split("test")
+        return self.ambiguity or _only_part(parts, "validation or test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +190,7 @@ def is_readme_or_licence(name: str) -> bool:
 
 
 def assign_splits(names: Iterable[str], split_folders: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files. `names` are paths in the data set's folder, `split_folders` folders declared as splits."""
+    """Return the splits of files. `names` are paths in the data set's folder, and `split_folders` are declared."""
     table_names: list[str] = []
     text_names: list[str] = []
     for name in names:
@@ -202,9 +201,8 @@ def assign_splits(names: Iterable[str], split_folders: AbstractSet[str] = frozen
     if not any(part.split or part.folder in split_folders for part in parts):
         loose_tables = {SplitPart("", "", "rows"): tuple(table_names)} if table_names and text_splits.parts else {}
         unread_names = description_names if text_splits.parts else ()
-        return NamedSplits(
-            parts={**text_splits.parts, **loose_tables}, ignored_files=unread_names, remark=text_splits.remark
-        )
+        parts = {**text_splits.parts, **loose_tables}
+        return NamedSplits(parts=parts, ignored_files=unread_names, remark=text_splits.remark)
     if text_splits.parts:
         return NamedSplits(parts={**parts, **text_splits.parts}, ignored_files=description_names)
     if document_names and not split_folders and not any(part.split == "train" for part in parts):
@@ -235,9 +233,8 @@ def _part_of(name: str, split_folders: AbstractSet[str], mixed_folders: Abstract
     for folder in path.parents:
         split = split_in(folder.name)
         if str(folder) in split_folders or (split and str(folder) not in mixed_folders):
-            return SplitPart(
-                str(folder), folder.name, form, split, "" if str(folder.parent) == "." else str(folder.parent)
-            )
+            parent = "" if str(folder.parent) == "." else str(folder.parent)
+            return SplitPart(str(folder), folder.name, form, split, parent)
     if shard_match := _SHARD.fullmatch(path.name):
         return SplitPart(parent, shard_match[1], form, split_in(shard_match[1]), parent)
     # Files without a split are read together, from all folders.
@@ -360,18 +357,16 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
         commit = main_ref.with_name(revision).read_text(encoding="utf-8").strip()
     is_main = revision == main_ref.name
     folders = [folder for folder in folders if is_main or folder.name == commit]
-    configurations = sorted(
-        {folder.parts[-3] for folder in folders if not _DATA_FILES_NAME.fullmatch(folder.parts[-3])}
-    )
+    names = {folder.parts[-3] for folder in folders}
+    configurations = sorted(name for name in names if not _DATA_FILES_NAME.fullmatch(name))
     if not name and len(configurations) > 1:
         raise several_configurations(repo_id, configurations)
     configuration = name or next(iter(configurations), "")
     folders = [folder for folder in folders if folder.parts[-3] == configuration]
     commits = sorted({folder.name for folder in folders})
     if len(commits) > 1 and commit not in commits:
-        problem = (
-            f"{repo_id} has several commits in the cache of the datasets library: {one_line(', '.join(commits), 200)}"
-        )
+        commit_names = one_line(", ".join(commits), 200)
+        problem = f"{repo_id} has several commits in the cache of the datasets library: {commit_names}"
         raise DataError(problem, hint="set data.revision to one of these commits")
     return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 
@@ -430,10 +425,8 @@ def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSp
         raise DataError(problem, hint="correct the configs in that file, or list the files in data.path") from None
     exact_names = frozenset(name for names in declared.values() for name in names if name in front_matter)
     features = builder.info.features.to_dict() if builder.info.features else None
-    return _declared_splits(declared, exact_names), {
-        "features": features,
-        **_reader_options(builder.config, shown_name),
-    }
+    reader_options = _reader_options(builder.config, shown_name)
+    return _declared_splits(declared, exact_names), {"features": features, **reader_options}
 
 
 def _addresses(configs: object) -> Iterator[str]:
@@ -478,16 +471,11 @@ def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConf
     return NoConfiguration(problem, hint=f"set data.name to one of {listed}" if listed else "leave data.name empty")
 
 
-def _declared_splits(
-    declared: Mapping[str, tuple[str, ...]], listed_files: frozenset[str] = frozenset()
-) -> NamedSplits:
+def _declared_splits(declared: Mapping[str, tuple[str, ...]], listed: frozenset[str] = frozenset()) -> NamedSplits:
     """Return declared splits. Held-out files are removed from train, unless that would remove all its files."""
     parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in declared.items() if files}
-    splits = NamedSplits(
-        parts=parts,
-        listed_files=listed_files,
-        missing_splits=tuple(split for split, files in declared.items() if not files),
-    )
+    missing_splits = tuple(split for split, files in declared.items() if not files)
+    splits = NamedSplits(parts=parts, listed_files=listed, missing_splits=missing_splits)
     held_out = splits.held_out_files
     for part in splits.with_split("train"):
         parts[part] = tuple(name for name in parts[part] if name not in held_out) or parts[part]
@@ -512,9 +500,8 @@ def missing_files(files_by_name: Mapping[str, SourceFile], read_names: Iterable[
         if len(group) > 1:
             shard_prefix, count, extension = group[0].removeprefix(parent), int(group[1]), group[2]
             first_number = count in existing_shards[group]
-            absent_numbers = (
-                number for number in range(first_number, count + first_number) if number not in existing_shards[group]
-            )
+            numbers = range(first_number, count + first_number)
+            absent_numbers = (number for number in numbers if number not in existing_shards[group])
             expected_names += [f"{shard_prefix}{number:05d}-of-{group[1]}{extension}" for number in absent_numbers]
         missing_names += [
             parent + file_name
