@@ -12,19 +12,13 @@ from pathlib import Path
 from tui_trainer.errors import FolderError, InputError, RunError, name_hint, system_reason
 from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.libraries import LIBRARIES
-from tui_trainer.models.unsloth import (
-    PACKAGE_NAME,
-    environment_folder,
-    environment_python,
-    record_installation,
-    requirements,
-)
+from tui_trainer.models import unsloth
 from tui_trainer.tracking.contract import tracker_names
 from tui_trainer.worker.child import Child
 
 SIZE_GIB = 6.1
 """Size of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
-_VERSION = f"from importlib.metadata import version; print(version({PACKAGE_NAME!r}))"
+_VERSION = f"from importlib.metadata import version; print(version({unsloth.PACKAGE_NAME!r}))"
 
 
 def creation_commands(folder: Path) -> list[list[str]]:
@@ -35,7 +29,7 @@ def creation_commands(folder: Path) -> list[list[str]]:
     return [
         # The scripts still work after the folder was renamed.
         ["uv", "venv", "--relocatable", "--python", python, str(folder)],
-        ["uv", "pip", "install", "--python", str(environment_python(folder)), *requirements()],
+        ["uv", "pip", "install", "--python", str(unsloth.environment_python(folder)), *unsloth.requirements()],
     ]
 
 
@@ -43,7 +37,7 @@ def make_environment(tell: Callable[[str], None]) -> str:
     """Create Unsloth's environment anew, and return the version of Unsloth. Output of uv goes to standard error.
 
     Raises InputError, FolderError or RunError, and then keeps an earlier environment."""
-    folder = environment_folder()
+    folder = unsloth.environment_folder()
     new_folder, old_folder = (folder.with_name(f"{folder.name}.{word}") for word in ("new", "old"))
     try:
         new_folder.parent.mkdir(parents=True, exist_ok=True)
@@ -51,8 +45,8 @@ def make_environment(tell: Callable[[str], None]) -> str:
         for command in creation_commands(new_folder):
             tell(shlex.join(command))
             _run(command)
-        version = _run([str(environment_python(new_folder)), "-c", _VERSION])
-        record_installation(new_folder, version)
+        version = _run([str(unsloth.environment_python(new_folder)), "-c", _VERSION])
+        unsloth.record_installation(new_folder, version)
         shutil.rmtree(old_folder, ignore_errors=True)
         with suppress(FileNotFoundError):
             folder.rename(old_folder)
@@ -81,7 +75,7 @@ def extras() -> dict[str, list[str]]:
     """Return the requirements of each extra of this program that apply here; {} if the program is not installed."""
     from packaging.requirements import Requirement
 
-    requirements: dict[str, list[str]] = {}
+    unsloth.requirements: dict[str, list[str]] = {}
     try:
         requirement_texts = metadata.requires(_PROGRAM) or []
     except metadata.PackageNotFoundError:
@@ -90,8 +84,8 @@ def extras() -> dict[str, list[str]]:
         package, marker = text.partition(";")[0].strip(), Requirement(text).marker
         for extra in metadata.metadata(_PROGRAM).get_all("Provides-Extra") or []:
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
-                requirements.setdefault(extra, []).append(package)
-    return requirements
+                unsloth.requirements.setdefault(extra, []).append(package)
+    return unsloth.requirements
 
 
 def install_command(names: Sequence[str]) -> list[str]:
@@ -107,16 +101,16 @@ def install_command(names: Sequence[str]) -> list[str]:
         item.name: [text for library in item.libraries for text in packages[library]] for item in all_formats()
     }
     packages |= by_extra
-    requirements: dict[str, None] = {}
+    unsloth.requirements: dict[str, None] = {}
     for name in names:
         if name not in packages:
             message = f"there is no package named {name[:40]!r} to install"
-            hint = name_hint(name, [PACKAGE_NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
+            hint = name_hint(name, [unsloth.PACKAGE_NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
             raise InputError(message, hint=hint)
-        requirements |= dict.fromkeys(packages[name])
+        unsloth.requirements |= dict.fromkeys(packages[name])
     if shutil.which("uv"):
-        return ["uv", "pip", "install", "--python", sys.executable, *requirements]
-    pip = [sys.executable, "-m", "pip", "install", *requirements]
+        return ["uv", "pip", "install", "--python", sys.executable, *unsloth.requirements]
+    pip = [sys.executable, "-m", "pip", "install", *unsloth.requirements]
     if util.find_spec("pip") is None:
         raise InputError("neither uv nor pip is installed", hint=f"install pip, then run {shlex.join(pip)}")
     return pip

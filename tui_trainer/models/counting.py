@@ -15,18 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.storage import prepared_data_folder
+from tui_trainer.models import modules
 from tui_trainer.models.config_json import ALIASES, bad_model
 from tui_trainer.models.files.weights import layer_count
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, ENCODER_DECODER, Head, auto_class
-from tui_trainer.models.modules import (
-    AttentionFacts,
-    Linear,
-    ModelPart,
-    Reads,
-    attention_facts,
-    path_in_block,
-    recorded_calls,
-)
 from tui_trainer.models.towers import has_towers, language_config, language_model, tower_modules
 from tui_trainer.runs.folder import write_atomically
 from tui_trainer.terminal.safe_text import one_line
@@ -249,14 +241,14 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         raise bad_model(message, hint) from None
     real_sizes = {_WORDS: vocabulary, _CLASSES: labels}
     linears = tuple(
-        Linear(**entry | {name: real_sizes.get(entry[name], entry[name]) for name in ("inputs", "outputs")})
+        modules.Linear(**entry | {name: real_sizes.get(entry[name], entry[name]) for name in ("inputs", "outputs")})
         for entry in counts["linears"]
     )
-    parts = tuple(_part_with_sizes(ModelPart(**entry), real_sizes) for entry in counts["parts"])
-    return {**counts, "linears": linears, "parts": parts, "attention": AttentionFacts(**counts["attention"])}
+    parts = tuple(_part_with_sizes(modules.ModelPart(**entry), real_sizes) for entry in counts["parts"])
+    return {**counts, "linears": linears, "parts": parts, "attention": modules.AttentionFacts(**counts["attention"])}
 
 
-def _part_with_sizes(entry: ModelPart, sizes: Mapping[int, int]) -> ModelPart:
+def _part_with_sizes(entry: modules.ModelPart, sizes: Mapping[int, int]) -> modules.ModelPart:
     """Return a part with its real size in place of a placeholder. `sizes` maps placeholders to real sizes."""
     for placeholder, real_size in sizes.items():
         if entry.parameters_each % placeholder == 0:
@@ -271,7 +263,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     with fake_tensors(head):
         full_config = model_config(question["config"], question["labels"])
         model = empty_model(full_config, head)
-        with recorded_calls() as calls:
+        with modules.recorded_calls() as calls:
             vectors_by_layer = _tokens_read(model, head)
         towers = tower_modules(model)
         tower_ids = {id(module) for tower in towers.values() for module in tower.modules()}
@@ -294,7 +286,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         "stored_blocks": layer_count(name for name, _ in body.named_parameters()),
         "positions": _positions(body, config),
         "attention_dropout": float(_field(config, "attention_dropout") or 0),
-        "attention": attention_facts(body, calls, head_size, whole=bool(vectors_by_layer)),
+        "attention": modules.attention_facts(body, calls, head_size, whole=bool(vectors_by_layer)),
     }
     if has_towers(full_config.model_type):
         # Published config files omit the defaults of their family.
@@ -365,12 +357,12 @@ def is_linear_layer(module: Any) -> bool:
 
 def _modules(
     model: Any, head: Head, tokens: Mapping[str, list[int]], skipped_ids: set[int]
-) -> tuple[Iterable[Linear], Iterable[ModelPart]]:
+) -> tuple[Iterable[modules.Linear], Iterable[modules.ModelPart]]:
     """Return linear layers and other modules with weights, each kind once. `skipped_ids` are ids of modules to skip."""
     from torch import nn
 
-    linears: Counter[Linear] = Counter()
-    parts: Counter[ModelPart] = Counter()
+    linears: Counter[modules.Linear] = Counter()
+    parts: Counter[modules.ModelPart] = Counter()
     output_layer, body_prefix, counted_ids = model.get_output_embeddings(), f"{model.base_model_prefix}.", set[int]()
     for name, module in model.named_modules():
         if id(module) in skipped_ids:
@@ -381,13 +373,13 @@ def _modules(
         is_head = module is output_layer or (
             head in CLASSIFYING_HEADS and (not name.startswith(body_prefix) or "pooler" in name.split("."))
         )
-        path = path_in_block(name.removeprefix(body_prefix) if is_head else name)
+        path = modules.path_in_block(name.removeprefix(body_prefix) if is_head else name)
         if is_linear_layer(module) and (weights or module is output_layer):
             inputs, outputs = module.weight.shape
             if isinstance(module, nn.Linear):
                 inputs, outputs = outputs, inputs
             token_counts = tokens.get(name, [])
-            kind = Linear(
+            kind = modules.Linear(
                 name=path.rpartition(".")[2],
                 path=path,
                 inputs=inputs,
@@ -401,7 +393,9 @@ def _modules(
             linears[kind] += 1
         elif parameters := sum(weight.numel() for weight in weights):
             rows = module.weight.shape[0] if isinstance(module, nn.Embedding) else 0
-            part = ModelPart(path=path, parameters_each=parameters, is_embedding=bool(rows), rows=rows, is_head=is_head)
+            part = modules.ModelPart(
+                path=path, parameters_each=parameters, is_embedding=bool(rows), rows=rows, is_head=is_head
+            )
             parts[part] += 1
     head_last = sorted(linears.items(), key=lambda entry: entry[0].is_head)
     return (
@@ -410,7 +404,7 @@ def _modules(
     )
 
 
-def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) -> Reads:
+def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) -> modules.Reads:
     """Return what a linear layer reads, from the numbers of vectors that it received. Unknown numbers count as input.
     If there are none, decide by name, which is wrong for keys and values of cross-attention."""
     if token_counts:

@@ -9,19 +9,11 @@ from typing import Any
 
 from tui_trainer.config.sections import ScratchSection
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models import modules
 from tui_trainer.models.config_json import ConfigFields, bad_model
 from tui_trainer.models.counting import count_model
 from tui_trainer.models.files.weights import TensorFacts, has_head, modules_of, stored_parameters
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING_HEADS, ENCODER_DECODER, Head, stored_labels
-from tui_trainer.models.modules import (
-    UNKNOWN_ATTENTION,
-    AttentionFacts,
-    Linear,
-    LogitTransform,
-    ModelPart,
-    Reads,
-    logit_transform,
-)
 from tui_trainer.models.towers import has_towers, is_of_language_model
 
 # Default number of positions, and number of segment types. Source: BertConfig of transformers.
@@ -112,23 +104,23 @@ class ModelShape:
     vocabulary: int
     tied_embeddings: bool
     parameters: int
-    linears: tuple[Linear, ...]
+    linears: tuple[modules.Linear, ...]
     attention_dropout: float = 0.0
     max_position_embeddings: int | None = None
-    parts: tuple[ModelPart, ...] = ()
+    parts: tuple[modules.ModelPart, ...] = ()
     learned_positions: bool = False
     """Whether no row can be longer than `max_position_embeddings` (GPT-2, BERT), unlike with rotary positions."""
     head: Head = CAUSAL
     labels: int = 0
     decoder_layers: int = 0
     stored_blocks: int = 0
-    attention: AttentionFacts = UNKNOWN_ATTENTION
+    attention: modules.AttentionFacts = modules.UNKNOWN_ATTENTION
     towers: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Number of frozen weights in each vision tower and projector. All other fields describe only the language
     model."""
     stored_dtype: str = ""
     """torch's name of the dtype of most stored weights; empty for a model from scratch."""
-    logits: LogitTransform | None = None
+    logits: modules.LogitTransform | None = None
     """Computation of logits from the head's product; None for classifiers and for models that need another one."""
 
     @property
@@ -142,7 +134,7 @@ class ModelShape:
         Source: transformers/integrations/moe.py of 5.17."""
         return any("experts" in part.path.split(".") for part in self.parts)
 
-    def matrix_parameters_read(self, reads: Reads) -> int:
+    def matrix_parameters_read(self, reads: modules.Reads) -> int:
         """Return the number of weights that multiply one unit of `reads`: a source token, a target token, or a row.
 
         A weight that is used several times, such as that of a tied head, counts each time.
@@ -206,7 +198,7 @@ def shape_of(
         learned_positions=position_count > 0,
         head=head,
         labels=label_count,
-        logits=None if head in CLASSIFYING_HEADS else logit_transform(config),
+        logits=None if head in CLASSIFYING_HEADS else modules.logit_transform(config),
         **counts,
     )
 
@@ -234,7 +226,7 @@ def _stored_model(fields: ConfigFields, headers: Mapping[str, TensorFacts]) -> d
         "tied": fields.flag("tie_word_embeddings", not has_head(headers)),
         "key_value_heads": fields.number("num_key_value_heads", head_count),
         "head_size": head_size,
-        "attention": AttentionFacts(head_size=head_size, value_size=head_size),
+        "attention": modules.AttentionFacts(head_size=head_size, value_size=head_size),
         "mlp_size": fields.number("intermediate_size", 4 * hidden_size),
         "stored_blocks": fields.number("num_hidden_layers"),
         "positions": 0,

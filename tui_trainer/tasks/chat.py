@@ -23,18 +23,9 @@ from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import CHAT_SPECIAL_TOKENS
 from tui_trainer.data.preparing.token_rows import INPUT_IDS, LABELS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.models import chat_rendering
 from tui_trainer.models.adapters import should_continue_adapter
 from tui_trainer.models.added_tokens import added_tokens, chat_marks_in
-from tui_trainer.models.chat_rendering import (
-    REASONING,
-    TEMPLATE_KEY,
-    ChatTemplate,
-    ConversationRenderer,
-    no_template,
-    stored_template,
-    template_problems,
-    template_text,
-)
 from tui_trainer.models.token_ids import encode_conversations
 from tui_trainer.models.tokenizer import count_word_tokens
 from tui_trainer.models.towers import has_towers
@@ -76,12 +67,14 @@ class Chat(LearnsNextToken):
     def problems(self, config: Config) -> list[Problem]:
         problems = super().problems(config)
         if config.is_from_scratch:
-            return problems + template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
+            return problems + chat_rendering.template_problems(config.task.chat_template or _SCRATCH_TEMPLATE, None, "")
         if not config.model.model_name_or_path:
             return problems
         model_facts = find_model_facts(config, self.head)
         family = str(model_facts.config.get("model_type", ""))
-        return problems + template_problems(config.task.chat_template, model_facts.tokenizer_folder, family)
+        return problems + chat_rendering.template_problems(
+            config.task.chat_template, model_facts.tokenizer_folder, family
+        )
 
     def reader(self, config: Config) -> TableReader:
         return ChatReader(config)
@@ -91,7 +84,7 @@ class Chat(LearnsNextToken):
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         template_name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
-        template = template_text(template_name) if template_name else ""
+        template = chat_rendering.template_text(template_name) if template_name else ""
         return {**super().encoding_settings(config), "template": template, "stops": _model_stops(config)}
 
     def marks(self, config: Config) -> dict[str, int] | None:
@@ -157,14 +150,14 @@ class ChatReader(TableReader):
         super().__init__(config, Chat.head, Chat.specials)
         self._renders = renders
         self._columns = ConversationColumns()
-        self._renderer: ConversationRenderer | None = None
+        self._renderer: chat_rendering.ConversationRenderer | None = None
         self._tables: list[ConversationColumns] = []
         self._counts: Counter[tuple[str, str]] = Counter()
         """Counts by kind and detail: rows that spell special tokens or have tools in their text, rows with each key of
         turns, and turns and rows with each part that the template omits."""
 
     @property
-    def renderer(self) -> ConversationRenderer:
+    def renderer(self) -> chat_rendering.ConversationRenderer:
         if self._renderer is None:
             self._renderer = renderer_of(self.config, None if self.trains_tokenizer else self.tokenizer)
         return self._renderer
@@ -224,7 +217,9 @@ class ChatReader(TableReader):
         conversations = [example.content for example in examples]
         if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no stop token, and the tokenizer has no eos_token"
-            raise DataError(message, hint=f"choose another {TEMPLATE_KEY}, or set an eos_token in the tokenizer")
+            raise DataError(
+                message, hint=f"choose another {chat_rendering.TEMPLATE_KEY}, or set an eos_token in the tokenizer"
+            )
         encoded_rows, max_length = [], self.max_length
         for ids, labels in encode_conversations(self.tokenizer, conversations):
             row_labels = labels[:max_length]
@@ -252,14 +247,14 @@ class ChatReader(TableReader):
         if rows := counts[_TOOLS_IN_TEXT, ""]:
             notes.append(f"{quantity(rows, 'row', 'have')} tools in the system turn already, so none are added again")
         for omitted_part in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
-            words = "the reasoning" if omitted_part == REASONING[0] else "the speaker's name"
+            words = "the reasoning" if omitted_part == chat_rendering.REASONING[0] else "the speaker's name"
             turns_text = quantity(counts[_OMITTED_TURNS, omitted_part], "turn")
             rows_text = quantity(counts[_OMITTED_ROWS, omitted_part], "row")
             notes.append(f"the chat template omits {words} in {turns_text} of {rows_text}, so it is not trained on")
         return notes
 
 
-def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
+def renderer_of(config: Config, tokenizer: Any) -> chat_rendering.ConversationRenderer:
     """Return the renderer for `tokenizer` or, if it is None, for the tokenizer that this run will train.
 
     Raises ConfigError if there is no usable chat template.
@@ -267,30 +262,32 @@ def renderer_of(config: Config, tokenizer: Any) -> ConversationRenderer:
     loss_on = config.task.loss_on
     if tokenizer is None:
         special_tokens, name = dict(CHAT_SPECIAL_TOKENS.named_tokens), config.task.chat_template or _SCRATCH_TEMPLATE
-        template = ChatTemplate(name, template_text(name), special_tokens)
-        return ConversationRenderer(
+        template = chat_rendering.ChatTemplate(name, chat_rendering.template_text(name), special_tokens)
+        return chat_rendering.ConversationRenderer(
             template, CHAT_SPECIAL_TOKENS.tokens, CHAT_SPECIAL_TOKENS.tokens, [special_tokens["eos_token"]], loss_on
         )
     stop_tokens = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
     existing_stops = [token for token in stop_tokens if token]
     added = tokenizer.get_added_vocab()
     special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
-    return ConversationRenderer(
+    return chat_rendering.ConversationRenderer(
         template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens], list(added), existing_stops, loss_on
     )
 
 
-def template_of(config: Config, tokenizer: Any) -> ChatTemplate:
+def template_of(config: Config, tokenizer: Any) -> chat_rendering.ChatTemplate:
     """Return the chat template that a run uses with a loaded tokenizer. Raise ConfigError if there is none."""
     special_tokens = tokenizer.special_tokens_map
     name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
     if name:
-        return ChatTemplate(name, template_text(name), special_tokens)
+        return chat_rendering.ChatTemplate(name, chat_rendering.template_text(name), special_tokens)
     stored = tokenizer.chat_template
     templates: Mapping[str, str] = stored if isinstance(stored, dict) else {"default": stored or ""}
     if not templates.get("default"):
-        raise no_template(config.model.model_name_or_path)
-    return ChatTemplate("of the tokenizer", templates["default"], special_tokens, templates.get(_TOOL_TEMPLATE, ""))
+        raise chat_rendering.no_template(config.model.model_name_or_path)
+    return chat_rendering.ChatTemplate(
+        "of the tokenizer", templates["default"], special_tokens, templates.get(_TOOL_TEMPLATE, "")
+    )
 
 
 def store_template(config: Config, tokenizer: Any) -> None:
@@ -317,7 +314,7 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
     ):
         return None
     name = config.task.chat_template
-    template = template_text(name) if name else stored_template(folder)
+    template = chat_rendering.template_text(name) if name else chat_rendering.stored_template(folder)
     added = added_tokens(facts, config.model)
     lengths = count_word_tokens(folder, chat_marks_in(template))
     return (

@@ -15,14 +15,7 @@ from typing import Any, BinaryIO
 from tui_trainer.data.columns.reader import Reader, read_rows
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.text_columns import ColumnChoices
-from tui_trainer.data.preparing.cache import (
-    MOST_STORED_LENGTHS,
-    SOURCES_KEY,
-    Counts,
-    PreparedContent,
-    RowSettings,
-    quantiles,
-)
+from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.row_selection import SourceRows, source_weights, used_rows
 from tui_trainer.data.preparing.tokenizing import SPECIAL_TOKENS
 from tui_trainer.data.problems import ProblemList
@@ -262,7 +255,7 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate(PreparedContent):
+class Estimate(cache.PreparedContent):
     """Estimated result of `prepare`. A count that cannot be estimated is 0. `lengths` are those of the rows at the
     beginnings of files. `has_bad_rows`: some rows seem unusable."""
 
@@ -271,7 +264,7 @@ class Estimate(PreparedContent):
 
 
 def estimate(
-    sources: Sequence[Source], reader: Reader, settings: RowSettings, rate: Rate, *, frame_tokens: int = 0
+    sources: Sequence[Source], reader: Reader, settings: cache.RowSettings, rate: Rate, *, frame_tokens: int = 0
 ) -> Estimate:
     """Estimate the result of `prepare`. `frame_tokens`: special tokens around the text of each row or document.
 
@@ -314,9 +307,9 @@ def estimate(
     train_total, eval_total = _sum_of(train_sizes, settings), _sum_of(eval_side_sizes, settings)
     details: dict[str, Any] = {"classes": getattr(reader, "classes", 0)}
     if sources[0].joined_sources or settings.weights:
-        details[SOURCES_KEY] = [asdict(rows) for rows in rows_of_sources]
+        details[cache.SOURCES_KEY] = [asdict(rows) for rows in rows_of_sources]
     return Estimate(
-        counts=Counts(
+        counts=cache.Counts(
             train_rows=train_total.rows,
             train_tokens=train_total.tokens,
             train_documents=train_total.documents,
@@ -355,7 +348,7 @@ class _SideSize:
         return _SideSize(used_documents, round(self.tokens * factor), round(self.rows * factor), self.lengths)
 
 
-def _estimate_side(settings: RowSettings, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
+def _estimate_side(settings: cache.RowSettings, frame_tokens: int, size: Size, rate: float, share: float) -> _SideSize:
     """Estimate one split, which has this `share` of a source. `rate`: tokens per character."""
     documents = round(size.documents * share)
     if not settings.reads_text:
@@ -368,7 +361,7 @@ def _estimate_side(settings: RowSettings, frame_tokens: int, size: Size, rate: f
     return _SideSize(documents, tokens, round(documents * len(pieces) / max(1, len(document_labels))), pieces)
 
 
-def _sum_of(sides: Sequence[_SideSize], settings: RowSettings) -> _SideSize:
+def _sum_of(sides: Sequence[_SideSize], settings: cache.RowSettings) -> _SideSize:
     token_count = sum(side.tokens for side in sides)
     stream_rows = max(0, math.ceil((token_count - 1) / settings.max_length))
     row_count = stream_rows if settings.rows == "stream" else sum(side.rows for side in sides)
@@ -378,11 +371,11 @@ def _sum_of(sides: Sequence[_SideSize], settings: RowSettings) -> _SideSize:
 def _merged_lengths(sides: Sequence[_SideSize]) -> tuple[int, ...]:
     """Return some row lengths of all splits, sorted. Each contributes in proportion to its rows in an epoch."""
     if len(sides) == 1:
-        return quantiles(sides[0].lengths)
+        return cache.quantiles(sides[0].lengths)
     total_rows = sum(side.rows for side in sides if side.lengths)
     lengths: list[int] = []
     for side in sides:
         ordered = sorted(side.lengths)
-        count = round(min(MOST_STORED_LENGTHS, total_rows) * side.rows / max(total_rows, 1)) if ordered else 0
+        count = round(min(cache.MOST_STORED_LENGTHS, total_rows) * side.rows / max(total_rows, 1)) if ordered else 0
         lengths += [ordered[(2 * index + 1) * len(ordered) // (2 * count)] for index in range(count)]
     return tuple(sorted(lengths))

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, ReadInOrder
-from tui_trainer.data.preparing import cache
+from tui_trainer.data.preparing import cache, unknown_tokens
 from tui_trainer.data.preparing.byte_bpe import TRAINED_TOKENIZER_KEY
 from tui_trainer.data.preparing.cache import SOURCES_KEY, Counts, RowSettings
 from tui_trainer.data.preparing.processes import Processes
@@ -56,15 +56,6 @@ from tui_trainer.data.preparing.token_rows import (
     Rows,
     RowWriter,
     StreamWriter,
-)
-from tui_trainer.data.preparing.unknown_tokens import (
-    TEXTS_KEPT,
-    UNKNOWN_TEXT_KEY,
-    count_unknown,
-    is_refused,
-    unknown_text,
-    unknown_text_hint,
-    unknown_words,
 )
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
@@ -117,7 +108,7 @@ def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> Enc
     characters = [len(examples[position].text) for position in labelled_positions]
     columns = {name: _joined_column(labelled_rows, name) for name in reader.columns}
     is_cut = np.array([row.truncated for row in labelled_rows], dtype=np.bool_)
-    unknown_counts, unknown_rows = count_unknown(reader, columns)
+    unknown_counts, unknown_rows = unknown_tokens.count_unknown(reader, columns)
     row_counts = Counter(
         documents=len(labelled_rows),
         tokens=len(columns[INPUT_IDS][0]),
@@ -286,7 +277,7 @@ class _SideFile:
             self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
         self.counts.update(batch.counts)
         self.inexact_example = self.inexact_example or batch.inexact_example
-        self.unknown_texts += batch.unknown_texts[: max(0, TEXTS_KEPT - len(self.unknown_texts))]
+        self.unknown_texts += batch.unknown_texts[: max(0, unknown_tokens.TEXTS_KEPT - len(self.unknown_texts))]
         self.needed_lengths += batch.first_label_tokens
 
     def write_cut_rows(self, folder: Path) -> dict[str, Any]:
@@ -392,10 +383,10 @@ class _Preparation:
             notes.append(f"the tokens cannot represent the text of {quantity(inexact_count, 'row')} exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], selection, self._surveyor.strata, self._problems)
         if unknown_texts := [*train_file.unknown_texts, *held_out_file.unknown_texts]:
-            details[UNKNOWN_TEXT_KEY] = unknown_text(self._reader, unknown_texts)
-        if unknown_note := unknown_words(counts, details):
-            hint = unknown_text_hint(trained_here=self._settings.tokenizer == TRAINED_TOKENIZER_KEY)
-            if is_refused(counts):
+            details[unknown_tokens.UNKNOWN_TEXT_KEY] = unknown_tokens.unknown_text(self._reader, unknown_texts)
+        if unknown_note := unknown_tokens.unknown_words(counts, details):
+            hint = unknown_tokens.unknown_text_hint(trained_here=self._settings.tokenizer == TRAINED_TOKENIZER_KEY)
+            if unknown_tokens.is_refused(counts):
                 raise DataError(unknown_note, where=self._sources[0].description, hint=hint)
             notes.append(f"{unknown_note}; {hint}")
         if self._settings.rows == "examples":

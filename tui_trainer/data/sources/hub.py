@@ -27,18 +27,7 @@ from tui_trainer.data.sources.splits import (
     is_readme_or_licence,
 )
 from tui_trainer.errors import DataError
-from tui_trainer.files.hub_layout import (
-    HUB_PREFIX,
-    NAME_PART,
-    cache_folder,
-    cached_repositories,
-    commit_hint,
-    is_hub_name,
-    is_revision,
-    network_errors,
-    network_reason,
-    repository_folder,
-)
+from tui_trainer.files import hub_layout
 from tui_trainer.terminal.safe_text import one_line
 
 MAIN = "main"
@@ -47,7 +36,9 @@ GLOB_SIGNS = frozenset("*?[")
 # Two kinds of revision contain a `/`; in all others it is written %2F. Source: HfFileSystem.resolve_path of
 # huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
 _REVISION = r"refs/convert/\w+|refs/pr/\d+|[^/@]+"
-_HUB_PATH = re.compile(rf"({NAME_PART}/{NAME_PART}|{NAME_PART}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?")
+_HUB_PATH = re.compile(
+    rf"({hub_layout.NAME_PART}/{hub_layout.NAME_PART}|{hub_layout.NAME_PART}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?"
+)
 _FORMS_WITHOUT_ROWS = frozenset({"text", "unknown", "unsupported"})
 _MOST_SHOWN = 6
 
@@ -63,7 +54,7 @@ class HubPath:
     def __str__(self) -> str:
         revision = self.revision if self.revision.startswith("refs/") else self.revision.replace("/", "%2F")
         suffix = "" if self.revision == MAIN else f"@{revision}"
-        return f"{HUB_PREFIX}{self.name}{suffix}{'/' * bool(self.subpath)}{self.subpath}"
+        return f"{hub_layout.HUB_PREFIX}{self.name}{suffix}{'/' * bool(self.subpath)}{self.subpath}"
 
 
 def parse_hub_path(path: str, revision: str = "") -> HubPath:
@@ -71,8 +62,8 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
 
     Raises DataError for an invalid name of a data set, and for two different revisions.
     """
-    match = _HUB_PATH.fullmatch(path.removeprefix(HUB_PREFIX).strip())
-    if not match or not is_hub_name(match[1]):
+    match = _HUB_PATH.fullmatch(path.removeprefix(hub_layout.HUB_PREFIX).strip())
+    if not match or not hub_layout.is_hub_name(match[1]):
         problem = f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub"
         raise DataError(problem, hint=f"expected {HUB_PATH_FORMAT}")
     chosen_revision = (match[2] or "").replace("%2F", "/")
@@ -80,7 +71,7 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
         problem = f"two revisions are set for {match[1]}"
         raise DataError(problem, hint=f"remove @{one_line(chosen_revision, 80)} or {one_line(revision, 80)}")
     chosen_revision = chosen_revision or revision or MAIN
-    if not is_revision(chosen_revision):
+    if not hub_layout.is_revision(chosen_revision):
         problem = f"'{one_line(chosen_revision, 80)}' is not a valid revision"
         raise DataError(problem, hint="give a branch, a tag or a commit")
     steps = [step for step in (match[3] or "").split("/") if step not in ("", ".")]
@@ -91,11 +82,15 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
 
 def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
     """Return the folder in the Hub's cache and the commit's files (None if unknown), or None if nothing is cached."""
-    if not repository_folder("datasets", path.name).is_dir():
+    if not hub_layout.repository_folder("datasets", path.name).is_dir():
         return None
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
-    location: dict[str, Any] = {"repo_type": "dataset", "revision": path.revision, "cache_dir": str(cache_folder())}
+    location: dict[str, Any] = {
+        "repo_type": "dataset",
+        "revision": path.revision,
+        "cache_dir": str(hub_layout.cache_folder()),
+    }
     try:
         folder = Path(snapshot_download(path.name, **location, local_files_only=True, allow_patterns=README))
     except errors.IncompleteSnapshotError as error:
@@ -110,7 +105,7 @@ def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
 
 def cached_data_sets() -> list[str]:
     """Return the names of the data sets of the Hub that are on this machine."""
-    return sorted(name for name, _ in cached_repositories("datasets"))
+    return sorted(name for name, _ in hub_layout.cached_repositories("datasets"))
 
 
 def selected_names(path: HubPath, local_names: Sequence[str], commit_names: Sequence[str] | None) -> list[str]:
@@ -160,7 +155,7 @@ def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
 def missing_data_hint(path: HubPath) -> str:
     folder = path.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(path), 160))}"
-    local_commits = commit_hint("datasets", path.name, "data.revision")
+    local_commits = hub_layout.commit_hint("datasets", path.name, "data.revision")
     return f"{local_commits}run `{command}`, or copy the files of the dataset into ./{folder} and give that path"
 
 
@@ -198,9 +193,11 @@ def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         problem = f"the Hub has no dataset {path.name} at {one_line(path.revision, 80)} that this account can access"
         raise DataError(problem, hint="check the spelling; a private or gated dataset needs `hf auth login`") from None
-    except network_errors() as error:
+    except hub_layout.network_errors() as error:
         hint = "data.streaming reads from the Hub; download the dataset while online, and set data.streaming to false"
-        raise DataError(f"the dataset {path.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
+        raise DataError(
+            f"the dataset {path.name} cannot be streamed: {hub_layout.network_reason(error)}", hint=hint
+        ) from None
     return files, readme
 
 

@@ -25,17 +25,7 @@ from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import SAMPLES_PYTHON, Sample, find_sample
-from tui_trainer.data.sources.hub import (
-    GLOB_SIGNS,
-    MAIN,
-    HubPath,
-    data_names,
-    missing_data_hint,
-    parse_hub_path,
-    remote_splits,
-    selected_names,
-    snapshot,
-)
+from tui_trainer.data.sources import hub
 from tui_trainer.data.sources.reading import Document, documents_of, first_characters, rows_of, slices_of
 from tui_trainer.data.sources.source_file import (
     SUPPORTED,
@@ -351,7 +341,7 @@ class _Request:
     text_column: str
     choice: DataChoice
     base_folder: Path = Path()
-    hub_path: HubPath | None = None
+    hub_path: hub.HubPath | None = None
     pattern: str = ""
     ignored_files: tuple[str, ...] = ()
     """Files in the folder of `path` that are not read, because they are not data."""
@@ -388,7 +378,7 @@ def _open_path(request: _Request) -> Source:
         try:
             mode = local_path.stat().st_mode
         except (OSError, UnicodeEncodeError) as error:
-            if isinstance(error, FileNotFoundError) and set(path) & GLOB_SIGNS:
+            if isinstance(error, FileNotFoundError) and set(path) & hub.GLOB_SIGNS:
                 return _open_glob(request, local_path)
             if not isinstance(error, FileNotFoundError) or not could_be_on_the_hub(path):
                 raise _error_of_opening(path, error) from None
@@ -399,17 +389,17 @@ def _open_path(request: _Request) -> Source:
             request = replace(request, base_folder=local_path.parent, pattern=glob.escape(str(local_path)))
             files_by_name = {local_path.name: named_file(local_path, mode)}
             return _choose_files(request, files_by_name, NamedSplits(), split or "", split)
-    hub_path = parse_hub_path(path, request.choice.revision)
+    hub_path = hub.parse_hub_path(path, request.choice.revision)
     if source := _open_from_hub(request, hub_path):
         return source
     if is_hub_path:
-        at_revision = "" if hub_path.revision == MAIN else f" at {one_line(hub_path.revision, 80)}"
+        at_revision = "" if hub_path.revision == hub.MAIN else f" at {one_line(hub_path.revision, 80)}"
         problem = f"the dataset {hub_path.name}{at_revision} is not on this machine"
-        raise DataError(problem, hint=missing_data_hint(hub_path))
+        raise DataError(problem, hint=hub.missing_data_hint(hub_path))
     similar_path = one_line(nearest_path(path), 200)
     suggestion = f"did you mean '{similar_path}'? Otherwise " if similar_path else ""
     problem = f"there is no file or folder '{one_line(path, 200)}', and no Hub dataset {path} on this machine"
-    raise DataError(problem, hint=suggestion + missing_data_hint(hub_path))
+    raise DataError(problem, hint=suggestion + hub.missing_data_hint(hub_path))
 
 
 def _open_folder(request: _Request, folder: Path) -> Source:
@@ -442,29 +432,29 @@ def _open_configured(request: _Request, folder: Path) -> Source:
     return _choose_files(request.without_configuration, files_by_name, splits)
 
 
-def _open_from_hub(request: _Request, path: HubPath) -> Source | None:
+def _open_from_hub(request: _Request, path: hub.HubPath) -> Source | None:
     """Return the source of a data set of the Hub. None if nothing of it is on this machine, and it is not streamed."""
     choice, label = request.choice, ""
-    cached_snapshot = snapshot(path)
+    cached_snapshot = hub.snapshot(path)
     local_names = _names_in(cached_snapshot[0]) if cached_snapshot else []
-    has_data = bool(data_names(local_names))
+    has_data = bool(hub.data_names(local_names))
     if not path.subpath and not has_data and (converted := cached_data_set(path.name, choice.name, path.revision)):
         return _open_folder(replace(request.without_configuration, text=str(path)), converted)
     request = replace(request, hub_path=path)
     if not has_data and choice.streaming:
-        files_by_name, splits = remote_splits(path, choice.name)
+        files_by_name, splits = hub.remote_splits(path, choice.name)
         if splits:
             return _choose_files(request.without_configuration, files_by_name, splits)
     elif not cached_snapshot or (cached_snapshot[1] is None and not has_data and not path.subpath):
         return None
     else:
-        folder, names = cached_snapshot[0], selected_names(path, local_names, cached_snapshot[1])
+        folder, names = cached_snapshot[0], hub.selected_names(path, local_names, cached_snapshot[1])
         if not path.subpath and has_configurations(folder):
             return _open_configured(request, folder)
         files_by_name = {
             name: named_file(folder / name, (folder / name).stat().st_mode, f"{path.name}/{name}") for name in names
         }
-        if GLOB_SIGNS & {*path.subpath} or names == [path.subpath]:
+        if hub.GLOB_SIGNS & {*path.subpath} or names == [path.subpath]:
             request = replace(request, pattern=path.subpath)
         label = path.subpath.rpartition("/")[2]
     # A folder may have the name of the configuration.
@@ -486,7 +476,7 @@ def _open_glob(request: _Request, pattern: Path) -> Source:
     for path in map(Path, paths):
         names_of_folder.setdefault(path.parent, []).append(path.name)
     files = (folder / name for folder, file_names in names_of_folder.items() for name in data_files(folder, file_names))
-    base = Path(*takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts))
+    base = Path(*takewhile(lambda step: not hub.GLOB_SIGNS & {*step}, pattern.parts))
     request = replace(request, base_folder=base, pattern=str(pattern))
     files_by_name, request = _usable_files(files, request, whole_paths=True)
     return _choose_files(request, files_by_name, assign_splits(files_by_name), base.name, split_in(base.name))
@@ -728,7 +718,7 @@ def _error_of_opening(path: str, error: OSError | UnicodeEncodeError) -> DataErr
 def _remarks_on_local_path(path: str, choice: DataChoice) -> Iterator[str]:
     """Yield remarks if a user may have meant the Hub, but the path is a local one."""
     local_path = expand_home(path)
-    if path.startswith(HUB_PREFIX) or (not os.path.lexists(local_path) and not set(path) & GLOB_SIGNS):
+    if path.startswith(HUB_PREFIX) or (not os.path.lexists(local_path) and not set(path) & hub.GLOB_SIGNS):
         return
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
     if settings:

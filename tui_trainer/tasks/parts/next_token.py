@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import Collate, collate
+from tui_trainer.models import writing
 from tui_trainer.models.token_ids import strip_spelled_marks, token_ids
-from tui_trainer.models.writing import (
-    Answer,
-    Sampling,
-    generate_answers,
-    generate_texts,
-    longest_sequence_tokens,
-    pad_token_id,
-    sample_continuation,
-)
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.free_answers import Prompt, answer_prompts, free_answer_scores
 from tui_trainer.tasks.parts.task import Task
@@ -65,7 +57,7 @@ class LearnsNextToken(Task):
         max_length = config.data.max_length
         prompt_ids = row.tokens[: min(_PROMPT_TOKENS, max_length)].tolist()
         new_tokens = max(1, min(new_tokens, max_length - len(prompt_ids)))
-        return sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
+        return writing.sample_continuation(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def answer_scores(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[TokenRow]
@@ -81,11 +73,11 @@ class LearnsNextToken(Task):
         return Prompt.of(model, ids[:count], ids[count:]) if count else None
 
     def encode_inputs(
-        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
+        self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: writing.Sampling
     ) -> list[InputRow]:
         """Encode prompts. A prompt that leaves too little room for the new tokens loses its beginning."""
-        most_prompt_tokens = longest_sequence_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
-        empty_prompt = [pad_token_id(tokenizer)]
+        most_prompt_tokens = writing.longest_sequence_tokens(model, tokenizer) - _new_tokens(model, tokenizer, sampling)
+        empty_prompt = [writing.pad_token_id(tokenizer)]
         return [
             InputRow(ids[-most_prompt_tokens:] or empty_prompt, content, is_cut=len(ids) > most_prompt_tokens)
             for content, ids in zip(contents, self.prompt_ids(tokenizer, contents), strict=True)
@@ -96,24 +88,27 @@ class LearnsNextToken(Task):
         return token_ids(tokenizer, strip_spelled_marks(tokenizer, [text for (text,) in contents], ends=False)[0])
 
     def predict(
-        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
+        self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: writing.Sampling
     ) -> list[dict[str, Any]]:
         """Return the text that the model generates after each prompt: its continuation or its answer."""
         sampling = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
-        return [{"text": text} for text in generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)]
+        return [
+            {"text": text}
+            for text in writing.generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)
+        ]
 
     def greedy_answers(
-        self, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
-    ) -> list[Answer]:
+        self, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: writing.Sampling
+    ) -> list[writing.Answer]:
         """Return the greedy answer to each encoded prompt, in one pass, with the token limit of `predict`."""
         limit = _new_tokens(model, tokenizer, sampling)
-        return generate_answers(model, tokenizer, [list(row.ids) for row in rows], new_tokens=limit)
+        return writing.generate_answers(model, tokenizer, [list(row.ids) for row in rows], new_tokens=limit)
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         return str(prediction["text"])
 
 
-def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
+def _new_tokens(model: Any, tokenizer: Any, sampling: writing.Sampling) -> int:
     """Return the limit of new tokens in each row: half of the model's length, or all of it with an encoder."""
-    model_length = longest_sequence_tokens(model, tokenizer)
+    model_length = writing.longest_sequence_tokens(model, tokenizer)
     return min(sampling.max_new_tokens, model_length if model.config.is_encoder_decoder else max(1, model_length // 2))

@@ -23,7 +23,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, st
 from tui_trainer.data.preparing.byte_bpe import TEXT_SPECIAL_TOKENS, TRAINED_TOKENIZER_KEY, SpecialTokens
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.models import unsloth
+from tui_trainer.models import loading, unsloth
 from tui_trainer.models.adapters import adapter_problems, refuse_other_labels, should_continue_adapter, starting_adapter
 from tui_trainer.models.added_tokens import (
     add_to_tokenizer,
@@ -48,15 +48,6 @@ from tui_trainer.models.heads import (
     Head,
     Labels,
     config_label_names,
-)
-from tui_trainer.models.loading import (
-    load_config,
-    load_pretrained,
-    load_tokenizer,
-    merge_adapter,
-    new_model,
-    set_truncation,
-    tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
 from tui_trainer.models.rope import POSITIONS, is_scaling_requested, rope_problems, scaled_config
@@ -263,7 +254,7 @@ class StartsFromModel:
     def set_length(self, config: Config, tokenizer: Tokenizer) -> None:
         """Set the length to which a trained model's tokenizer truncates texts; causal models get prompts uncut."""
         if self.head != CAUSAL:
-            set_truncation(tokenizer, config.data.max_length)
+            loading.set_truncation(tokenizer, config.data.max_length)
 
     def build_model(
         self,
@@ -288,7 +279,7 @@ class StartsFromModel:
             built_model: PreTrainedModel = unsloth.load_model(folder, config, dtype, device)
         elif facts and folder and not config.is_from_scratch:
             has_adapter_config = adapter is not None and bool(adapter.config)
-            built_model = load_pretrained(
+            built_model = loading.load_pretrained(
                 folder,
                 settings,
                 dtype,
@@ -304,11 +295,13 @@ class StartsFromModel:
                 resize_for_adapter(built_model, adapter.fields, adapter.config)
         else:
             size = data.counts.vocabulary
-            fields = load_config(folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels)
-            built_model = new_model(fields, settings, dtype, head=self.head)
+            fields = loading.load_config(
+                folder, config, vocabulary=size, tokenizer=tokenizer, head=self.head, labels=labels
+            )
+            built_model = loading.new_model(fields, settings, dtype, head=self.head)
         if adapter and not should_continue_adapter(config.tuning):
             head_names = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
-            built_model = merge_adapter(built_model, adapter.folder, without=head_names)
+            built_model = loading.merge_adapter(built_model, adapter.folder, without=head_names)
         if facts and not config.is_from_scratch and (new_tokens := added_tokens(facts, settings)):
             resize_tables(built_model, new_tokens.embedding_rows, new_tokens.ids)
         self.set_generation(config, built_model, tokenizer)
@@ -407,7 +400,7 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
     has no token for, because transformers would use the unknown token."""
     facts = stored_model_facts(config, head)
     folder = facts.tokenizer_folder or require_folder(facts)
-    tokenizer = load_tokenizer(folder, config.model.trust_remote_code)
+    tokenizer = loading.load_tokenizer(folder, config.model.trust_remote_code)
     if new_tokens := added_tokens(facts, config.model):
         add_to_tokenizer(tokenizer, new_tokens, folder)
     if is_scaling_requested(config.model.rope_scaling):
@@ -424,7 +417,7 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
 
 def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -> Tokenizer:
     """Load the tokenizer that this run trained on its data."""
-    return tokenizer_of_file(
+    return loading.tokenizer_of_file(
         path, config.data.max_length, dict(special.named_tokens), distinguishes_pairs=special.distinguishes_pairs
     )
 
