@@ -75,7 +75,7 @@ def extras() -> dict[str, list[str]]:
     """Return the requirements of each extra of this program that apply here; {} if the program is not installed."""
     from packaging.requirements import Requirement
 
-    unsloth.requirements: dict[str, list[str]] = {}
+    requirements: dict[str, list[str]] = {}
     try:
         requirement_texts = metadata.requires(_PROGRAM) or []
     except metadata.PackageNotFoundError:
@@ -84,8 +84,8 @@ def extras() -> dict[str, list[str]]:
         package, marker = text.partition(";")[0].strip(), Requirement(text).marker
         for extra in metadata.metadata(_PROGRAM).get_all("Provides-Extra") or []:
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
-                unsloth.requirements.setdefault(extra, []).append(package)
-    return unsloth.requirements
+                requirements.setdefault(extra, []).append(package)
+    return requirements
 
 
 def install_command(names: Sequence[str]) -> list[str]:
@@ -97,20 +97,19 @@ def install_command(names: Sequence[str]) -> list[str]:
     format_libraries = (library for item in all_formats() for library in item.libraries)
     packages = {item: [item] for item in (*LIBRARIES, *tracker_names(), *format_libraries)}
     packages |= {Requirement(item).name: [item] for texts in by_extra.values() for item in texts}
-    packages |= {
-        item.name: [text for library in item.libraries for text in packages[library]] for item in all_formats()
-    }
+    formats = all_formats()
+    packages |= {item.name: [text for library in item.libraries for text in packages[library]] for item in formats}
     packages |= by_extra
-    unsloth.requirements: dict[str, None] = {}
+    requirements: dict[str, None] = {}
     for name in names:
         if name not in packages:
             message = f"there is no package named {name[:40]!r} to install"
             hint = name_hint(name, [unsloth.PACKAGE_NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
             raise InputError(message, hint=hint)
-        unsloth.requirements |= dict.fromkeys(packages[name])
+        requirements |= dict.fromkeys(packages[name])
     if shutil.which("uv"):
-        return ["uv", "pip", "install", "--python", sys.executable, *unsloth.requirements]
-    pip = [sys.executable, "-m", "pip", "install", *unsloth.requirements]
+        return ["uv", "pip", "install", "--python", sys.executable, *requirements]
+    pip = [sys.executable, "-m", "pip", "install", *requirements]
     if util.find_spec("pip") is None:
         raise InputError("neither uv nor pip is installed", hint=f"install pip, then run {shlex.join(pip)}")
     return pip

@@ -156,13 +156,8 @@ class _Chunks:
         needs: Sequence[bool],
         factors_N: Tensor | None = None,
     ) -> None:
-        self._head_loss, self._hidden, self._weight, self._bias, self._labels = (
-            how,
-            hidden_Nh,
-            weight_Vh,
-            bias_V,
-            labels_N,
-        )
+        self._head_loss, self._labels = how, labels_N
+        self._hidden, self._weight, self._bias = hidden_Nh, weight_Vh, bias_V
         self._factors = None if factors_N is None else factors_N.float()
         # Without labels there is one empty chunk with gradients of zero, because other processes wait for gradients.
         starts = range(0, max(len(hidden_Nh), 1), how.chunk_tokens)

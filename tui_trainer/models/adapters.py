@@ -114,10 +114,8 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     if not should_continue_adapter(config.tuning):
         return []
     if not config.tuning.has_adapter:
-        message, hint = (
-            f"is {tuning_method}, which trains all weights and cannot continue an adapter",
-            f'set it to lora, or set {CONTINUES_KEY} = "merge"',
-        )
+        message = f"is {tuning_method}, which trains all weights and cannot continue an adapter"
+        hint = f'set it to lora, or set {CONTINUES_KEY} = "merge"'
         return [Problem(message=message, key="tuning.method", hint=hint)]
     return [*_differences(facts, adapter, config)]
 
@@ -140,9 +138,8 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
         return Problem(message=message, key=MODEL_KEY, where=folder_text, hint=hint)
 
     if config.is_from_scratch:
-        yield about(
-            "an adapter needs pretrained weights, but random weights are requested", 'set model.init = "pretrained"'
-        )
+        message = "an adapter needs pretrained weights, but random weights are requested"
+        yield about(message, 'set model.init = "pretrained"')
         return
     if config.model.provider != "transformers":
         yield about(f"{config.model.provider} can only start from a full model", 'set model.provider = "transformers"')

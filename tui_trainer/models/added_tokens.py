@@ -149,21 +149,15 @@ def _obstacles(
 ) -> Iterator[tuple[str, str]]:
     family, tuning = one_line(str(facts.config.get("model_type")), 80), config.tuning
     if has_towers(family):
-        yield (
-            f"has not been tested with {family}, whose embedding belongs to a nested language model",
-            "remove the setting",
-        )
+        message = f"has not been tested with {family}, whose embedding belongs to a nested language model"
+        yield message, "remove the setting"
     if tuning.trainable_layers:
-        yield (
-            "new tokens would not be trained, because tuning.trainable_layers freezes the embedding",
-            "remove one of the two settings",
-        )
+        message = "new tokens would not be trained, because tuning.trainable_layers freezes the embedding"
+        yield message, "remove one of the two settings"
     if facts.adapter and continues_adapter:
         examples = one_line(", ".join(added.new_tokens[:3]), 80)
-        yield (
-            f"the adapter to continue has no embedding rows for {examples}",
-            'remove the new tokens, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
-        )
+        hint = 'remove the new tokens, or set tuning.continue_adapter = "merge" and tuning.method = "full"'
+        yield f"the adapter to continue has no embedding rows for {examples}", hint
         return
     if not tuning.has_adapter:
         return
@@ -176,16 +170,12 @@ def _obstacles(
     names = names_in(tuning.modules_to_save)
     saves_any = saves_embedding(shape, tuning.modules_to_save) or saves_head(shape, tuning.modules_to_save)
     if saves_any and not _saves_tables(shape, tuning):
-        yield (
-            f"with {SAVED_KEY} = {', '.join(names)}, new tokens are trained in only one of embedding and head",
-            f"name embedding and head in {SAVED_KEY}",
-        )
+        message = f"with {SAVED_KEY} = {', '.join(names)}, new tokens are trained in only one of embedding and head"
+        yield message, f"name embedding and head in {SAVED_KEY}"
     has_bias = any(linear.is_head and linear.has_bias for linear in shape.linears)
     if not saves_any and has_bias and facts.head == CAUSAL:
-        yield (
-            "the head has a bias, which peft drops when it trains single rows of the head",
-            f"name embedding and head in {SAVED_KEY}",
-        )
+        message = "the head has a bias, which peft drops when it trains single rows of the head"
+        yield message, f"name embedding and head in {SAVED_KEY}"
 
 
 def planned_words(added: AddedTokens | None, rows_before: int) -> str:
@@ -206,9 +196,8 @@ def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, fol
     differ from the planned ones."""
     from transformers import AddedToken
 
-    tokenizer.add_tokens(
-        [AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new_tokens]
-    )
+    tokens = [AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new_tokens]
+    tokenizer.add_tokens(tokens)
     ids = tokenizer.convert_tokens_to_ids(list(added.new_tokens))
     if ids != list(added.ids):
         message = f"the tokenizer gave the new tokens the ids {one_line(str(ids), 80)} instead of {added.ids}"

@@ -235,9 +235,8 @@ def unwritten_parts(
                 if (part_end := _end_of(part, text, begin, limit)) < 0:
                     return f"{description} of message {number + 1}", []
                 end = max(end, part_end)
-            reasoning_passages += [
-                (number, message[name], begin, limit) for name in REASONING if isinstance(message.get(name), str)
-            ]
+            reasoning_texts = [message[name] for name in REASONING if isinstance(message.get(name), str)]
+            reasoning_passages += [(number, reasoning, begin, limit) for reasoning in reasoning_texts]
             name = message.get("name")
             omitted_parts += [TOOL_NAMES] if isinstance(name, str) and name not in text else []
         part_ends.append(end)
@@ -353,13 +352,11 @@ class ConversationRenderer:
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
         """Render a conversation up to the point where the assistant continues. Raise DataError as `render` does."""
-        safe_messages, spelt = self._break_spellings(self._rename_reasoning(messages))
-        safe_tools, spelt_in_tools = self._break_spellings(list(tools))
+        safe_messages, message_spellings = self._break_spellings(self._rename_reasoning(messages))
+        safe_tools, tool_spellings = self._break_spellings(list(tools))
         text, signs = _without_signs(self._text(safe_messages, safe_tools, prompt=True))
-        omitted_parts = self._omitted_parts(text, messages, tools, {})
-        return Rendered(
-            text, (), tuple(self._controls_in(text, signs)), spelt + spelt_in_tools, omitted_parts=omitted_parts
-        )
+        controls, omitted_parts = self._controls_in(text, signs), self._omitted_parts(text, messages, tools, {})
+        return Rendered(text, (), tuple(controls), message_spellings + tool_spellings, omitted_parts=omitted_parts)
 
     def render(self, conversation: Conversation) -> Rendered:
         """Return the conversation as text with the spans that carry loss. Raise DataError, which does not name the row,
@@ -482,15 +479,11 @@ class ConversationRenderer:
         return text, spans
 
     def _not_nested(self, number: int, prompt: str, answered: str, text: str, *, last_nests: bool) -> DataError:
+        change = f"changes the text before assistant turn {number} when that turn is added"
+        shorter, longer = prompt, answered
         if answered.startswith(prompt):
-            change, shorter, longer = (
-                f"changes assistant turn {number} when the conversation continues",
-                answered,
-                text,
-            )
-        else:
-            change = f"changes the text before assistant turn {number} when that turn is added"
-            shorter, longer = prompt, answered
+            change = f"changes assistant turn {number} when the conversation continues"
+            shorter, longer = answered, text
         pairs = enumerate(zip(shorter, longer, strict=False))
         difference_at = next((index for index, (x, y) in pairs if x != y), min(len(shorter), len(longer)))
         window = slice(max(0, difference_at - _SHOWN // 2), difference_at + _SHOWN // 2)

@@ -194,8 +194,6 @@ def fp16_problems(config: Config, model_type: str) -> list[Problem]:
         return []
     message = f"{model_type} overflows in fp16: its activations exceed 65,504"
     hint = "set it to auto, which never chooses fp16 for this model"
-    fp16_settings = {
-        "training.mixed_precision": config.training.mixed_precision == "fp16",
-        "model.dtype": config.model.dtype == "float16",
-    }
-    return [Problem(message=message, key=key, hint=hint) for key, uses_fp16 in fp16_settings.items() if uses_fp16]
+    keys = ["training.mixed_precision"] if config.training.mixed_precision == "fp16" else []
+    keys += ["model.dtype"] if config.model.dtype == "float16" else []
+    return [Problem(message=message, key=key, hint=hint) for key in keys]

@@ -292,10 +292,8 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         # Published config files omit the defaults of their family.
         plain_types = (str, int, float, type(None))
         counts["language"] = {name: value for name, value in config.to_dict().items() if isinstance(value, plain_types)}
-        counts["towers"] = {
-            path.rpartition(".")[2]: sum(weight.numel() for weight in tower.parameters())
-            for path, tower in towers.items()
-        }
+        weight_counts = {path: sum(weight.numel() for weight in towers[path].parameters()) for path in towers}
+        counts["towers"] = {path.rpartition(".")[2]: count for path, count in weight_counts.items()}
     return counts
 
 
@@ -393,15 +391,11 @@ def _modules(
             linears[kind] += 1
         elif parameters := sum(weight.numel() for weight in weights):
             rows = module.weight.shape[0] if isinstance(module, nn.Embedding) else 0
-            part = modules.ModelPart(
-                path=path, parameters_each=parameters, is_embedding=bool(rows), rows=rows, is_head=is_head
-            )
-            parts[part] += 1
-    head_last = sorted(linears.items(), key=lambda entry: entry[0].is_head)
-    return (
-        [replace(kind, count=count) for kind, count in head_last],
-        [replace(kind, count=count) for kind, count in parts.items()],
-    )
+            sizes = {"parameters_each": parameters, "rows": rows}
+            parts[modules.ModelPart(path=path, **sizes, is_embedding=bool(rows), is_head=is_head)] += 1
+    head_last = sorted(linears, key=lambda linear: linear.is_head)
+    counted_linears = [replace(linear, count=linears[linear]) for linear in head_last]
+    return counted_linears, [replace(part, count=count) for part, count in parts.items()]
 
 
 def _reads(token_counts: Sequence[int], name: str, head: Head, is_output: bool) -> modules.Reads:

@@ -127,12 +127,8 @@ def find_model(
     if entry:
         return _facts_of_entry(entry, request)
     similar = nearest_folder(name)
-    hint = (
-        f"did you mean the folder ./{similar}? Otherwise {missing_model_hint(name)}"
-        if similar
-        else missing_model_hint(name)
-    )
-    raise bad_model(f"the model {name} is not on this machine", hint=hint)
+    suggestion = f"did you mean the folder ./{similar}? Otherwise " if similar else ""
+    raise bad_model(f"the model {name} is not on this machine", hint=suggestion + missing_model_hint(name))
 
 
 def require_folder(facts: ModelFacts) -> Path:
@@ -191,10 +187,9 @@ def _facts_with_adapter(folder: Path, request: dict[str, Any], environment: Mapp
     try:
         base = find_model(**base_request, environment=environment)
     except ConfigError as error:
-        subject = f"the adapter is for {one_line(base_name, 200)}"
-        raise ConfigError(
-            replace(problem, message=f"{subject}: {problem.message}", where=location) for problem in error.problems
-        ) from None
+        subject = f"the adapter is for {one_line(base_name, 200)}: "
+        problems = [replace(problem, message=subject + problem.message, where=location) for problem in error.problems]
+        raise ConfigError(problems) from None
     if base.adapter:
         hint = "merge the other adapter into its base model first"
         raise bad_model("the base of this adapter is another adapter", hint, location)

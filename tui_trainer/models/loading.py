@@ -195,9 +195,8 @@ def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
 def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> PretrainedConfig:
     from transformers import AutoConfig
 
-    config: PretrainedConfig = AutoConfig.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=model.trust_remote_code
-    )
+    options = {"local_files_only": True, "trust_remote_code": model.trust_remote_code}
+    config: PretrainedConfig = AutoConfig.from_pretrained(folder, **options)
     for name, value in (labels.config_fields() if labels else {}).items():
         setattr(config, name, value)
     return config
@@ -282,10 +281,10 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
     """Reset a classifier's head if the stored head is for other labels of the same number. Return a sentence about it,
     else "". Labels called `LABEL_0` have no name to compare."""
-    old_labels = (
-        config_label_names(read_json(folder / "config.json") or {}) if labels and head in CLASSIFYING_HEADS else ()
-    )
-    if labels is None or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
+    if labels is None or head not in CLASSIFYING_HEADS:
+        return ""
+    old_labels = config_label_names(read_json(folder / "config.json") or {})
+    if any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
         return ""
     if len(old_labels) != len(labels.names) or set(old_labels) == set(labels.names):
         return ""

@@ -90,23 +90,19 @@ def rope_problems(stored_config: Mapping[str, Any], config: Config, head: Head) 
         return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored_config).optional(POSITIONS):
         return about(f"config.json does not state how many positions this {family} model was made for")
-    stored_type, requested_type = (
-        str(rotary_parameters(stored_config).get("rope_type") or _UNSCALED_TYPE),
-        section.rope_type,
-    )
-    if stored_type not in (_UNSCALED_TYPE, requested_type):
-        message = f"is {requested_type}, but the model was trained with the type {one_line(stored_type, 40)}"
-        return about(
-            message,
-            f"set it to {one_line(stored_type, 40)}, with a larger factor, or remove the table [{ROPE_SCALING_KEY}]",
-        )
+    stored_type = str(rotary_parameters(stored_config).get("rope_type") or _UNSCALED_TYPE)
+    if stored_type not in (_UNSCALED_TYPE, section.rope_type):
+        shown_type = one_line(stored_type, 40)
+        message = f"is {section.rope_type}, but the model was trained with the type {shown_type}"
+        hint = f"set it to {shown_type}, with a larger factor, or remove the table [{ROPE_SCALING_KEY}]"
+        return about(message, hint)
     try:
         built_types = answers.ask({"config": deciding_fields(scaled_config(stored_config, section)), "head": head})
     except WorkerFailed as failure:
         return about(f"the {family} model cannot be built with this RoPE scaling: {failure.reason or failure}")
     if not built_types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
-    if built_types != [requested_type]:
+    if built_types != [section.rope_type]:
         return about(f"the layers of this {family} model have other position types ({', '.join(built_types)})")
     return []
 

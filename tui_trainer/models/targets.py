@@ -52,10 +52,8 @@ def match_targets(
 
 def adapted_linears(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
     """Return the linear layers outside of the head whose paths end with one of the target names."""
-    names = tuple(targets)
-    return tuple(
-        linear for linear in shape.linears if not linear.is_head and any(_matches(name, linear.path) for name in names)
-    )
+    names, layers = tuple(targets), (linear for linear in shape.linears if not linear.is_head)
+    return tuple(linear for linear in layers if any(_matches(name, linear.path) for name in names))
 
 
 def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:
@@ -64,10 +62,7 @@ def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False
 
     Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1.
     """
-    return sum(
-        linear.count * (r * (linear.inputs + linear.outputs) + (linear.outputs if use_dora else 0))
-        for linear in linears
-    )
+    return sum(linear.count * (r * (linear.inputs + linear.outputs) + use_dora * linear.outputs) for linear in linears)
 
 
 def saved_module_parameters(shape: ModelShape, modules_to_save: str) -> int:

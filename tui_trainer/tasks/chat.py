@@ -307,19 +307,15 @@ def mark_lengths(config: Config) -> dict[str, int] | None:
         return None
     facts = stored_model_facts(config, Chat.head)
     folder = facts.tokenizer_folder
-    if (
-        folder is None
-        or has_towers(str(facts.config.get("model_type")))
-        or (facts.adapter and should_continue_adapter(config.tuning))
-    ):
+    continues_adapter = facts.adapter is not None and should_continue_adapter(config.tuning)
+    if folder is None or continues_adapter or has_towers(str(facts.config.get("model_type"))):
         return None
     name = config.task.chat_template
     template = chat_rendering.template_text(name) if name else chat_rendering.stored_template(folder)
     added = added_tokens(facts, config.model)
-    lengths = count_word_tokens(folder, chat_marks_in(template))
-    return (
-        None if lengths is None else lengths | dict.fromkeys(lengths.keys() & set(added.new_tokens if added else ()), 1)
-    )
+    if (lengths := count_word_tokens(folder, chat_marks_in(template))) is None:
+        return None
+    return lengths | dict.fromkeys(lengths.keys() & set(added.new_tokens if added else ()), 1)
 
 
 def _model_stops(config: Config) -> list[int]:

@@ -535,12 +535,7 @@ class _QuestionReader(TableReader):
             message = "the tokenizer cannot map its tokens to characters, so answers cannot be marked"
             hint = "choose a model with a tokenizer.json"
             raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
-        returns_segments = (
-            self._specials.distinguishes_pairs
-            if self.trains_tokenizer
-            else SEGMENTS in self.tokenizer.model_input_names
-        )
-        segments = (SEGMENTS,) if returns_segments and self._segments >= 2 else ()
+        segments = (SEGMENTS,) if self.distinguishes_pairs and self._segments >= 2 else ()
         self.columns = (INPUT_IDS, LABELS, *segments, _WINDOW, _OFFSETS, _TEXT, _ANSWERS)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
@@ -573,11 +568,9 @@ class _QuestionReader(TableReader):
                     _TEXT: _text_to_int32(context[text_start:text_end]),
                     _ANSWERS: all_answers,
                 }
-                columns = {name: columns[name] for name in self.columns}
-                is_cut = window.cuts_question
-                encoded.append(
-                    Encoded(columns, 2, is_cut, answer_truncated=is_lost, inexact_reason=inexact, example=index)
-                )
+                columns, is_cut = {name: columns[name] for name in self.columns}, window.cuts_question
+                row = Encoded(columns, 2, is_cut, answer_truncated=is_lost, inexact_reason=inexact, example=index)
+                encoded.append(row)
                 is_lost, inexact = False, ""  # each is counted once for all windows
         return encoded
 
@@ -716,15 +709,12 @@ class _SpanScorer:
                     true_answers[window.key] = json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
                     missing_windows[window.key] = window.windows
                 missing_windows[window.key] -= 1
-                candidates[window.key].add(
-                    window, row.model_arguments[_OFFSETS], _int32_to_text(row.model_arguments[_TEXT]), best_positions
-                )
+                text = _int32_to_text(row.model_arguments[_TEXT])
+                candidates[window.key].add(window, row.model_arguments[_OFFSETS], text, best_positions)
         complete_keys = [key for key in candidates if missing_windows[key] <= 0] or list(candidates)
         pairs = [(str(candidates[key].answer()["answer"]), true_answers[key]) for key in complete_keys]
-        parts = {
-            "with an answer": [pair for pair in pairs if pair[1]],
-            "without one": [pair for pair in pairs if not pair[1]],
-        }
+        answered, unanswered = ([pair for pair in pairs if bool(pair[1]) == has_answer] for has_answer in (True, False))
+        parts = {"with an answer": answered, "without one": unanswered}
         return Scores(
             values=mean_scores(pairs),
             table_title="questions",

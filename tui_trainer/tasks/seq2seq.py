@@ -173,17 +173,14 @@ class _PairReader(TableReader):
         inputs = cut_token_ids(self.tokenizer, sources, self.max_length)
         answers = cut_token_ids(self.tokenizer, targets, self._target_length, as_target=True)
         encoded_rows = []
-        is_cut = zip(inputs.is_cut, answers.is_cut, strict=True)
-        flags_of_marks = zip(inputs.is_marked, answers.is_marked, strict=True)
-        for input_ids, answer, cut, mark_flags in zip(inputs.ids, answers.ids, is_cut, flags_of_marks, strict=True):
+        all_cuts = zip(inputs.is_cut, answers.is_cut, strict=True)
+        all_marks = zip(inputs.is_marked, answers.is_marked, strict=True)
+        for input_ids, answer, cut_flags, mark_flags in zip(inputs.ids, answers.ids, all_cuts, all_marks, strict=True):
             # Some tokenizers do not add the end token.
             if end_ids := _missing_end(self.tokenizer, answer):
                 answer = [*answer[: self._target_length - 1], *end_ids]
-            encoded_rows.append(
-                Encoded(
-                    {INPUT_IDS: input_ids, LABELS: answer}, len(answer), *cut, spells_special_tokens=any(mark_flags)
-                )
-            )
+            columns = {INPUT_IDS: input_ids, LABELS: answer}
+            encoded_rows.append(Encoded(columns, len(answer), *cut_flags, spells_special_tokens=any(mark_flags)))
         return encoded_rows
 
     def notes(self) -> list[str]:

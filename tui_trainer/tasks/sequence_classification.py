@@ -162,11 +162,8 @@ class SequenceClassification(Task):
         train_labels = _labels_of(Rows(data.train_path), kind)
         eval_labels = _labels_of(held_out, kind)[list(eval_rows)]
         values, description = _same_answer(kind, train_labels, eval_labels, data.details["names"])
-        return Baselines(
-            losses={},
-            eval_tokens=len(eval_rows),
-            scores={f"{name} of {description}": value for name, value in values.items()},
-        )
+        scores = {f"{name} of {description}": value for name, value in values.items()}
+        return Baselines(losses={}, eval_tokens=len(eval_rows), scores=scores)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(_collate, pad_id=row_padding_id(model, pad_id), kind=model.config.problem_type)
@@ -236,12 +233,9 @@ class SequenceClassification(Task):
         has_segments = pair_texts is not None and reads_segments and SEGMENTS in tokenizer.model_input_names
         encoded = cut_token_ids(tokenizer, first_texts, config.data.max_length, pairs=pair_texts, segments=has_segments)
         segments = encoded.segments or [[] for _ in contents]
-        return [
-            InputRow(
-                ids or [pad_token_id(tokenizer)], content, {SEGMENTS: row_segments} if has_segments else {}, is_cut
-            )
-            for content, ids, row_segments, is_cut in zip(contents, encoded.ids, segments, encoded.is_cut, strict=True)
-        ]
+        arguments = [{SEGMENTS: row_segments} if has_segments else {} for row_segments in segments]
+        all_ids = [ids or [pad_token_id(tokenizer)] for ids in encoded.ids]
+        return [InputRow(ids, *rest) for ids, *rest in zip(all_ids, contents, arguments, encoded.is_cut, strict=True)]
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
@@ -311,9 +305,8 @@ class LabelledTexts(TableReader):
             requested_kind = self.config.task.problem_type
             values = first_label_values(head, *columns)
             if not self.has_trained_model:
-                self.kind = (
-                    infer_label_kind(values, file_name, columns[0]) if requested_kind == "auto" else requested_kind
-                )
+                is_inferred = requested_kind == "auto"
+                self.kind = infer_label_kind(values, file_name, columns[0]) if is_inferred else requested_kind
                 refuse_text_labels(values, file_name, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
             other_columns = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
@@ -354,13 +347,9 @@ class LabelledTexts(TableReader):
         if self.kind != "regression" and not self.has_trained_model:
             self._settle_classes()
         self.refuse_no_room("a text", pair=bool(self._pair))
-        if self._pair and int(self._model_config.get("type_vocab_size") or 0) >= 2:
-            returns_segments = (
-                self._specials.distinguishes_pairs
-                if self.trains_tokenizer
-                else SEGMENTS in self.tokenizer.model_input_names
-            )
-            self.columns = (INPUT_IDS, LABELS, SEGMENTS) if returns_segments else self.columns
+        segment_types = int(self._model_config.get("type_vocab_size") or 0)
+        if self._pair and segment_types >= 2 and self.distinguishes_pairs:
+            self.columns = (INPUT_IDS, LABELS, SEGMENTS)
 
     def _settle_classes(self) -> None:
         assert self._labels is not None, "rows were read"
@@ -387,9 +376,8 @@ class LabelledTexts(TableReader):
         has_segments, model_type = SEGMENTS in self.columns, self._model_config.get("model_type")
         texts_by_column = zip(*(example.content[0] for example in examples), strict=True)
         first_texts, *pairs = (break_end_tokens(texts, self.tokenizer, model_type) for texts in texts_by_column)
-        encoded = cut_token_ids(
-            self.tokenizer, first_texts, self.max_length, pairs=pairs[0] if pairs else None, segments=has_segments
-        )
+        pair = pairs[0] if pairs else None
+        encoded = cut_token_ids(self.tokenizer, first_texts, self.max_length, pairs=pair, segments=has_segments)
         # One number; 0 or 1 for each class if a row has several labels; the bits of a float32 for a regression.
         row_labels = [example.content[1] for example in examples]
         class_numbers = {name: number for number, name in enumerate(self._names)}

@@ -425,10 +425,7 @@ class _TagScorer:
             true_tags, predicted_tags, row_numbers = torch.stack(batch).tolist()
             row_starts = (index for index, (row, next_row) in enumerate(pairwise(row_numbers), 1) if row != next_row)
             for start, end in pairwise([0, *row_starts, len(row_numbers)]):
-                counts.add(
-                    [self._names[tag] for tag in true_tags[start:end]],
-                    [self._names[tag] for tag in predicted_tags[start:end]],
-                )
+                counts.add(*([self._names[tag] for tag in tags[start:end]] for tags in (true_tags, predicted_tags)))
         scores = counts.scores()
         share_beyond = {"words_left_out": self._unscored_share} if self._unscored_share else {}
         return replace(scores, values={**scores.values, **share_beyond})

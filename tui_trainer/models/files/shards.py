@@ -50,7 +50,5 @@ def all_files_of(folder: Path, single: str) -> list[Path]:
 
 def index_of(files: Mapping[str, Iterable[str]], total_bytes: int) -> dict[str, Any]:
     """Return the index with which transformers finds each tensor. `files` maps file names to names of tensors."""
-    return {
-        "metadata": {"total_size": total_bytes},
-        "weight_map": {name: file for file, names in files.items() for name in names},
-    }
+    weight_map = {name: file for file, names in files.items() for name in names}
+    return {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}

@@ -189,9 +189,8 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Tenso
     if problems:
         raise ConfigError(problems)
     if tensor_names := [name for name, file in weight_map.items() if name not in tensors or tensors[name].file != file]:
-        raise _broken_file_error(
-            folder / INDEX_FILE, f"lists tensors that its files do not contain: {_first_names(tensor_names)}"
-        )
+        reason = f"lists tensors that its files do not contain: {_first_names(tensor_names)}"
+        raise _broken_file_error(folder / INDEX_FILE, reason)
     return tensors
 
 
@@ -232,11 +231,8 @@ def has_head(headers: Mapping[str, TensorFacts]) -> bool:
 
 def stored_parameters(headers: Mapping[str, TensorFacts], *, tied: bool) -> int:
     """Return the number of weights, with a tied head once, and without the masks and frequencies in old checkpoints."""
-    return sum(
-        facts.parameters
-        for name, facts in headers.items()
-        if not is_buffer(name, facts) and not (tied and is_head(name))
-    )
+    weights = {name: facts for name, facts in headers.items() if not is_buffer(name, facts)}
+    return sum(facts.parameters for name, facts in weights.items() if not (tied and is_head(name)))
 
 
 def is_buffer(name: str, facts: TensorFacts) -> bool:

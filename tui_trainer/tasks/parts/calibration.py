@@ -115,11 +115,10 @@ def find_thresholds(probabilities_NC: Floats, targets_NC: Ints) -> Floats:
 
     Labels that fewer than `LEAST_ROWS` rows have share the threshold with the largest F1 over all labels together.
     """
-    common_threshold = _best_threshold(probabilities_NC.ravel(), targets_NC.ravel())
-    columns = zip(probabilities_NC.T, targets_NC.T, strict=True)
-    return np.array(
-        [_best_threshold(*column) if column[1].sum() >= LEAST_ROWS else common_threshold for column in columns]
-    )
+    common = _best_threshold(probabilities_NC.ravel(), targets_NC.ravel())
+    columns, is_rare = zip(probabilities_NC.T, targets_NC.T, strict=True), targets_NC.sum(axis=0) < LEAST_ROWS
+    thresholds = [common if rare else _best_threshold(*column) for column, rare in zip(columns, is_rare, strict=True)]
+    return np.array(thresholds)
 
 
 def _best_threshold(values: Floats, targets: Ints) -> float:

@@ -18,7 +18,7 @@ from tui_trainer.data.preparing.estimate import Rate, estimate, size_of, text_ex
 from tui_trainer.data.preparing.prepare import count_first_rows, prepare
 from tui_trainer.data.preparing.processes import useful_process_count
 from tui_trainer.data.preparing.row_selection import sources_in
-from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.data.preparing.token_rows import SEGMENTS, Rows
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source import DataChoice, open_source
@@ -91,13 +91,12 @@ class LearnsFromData:
         training rows. Of several splits, the one for evaluation is read. Raise DataError."""
         reader = self.reader(config)
         reader.set_tokenizer(tokenizer, model_config)
-        cut = replace(
+        settings = replace(
             self.row_settings(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(),
-            skip_bad_rows=False,
-            replay_sources=0, replay_share=0.0,
+            skip_bad_rows=False, replay_sources=0, replay_share=0.0,
         )  # fmt: skip
         source = open_source(path, config.data.text_column, DataChoice(is_evaluation=True))
-        return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
+        return prepare(ResolvedData.of(source), reader, settings, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
         """Return a reader for estimates. Its example texts are the inputs, which become `input_ids`."""
@@ -111,21 +110,21 @@ class LearnsFromData:
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None = None
     ) -> DataFacts:
         """Return the size of the data: counted if it was prepared before, else estimated. Raise DataError."""
-        cut = self.row_settings(config)
-        if prepared := find_entry(data, cut, cache_dir, progress):
+        settings = self.row_settings(config)
+        if prepared := find_entry(data, settings, cache_dir, progress):
             return self.facts(config, prepared)
-        facts, is_enough = self._estimated(config, data, cut, data.signature)
+        facts, is_enough = self._estimated(config, data, settings, data.signature)
         # Preparing finds text after the beginnings of the files, or reports every bad row and unknown token.
         return facts if is_enough else self.facts(config, self.prepare(config, data, cache_dir, progress))
 
     @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
     def _estimated(
-        self, config: Config, data: ResolvedData, cut: RowSettings, signature: Hashable
+        self, config: Config, data: ResolvedData, settings: RowSettings, signature: Hashable
     ) -> tuple[DataFacts, bool]:
         """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the files' state."""
-        reader = self.reader_of_inputs(config)
-        guess = estimate(data.sources, reader, cut, self.token_rate(config), frame_tokens=self.frame_tokens(config))
-        row_count, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
+        reader, rate = self.reader_of_inputs(config), self.token_rate(config)
+        guess = estimate(data.sources, reader, settings, rate, frame_tokens=self.frame_tokens(config))
+        row_count, is_refused = guess.counts.train_rows, guess.has_bad_rows and not settings.skip_bad_rows
         text_beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
         meets_unknown = bool(text_beginnings) and has_unknown_tokens(config, self.head, text_beginnings)
         is_enough = bool(row_count) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
@@ -262,10 +261,8 @@ class LearnsFromData:
             hint = "remove it, or set task.type to a task that uses it"
             problems.append(Problem(message=message, key=f"data.{name}", hint=hint))
         if config.data.max_chars and self.row_kind == "examples":
-            message, hint = (
-                "does not apply to tables, which are read row by row",
-                "set it to 0, and limit the rows with data.max_rows",
-            )
+            message = "does not apply to tables, which are read row by row"
+            hint = "set it to 0, and limit the rows with data.max_rows"
             problems.append(Problem(message=message, key="data.max_chars", hint=hint))
         return problems
 
@@ -308,12 +305,17 @@ class TableReader(Reader):
         suffix = f" to {target_language}" if target_language else ""
         return [f"texts are marked with their language: {source_language}{suffix}"] if source_language else []
 
+    @property
+    def distinguishes_pairs(self) -> bool:
+        """Whether the tokenizer returns segments that distinguish the two texts of a pair."""
+        if self.trains_tokenizer:
+            return self._specials.distinguishes_pairs
+        return SEGMENTS in self.tokenizer.model_input_names
+
     def refuse_no_room(self, content: str, *, pair: bool = False) -> None:
         """Raise ConfigError if special tokens fill the whole row. `content` describes the text between them."""
-        count_special_tokens = (
-            self._specials.frame_tokens if self.trains_tokenizer else self.tokenizer.num_special_tokens_to_add
-        )
-        frame_tokens = count_special_tokens(pair=pair)
+        specials, trains = self._specials, self.trains_tokenizer
+        frame_tokens = (specials.frame_tokens if trains else self.tokenizer.num_special_tokens_to_add)(pair=pair)
         if self.max_length <= frame_tokens:
             message = f"is {self.max_length}, but {quantity(frame_tokens, 'special token')} must fit around {content}"
             hint = f"set it to {max(frame_tokens + 1, 128)}"

@@ -158,13 +158,10 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     """Return the logits of a model that reads whole rows: float32 [B, C], or [B, T, C] if each token has logits."""
     import torch
 
-    token_rows = [
-        TokenRow(
-            np.asarray(row.ids),
-            model_arguments={name: np.asarray(values) for name, values in row.model_arguments.items()},
-        )
-        for row in rows
-    ]
+    token_rows = []
+    for row in rows:
+        arguments = {name: np.asarray(values) for name, values in row.model_arguments.items()}
+        token_rows.append(TokenRow(np.asarray(row.ids), model_arguments=arguments))
     batch = collate_whole(token_rows, row_padding_id(model, pad_token_id(tokenizer)), np.zeros(0))
     inputs = {"input_ids": batch.input_ids, **batch.model_arguments}
     with torch.no_grad():
@@ -353,9 +350,8 @@ class StartsFromModel:
         """Return the ids of the tokens whose embeddings train beside LoRA adapters (`models/added_tokens.py`)."""
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
-        return trained_ids(
-            stored_model_facts(config, self.head), config, continues_adapter=should_continue_adapter(config.tuning)
-        )
+        facts, continues_adapter = stored_model_facts(config, self.head), should_continue_adapter(config.tuning)
+        return trained_ids(facts, config, continues_adapter=continues_adapter)
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
         """Store settings in the config of the model that its later use depends on."""
@@ -437,13 +433,9 @@ def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool
     facts = stored_model_facts(config, head)
     if facts.tokenizer_folder is None:
         return False
-    new_tokens = added_tokens(facts, config.model)
-    return (
-        0
-        in (
-            count_word_tokens(facts.tokenizer_folder, texts, new_tokens.new_tokens if new_tokens else ()) or {}
-        ).values()
-    )
+    added = added_tokens(facts, config.model)
+    token_counts = count_word_tokens(facts.tokenizer_folder, texts, added.new_tokens if added else ())
+    return token_counts is not None and 0 in token_counts.values()
 
 
 def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
@@ -460,8 +452,5 @@ def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int
     added = added_tokens(model_facts, config.model)
     new = f" with {json.dumps(added.new_tokens)}" if added and added.new_tokens else ""
     vocabulary = facts.vocabulary if facts else model_facts.shape.vocabulary
-    return (
-        f"{model_facts.tokenizer_key or ''}{code_note}{new}",
-        eos_id,
-        vocabulary + len(added.new_tokens if added else ()),
-    )
+    vocabulary += len(added.new_tokens if added else ())
+    return f"{model_facts.tokenizer_key or ''}{code_note}{new}", eos_id, vocabulary
