@@ -120,8 +120,7 @@ class ShownDocument:
 
     `tokens` is the number of shown tokens, and `trained_tokens` the number of those that are labels; both include an
     `answer`. `label` is set for a document with one label. `cut`: whether the document lost its end, or is a window of
-    a longer one (None: unknown).
-    """
+    a longer one (None: unknown)."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -137,8 +136,7 @@ class ShownDocument:
 class ShownSample:
     """One row of a batch: its step, pass and number (from 1), its documents, and the number of padding tokens.
 
-    `answer_padding` is the number of padding tokens after an answer.
-    """
+    `answer_padding` is the number of padding tokens after an answer."""
 
     step: int
     forward_pass: int
@@ -227,8 +225,7 @@ def _joined_row(
     """Return the documents of a row of a causal model, and the number of inputs that they use.
 
     Labels are the tokens after the inputs: a token is trained if the position before it has a label. The last token of
-    a document is not an input. It is shown if it is a label; otherwise the model never receives it.
-    """
+    a document is not an input. It is shown if it is a label; otherwise the model never receives it."""
     shown_documents, start = [], 0
     for row_number, part, document in documents:
         end = start + len(document) - 1

@@ -97,7 +97,6 @@ class DownloadOffer:
 
 Ask = Callable[[DownloadOffer], bool]
 
-
 Choose = Callable[[Any, list[HubFile]], tuple[Sequence[HubFile], str]]
 """Function that chooses files from the Hub's facts about a repository and its files, and describes the other files."""
 

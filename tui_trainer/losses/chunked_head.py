@@ -51,8 +51,7 @@ class HeadLoss:
     ) -> Tensor:
         """Return the cross entropy in nats, summed over N labels. `weights_N` multiplies the loss of each label.
 
-        The forward pass already computes the gradients of hidden states, weight and bias.
-        """
+        The forward pass already computes the gradients of hidden states, weight and bias."""
         return self._apply(_Sum, hidden_Nh, weight_Vh, bias_V, labels_N, weights_N)
 
     def label_losses(
@@ -134,8 +133,7 @@ class _ByLabel(torch.autograd.Function):
 def _times(x: Tensor, scale: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return `x * scale` in `dtype`, computed in fp32 and rounded once, without a copy of `x` in fp32.
 
-    `scale` is not rounded to the dtype of `x`: 1/labels would be off by up to 0.4 % in bf16, and may be 0 in fp16.
-    """
+    `scale` is not rounded to the dtype of `x`: 1/labels would be off by up to 0.4 % in bf16, and may be 0 in fp16."""
     return torch.mul(x, scale.view((1,) * x.dim()), out=torch.empty_like(x, dtype=dtype))
 
 
@@ -143,8 +141,7 @@ class _Chunks:
     """Losses and their summed gradients, computed chunk by chunk.
 
     `factors_N` multiplies the gradient of each label. All gradients are `lift` times too large, so that small ones do
-    not become 0 in fp16; the caller divides by `lift`.
-    """
+    not become 0 in fp16; the caller divides by `lift`."""
 
     def __init__(
         self,
@@ -228,8 +225,7 @@ class _Chunks:
     def _add(self, chunk: slice, grad_NV: Tensor, factors_N1: Tensor | None = None, scale: float = 1.0) -> None:
         """Add a chunk, whose logits have the gradient `grad_NV`, to the gradients of hidden states and weight.
 
-        `factors_N1` multiplies rows of hidden states, because these are shorter than rows of logits.
-        """
+        `factors_N1` multiplies rows of hidden states, because these are shorter than rows of logits."""
         hidden = self._hidden[chunk]
         if self._hidden_grad is not None:
             _product(grad_NV, self._weight, scale, out=self._hidden_grad[chunk])

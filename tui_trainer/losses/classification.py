@@ -20,15 +20,13 @@ class ClassificationLoss:
     """Loss of whole rows. A call returns the differentiable sum of the loss over the labels of a batch.
 
     Shapes: logits_BC in the model's dtype. Labels are int64 [B], float32 [B, C] of 0 and 1 for several labels a row, or
-    float32 [B] for a number, whose logits have C = 1.
-    """
+    float32 [B] for a number, whose logits have C = 1."""
 
     def __init__(self, model: Any, problem_type: str, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> None:
         """Make the loss of a problem type of transformers.
 
         `weights` has one factor for each class; for several labels per row it multiplies labels that are 1. `smoothing`
-        is the share of a label that is spread over all classes, or over 0 and 1. Evaluations do not use smoothing.
-        """
+        is the share of a label that is spread over all classes, or over 0 and 1. Evaluations do not use smoothing."""
         self._model, self._kind, self._smoothing = model, problem_type, smoothing
         device = next(model.parameters()).device
         self._weights = torch.tensor(weights, dtype=torch.float32, device=device) if len(weights) else None

@@ -26,8 +26,7 @@ class CrossEntropy(Protocol):
     """Kernel that returns the loss of each label in nats, fp32 [N].
 
     It overwrites `logits_NV`, whose rows must be contiguous, with `gradient_scale` times the gradient of the summed
-    losses. If `gradient_scale` is None, no gradient is computed. `soft_cap` has the meaning of `LogitTransform`.
-    """
+    losses. If `gradient_scale` is None, no gradient is computed. `soft_cap` has the meaning of `LogitTransform`."""
 
     def __call__(
         self,
@@ -94,8 +93,7 @@ def reason_against(
     """Compare the kernel with the formula in float64, and return how they differ, or an empty string.
 
     A loss may be off by a millionth of itself, a gradient by one rounding. `settings` are keyword arguments of
-    `CrossEntropy`. This compiles the kernel, with and without gradients, and uses no random numbers.
-    """
+    `CrossEntropy`. This compiles the kernel, with and without gradients, and uses no random numbers."""
     numbers = torch.arange(_CHECKED_LABELS * vocabulary, dtype=torch.float64, device=device)
     logits = (8 * torch.sin(numbers * 12.9898)).view(_CHECKED_LABELS, vocabulary).to(dtype)
     labels = torch.arange(_CHECKED_LABELS, device=device) * (vocabulary // _CHECKED_LABELS)

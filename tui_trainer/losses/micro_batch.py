@@ -78,8 +78,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
 
     With `by_lengths` all packed rows become one row, without padding unless `keeps_padding`, and the inputs include the
     lengths of documents. If a model does not pass the lengths on, flash attention derives them from position_ids, which
-    works for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
-    """
+    works for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py)."""
     # numpy is faster than torch for arrays of this size.
     labels, count = batch.labels, len(batch.labels)
     if labels.ndim == 2 and labels.dtype.kind == "i":
@@ -147,8 +146,7 @@ def skip_mask_checks(batch: MicroBatch) -> Iterator[None]:
     """Return a context for a forward pass over this batch, in which transformers does not read masks on the device.
 
     The mask of padded or packed rows is always built, as when transformers traces a model. For other rows a mask of
-    ones is left out, because flash kernels take no mask, and positions are not searched for documents.
-    """
+    ones is left out, because flash kernels take no mask, and positions are not searched for documents."""
     if not is_off_host(batch):
         yield
         return

@@ -22,8 +22,7 @@ class NamedLoss(ABC):
     """A loss that is the sum of its parts, each divided by its count over the whole effective batch.
 
     `parts`, `scores` and `terms` map the name of a sum to the name of the count that divides it. Counts are known on
-    the host before the first forward pass. Sums are 0-dim tensors on the device.
-    """
+    the host before the first forward pass. Sums are 0-dim tensors on the device."""
 
     parts: Mapping[str, str]
     """Sums that are minimised. A mean over several steps weighs each step by the count of the first part."""

@@ -29,8 +29,7 @@ class NextTokenLoss:
         """Make the loss, which computes `chunk_tokens` labels at a time (0: all) if `logit_transform` knows the model.
 
         `label_smoothing` is the share of each label that is spread over the vocabulary. Evaluations do not use it.
-        Source: Szegedy et al., arXiv:1512.00567, section 7.
-        """
+        Source: Szegedy et al., arXiv:1512.00567, section 7."""
         self._model = model
         self._head: nn.Module = model.get_output_embeddings()
         transform = logit_transform(language_config(model.config).to_dict())
@@ -74,8 +73,7 @@ class NextTokenLoss:
     def chunks_match_model(self, batch: MicroBatch) -> bool:
         """Return whether logits computed in a chunk equal the model's own, at one position of a batch.
 
-        If they do not, all logits are computed at once from now on.
-        """
+        If they do not, all logits are computed at once from now on."""
         products: list[Tensor] = []
         hooks = (
             self._head.register_forward_pre_hook(lambda _, args: (args[0].flatten(0, -2)[:1], *args[1:])),
@@ -100,8 +98,7 @@ class NextTokenLoss:
     def use_kernel(self, kernel: CrossEntropy, device: torch.device, dtype: torch.dtype) -> str:
         """Use the kernel from now on if its results agree with this loss; otherwise return how they differ.
 
-        Raises any error of the kernel.
-        """
+        Raises any error of the kernel."""
         reason = reason_against(
             kernel,
             device,
@@ -151,8 +148,7 @@ class NextTokenLoss:
 def _layer_of(head: Any) -> Any:
     """Return the linear layer of the head inside peft's wrappers.
 
-    If peft trains the whole head, it is the trained copy. If only some rows train, it is the frozen layer.
-    """
+    If peft trains the whole head, it is the trained copy. If only some rows train, it is the frozen layer."""
     if (adapter := getattr(head, "token_adapter", None)) is not None:
         return adapter.get_base_layer()
     saved_modules = getattr(head, "modules_to_save", None)

@@ -42,8 +42,7 @@ class RouterLoss(NamedLoss):
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
         """Return two sums: the next-token loss in nats, and the weighted router loss multiplied by `batch.tokens`.
 
-        Raises RunError if the model has returned no router logits.
-        """
+        Raises RunError if the model has returned no router logits."""
         with self._balanced(_mask_BT(batch)) as router_losses:
             nats = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT_LOGITS_ARGUMENT: True}))
         if not router_losses or not isinstance(router_losses[-1], Tensor):
@@ -55,8 +54,7 @@ class RouterLoss(NamedLoss):
     def _balanced(self, mask_BT: Tensor | None) -> Iterator[list[Any]]:
         """Return a context that yields a list, to which each forward pass appends the model's router loss.
 
-        The model's loss function gets this mask, but its attention gets none: padding at the right needs no mask.
-        """
+        The model's loss function gets this mask, but its attention gets none: padding at the right needs no mask."""
         router_losses: list[Any] = []
         balance = self._names[BALANCE_FUNCTION]
 

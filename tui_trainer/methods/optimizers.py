@@ -108,8 +108,7 @@ def _fused_adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings
 def _adamw(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Optimizer:
     """Build AdamW with torch's own choice: `foreach` on a GPU, a loop over the weights on a CPU.
 
-    `fused=False` would choose the loop everywhere.
-    """
+    `fused=False` would choose the loop everywhere."""
     import torch
 
     return torch.optim.AdamW(groups, lr=lr, **_adam(training))
@@ -120,8 +119,7 @@ def _adafactor(groups: list[dict[str, Any]], lr: float, _training: AdamSettings)
 
     torch's Adafactor scales updates by the root mean square of the weights, at least 0.001, so that LoRA's B matrices,
     which begin at zero, hardly change. Measured on a small Llama, 80 steps at AdamW's rates, drop of the loss divided
-    by AdamW's: 1.06 (all weights), 1.04 (LoRA) and 1.02 (from scratch); torch's Adafactor 0.09, 0.00 and 0.09.
-    """
+    by AdamW's: 1.06 (all weights), 1.04 (LoRA) and 1.02 (from scratch); torch's Adafactor 0.09, 0.00 and 0.09."""
     from transformers import Adafactor
 
     return Adafactor(groups, lr=lr, scale_parameter=False, relative_step=False)
@@ -131,8 +129,7 @@ def _sgd(groups: list[dict[str, Any]], lr: float, _training: AdamSettings) -> Op
     """Build SGD without momentum, because users choose SGD to have no state.
 
     The fused version does not support sharded weights: "aten._fused_sgd_.default does not have a sharding strategy"
-    (torch 2.15).
-    """
+    (torch 2.15)."""
     import torch
     from torch.distributed.tensor import DTensor
 
@@ -145,8 +142,7 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
 
     Muon's updates are scaled to the size of AdamW's (root mean square 0.2), so that one learning rate and weight decay
     suit both. Sources: Keller Jordan, kellerjordan.github.io/posts/muon, 2024; Liu et al., "Muon is Scalable for LLM
-    Training", arXiv:2502.16982, section 2.2.
-    """
+    Training", arXiv:2502.16982, section 2.2."""
     import torch
 
     class Muon(torch.optim.Optimizer):
@@ -191,8 +187,7 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     """Allocate the state of a parameter as the optimizer's first step does.
 
     Paged states are in memory that GPU and host share, which only bitsandbytes can allocate. Source:
-    `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50.
-    """
+    `Optimizer8bit.step` and `Optimizer2State.init_state` in bitsandbytes/optim/optimizer.py of 0.50."""
     for group_index, group in enumerate(optimizer.param_groups):
         for index, candidate in enumerate(group["params"]):
             if candidate is parameter:

@@ -213,8 +213,7 @@ def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, An
     targets. `saved` lists the modules that are trained as a whole.
 
     A regular expression or tensors of experts are accepted if peft makes tensors of the same names and shapes from
-    them. peft's expression for a model with towers is replaced by the names of layers in the language model.
-    """
+    them. peft's expression for a model with towers is replaced by the names of layers in the language model."""
     fields, shape = adapter.fields, facts.shape
     target_modules, target_parameters = fields.get("target_modules") or (), fields.get("target_parameters") or ()
     target_text = target_modules if isinstance(target_modules, str) else ", ".join(sorted(map(str, target_modules)))
@@ -258,8 +257,7 @@ def _gives_adapter(
 def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
     """Return the targets of an adapter by the layers of its tensors, or {} if no names can express them.
 
-    peft stores all-linear as names or paths of layers, and accepts regular expressions.
-    """
+    peft stores all-linear as names or paths of layers, and accepts regular expressions."""
     weights_file = adapter.folder / ADAPTER_WEIGHTS
     try:
         layers = _layers(weights_file, weights_file.stat().st_mtime_ns)

@@ -44,8 +44,7 @@ def all_entries() -> tuple[CatalogueEntry, ...]:
 def find_catalogue_entry(name: str) -> CatalogueEntry | None:
     """Return the entry of a model by its name on the hub, in any case, or None.
 
-    The organisation may be omitted where only one has a model of that name: `distilgpt2`.
-    """
+    The organisation may be omitted where only one has a model of that name: `distilgpt2`."""
     lower_name = name.strip().lower()
     for entry in all_entries():
         if entry.name.lower() == lower_name:

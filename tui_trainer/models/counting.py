@@ -179,8 +179,7 @@ def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
 def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
     """Apply `change` to each weight of a module. Shared weights stay shared.
 
-    It replaces `Module._apply`, which needs data that fake tensors lack.
-    """
+    It replaces `Module._apply`, which needs data that fake tensors lack."""
     from torch import nn
 
     new_by_weight: dict[nn.Parameter, nn.Parameter] = {}
@@ -221,8 +220,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
     number of learned positions that a row can use, 0 without such a table.
 
     The first answer about a model takes seconds. Code that comes with a model is never run. Raise ConfigError if
-    transformers cannot build the model.
-    """
+    transformers cannot build the model."""
     fields = deciding_fields(config)
     if config.get("vocab_size") == vocabulary:
         fields["vocab_size"] = _WORDS

@@ -43,8 +43,7 @@ class ModelFacts:
     If only the catalogue has the model, `folder` is None. `weights` is "not here" for a model of the hub whose weights
     are not on this machine: it can be planned but not trained. `weights_bytes` is None if unknown. `dtype` is that of
     most stored weights, or that of config.json for files without headers. `damage` holds the problems of the weight
-    files, which then have no headers. `model_problems` judges these facts.
-    """
+    files, which then have no headers. `model_problems` judges these facts."""
 
     name: str
     revision: str
@@ -109,8 +108,7 @@ def find_model(
     """Find a model in a local folder, else in the hub's cache, else in the catalogue, without network access.
 
     `head` is the head that the task trains, with `labels` labels for a classifier (0: as many as config.json has).
-    Raise ConfigError for an unknown name, and for a model that cannot have this head.
-    """
+    Raise ConfigError for an unknown name, and for a model that cannot have this head."""
     request = {"name": name, "revision": revision, "head": head, "labels": labels}
     folder = local_folder(name)
     if folder is not None and (folder / ADAPTER_FILE).is_file() and not _has_weights(folder):

@@ -61,8 +61,7 @@ class FourBits:
     def bits_per_weight(self) -> float:
         """Bits of one weight with its share of the scales: 4.5, or 4.127 with double quantisation.
 
-        Source: QLoRA, arXiv:2305.14314, section 3 (blocks of 64; their scales in 8 bits, in blocks of 256).
-        """
+        Source: QLoRA, arXiv:2305.14314, section 3 (blocks of 64; their scales in 8 bits, in blocks of 256)."""
         return 4 + (8 / BLOCK + 32 / (BLOCK * SCALES_BLOCK) if self.double_quant else 32 / BLOCK)
 
 
@@ -80,8 +79,7 @@ def bitsandbytes_config(
 
     The config lists the modules to skip: the head, layers tied to the head, and towers. This list replaces the one that
     transformers would make, and is found in a model without data. A name matches the end of a path or one of its
-    components.
-    """
+    components."""
     import torch
     from transformers import BitsAndBytesConfig
     from transformers.quantizers.base import get_keys_to_not_convert

@@ -35,7 +35,6 @@ TASK_OF: dict[Head, str] = {
     "seq2seq_lm": "seq2seq",
 }
 
-
 # The auto class of each head in transformers, and the name of its table of model types.
 _CLASSES: dict[Head, tuple[str, str]] = {
     "causal_lm": ("AutoModelForCausalLM", "CAUSAL_LM"),

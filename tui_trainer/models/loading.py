@@ -116,8 +116,7 @@ def load_pretrained(
     A classifier head that the files lack, or that has another number of labels, is initialised from torch's global
     generator and reported to `tell` in a sentence. Without `labels`, a classifier keeps those of its config.
     `pad_token_id` is for models without one whose head is not causal, because a decoder that classifies looks for the
-    last token before the padding. `positions` is a config.json with other rotary positions.
-    """
+    last token before the padding. `positions` is a config.json with other rotary positions."""
     try:
         with _quiet():
             model_config = _config_of(folder, model, labels)
@@ -181,8 +180,7 @@ def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     same token may end texts.
 
     In a causal model, padding has no label and no token attends to it, so its row gets no gradient from padding, and a
-    token that both pads and ends documents may learn. Models with other heads recognise padding by its id.
-    """
+    token that both pads and ends documents may learn. Models with other heads recognise padding by its id."""
     text_config = model.config.get_text_config()
     pad_id = getattr(text_config, "pad_token_id", None)
     has_none = pad_id is None or pad_id < 0  # -1 in early Llamas

@@ -17,8 +17,7 @@ class Linear:
     GPT-2's two kinds of `c_proj`. `is_head`: it belongs to the head of the task, which LoRA trains as a whole; the
     matrix that computes the logits is the last one. `uses` is the number of uses of each in a forward pass (ALBERT
     reuses its layers). `reads` is its input: all input tokens, the target tokens of a decoder after an encoder, or one
-    vector for each row.
-    """
+    vector for each row."""
 
     name: str
     inputs: int
@@ -210,8 +209,7 @@ def logit_transform(config: Mapping[str, Any]) -> LogitTransform | None:
     """Return how a model computes logits from the head's product, or None if not by a scale and a soft cap.
 
     Logits in chunks rely on this. A model that no table lists is assumed to end with its head; the start of a run
-    checks that (`training/components.py`).
-    """
+    checks that (`training/components.py`)."""
     model_type = str(config.get("model_type") or "")
     if model_type in _UNSUPPORTED:
         return None

@@ -29,8 +29,7 @@ def scratch_config(
 
     A causal model is a Llama (tied head, no biases), a classifier a BERT with `max_length` learned positions, and an
     encoder-decoder a T5 (version 1.1, but with a tied head). Only `attention_dropout` sets dropout; T5 has one rate for
-    all of its dropout.
-    """
+    all of its dropout."""
     mlp_width = _PLAIN_MLP * scratch.hidden_size if scratch.intermediate_size == "auto" else scratch.intermediate_size
     hidden_size, layer_count, head_count = scratch.hidden_size, scratch.num_hidden_layers, scratch.num_attention_heads
     if head in CLASSIFYING_HEADS:
@@ -91,8 +90,7 @@ class ModelShape:
 
     With an encoder and a decoder, `layers`, `attention_heads` and `mlp_size` are the encoder's. `labels` is the number
     of labels of a classifier, 0 for a head over the vocabulary. `stored_blocks` is the number of blocks in the names of
-    the weights.
-    """
+    the weights."""
 
     model_type: str
     hidden_size: int
@@ -137,8 +135,7 @@ class ModelShape:
     def matrix_parameters_read(self, reads: modules.Reads) -> int:
         """Return the number of weights that multiply one unit of `reads`: a source token, a target token, or a row.
 
-        A weight that is used several times, such as that of a tied head, counts each time.
-        """
+        A weight that is used several times, such as that of a tied head, counts each time."""
         return sum(linear.matrix_parameters * linear.uses for linear in self.linears if linear.reads == reads)
 
 
@@ -150,8 +147,7 @@ def shape_of(
     `labels` is the number of labels of a classifier; 0: as many as config.json has. `headers` of the stored weights
     make the number of parameters of a decoder exact; tied weights count once. Models with other heads are counted,
     because their files have the head of another task or none. Raise ConfigError if the config lacks required numbers,
-    and for an architecture that the installed transformers cannot build.
-    """
+    and for an architecture that the installed transformers cannot build."""
     fields, model_type = ConfigFields(config), ConfigFields(config).model_type
     if isinstance(config.get("text_config"), Mapping) and not has_towers(model_type):
         hint = "choose a text-only model"

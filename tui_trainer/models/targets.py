@@ -26,8 +26,7 @@ def match_targets(
     returned unchanged, because `adapter_targets.py` resolves it.
 
     Raise ConfigError for names that match no linear layer, with the nearest names, and for the head or an embedding
-    among the targets, which are trained as a whole.
-    """
+    among the targets, which are trained as a whole."""
     problems = [problem for name in names_in(modules_to_save) if (problem := _saved_problem(shape, name))]
     if is_pattern(target_modules):
         if problems:
@@ -60,8 +59,7 @@ def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False
     """Return the number of weights of the adapters: r x (inputs + outputs) for each layer. DoRA adds one magnitude for
     each output.
 
-    Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1.
-    """
+    Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1."""
     return sum(linear.count * (r * (linear.inputs + linear.outputs) + use_dora * linear.outputs) for linear in linears)
 
 
@@ -88,8 +86,7 @@ def saves_embedding(shape: ModelShape, modules_to_save: str) -> bool:
 def target_names(shape: ModelShape) -> tuple[str, ...]:
     """Return the names that can be targets, each once, in the order of the layers.
 
-    If a part of the head has the same name (RoBERTa's `dense`), the whole path is used.
-    """
+    If a part of the head has the same name (RoBERTa's `dense`), the whole path is used."""
     head_names = {linear.name for linear in shape.linears if linear.is_head}
     body = (linear for linear in shape.linears if not linear.is_head)
     return tuple(dict.fromkeys(linear.path if linear.name in head_names else linear.name for linear in body))
@@ -99,8 +96,7 @@ def head_modules(shape: ModelShape) -> tuple[str, ...]:
     """Return the modules of a classifier's head, by the names that `modules_to_save` takes; none for other heads.
 
     They are newly initialised or belong to another task. Under LoRA they would stay random unless they are trained as a
-    whole.
-    """
+    whole."""
     if shape.head not in CLASSIFYING_HEADS:
         return ()
     head_paths = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)

@@ -115,8 +115,7 @@ def tokenizer_facts(folder: Path) -> TokenizerFacts | None:
     """Return the facts in tokenizer.json, or None without that file: transformers converts other formats when it loads
     them.
 
-    The file is read again only after a change, because a large vocabulary takes a fifth of a second.
-    """
+    The file is read again only after a change, because a large vocabulary takes a fifth of a second."""
     paths = (folder / name for name in TOKENIZER_FILES)
     return _facts(folder, tuple((path, path.stat().st_mtime_ns) for path in paths if path.is_file()))
 
@@ -173,8 +172,7 @@ def count_word_tokens(folder: Path, words: Iterable[str], added: tuple[str, ...]
 def first_new_id(folder: Path) -> int:
     """Return the id that the next token added to a folder's tokenizer.json would get.
 
-    Source: `AddedVocabulary::add_tokens` of tokenizers 0.23: after all added tokens, and after the vocabulary.
-    """
+    Source: `AddedVocabulary::add_tokens` of tokenizers 0.23: after all added tokens, and after the vocabulary."""
     tokenizer = _tokenizer_in(folder)
     assert tokenizer is not None, "the caller has looked for tokenizer.json"
     vocabulary_size = tokenizer.get_vocab_size(with_added_tokens=False)
@@ -232,8 +230,7 @@ def _adds_first(processor: Any, token: str) -> bool:
     """Return whether the post-processor puts `token` before a text.
 
     If tokenizer.json has a post-processor, transformers uses it and ignores `add_bos_token` of tokenizer_config.json.
-    Source: `_from_pretrained` in tokenization_utils_base.py of 5.23.
-    """
+    Source: `_from_pretrained` in tokenization_utils_base.py of 5.23."""
     if not isinstance(processor, dict) or not token:
         return False
     if processor.get("type") == "Sequence":
@@ -261,8 +258,7 @@ def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | 
     does not add. None if there is no tokenizer.json, or if texts of this family need none.
 
     A tokenizer class of transformers for one family adds them regardless of tokenizer.json. A general class adds only
-    those in that file.
-    """
+    those in that file."""
     family, facts = str(config.get("model_type")), tokenizer_facts(folder)
     settings = read_json(folder / "tokenizer_config.json") or {}
     special_tokens = (read_json(folder / "special_tokens_map.json") or {}) | settings
@@ -284,8 +280,7 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     """Return why transformers cannot load a tokenizer without tokenizer.json, and the remedy. None if it can.
 
     A tiktoken file contains no special tokens, so transformers would build a tokenizer that adds none. Source:
-    `convert_to_native_format` in tokenization_utils_tokenizers.py of 5.24.
-    """
+    `convert_to_native_format` in tokenization_utils_tokenizers.py of 5.24."""
     files = {file for file in (*TOKENIZER_FILES, "tiktoken.model") if (folder / file).is_file()}
     if files & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= files:
         return None

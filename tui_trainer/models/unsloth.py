@@ -98,8 +98,7 @@ def module_arguments(config: Config, module: str) -> list[str]:
 def python_variables(config: Config) -> dict[str, str]:
     """Return environment variables with which `python_path` finds this package, and nothing else of this environment.
 
-    Raise FolderError if the state folder cannot be written.
-    """
+    Raise FolderError if the state folder cannot be written."""
     if not is_asked(config):
         return {}
     package_folder = Path(tui_trainer.__file__).resolve().parent
@@ -175,8 +174,7 @@ def count_patched_modules(model: Any) -> tuple[int, int]:
 
     Unsloth replaces `forward` of a class or of a single module. Functions that it generates and compiles are in modules
     named `unsloth_compiled_...`. Source: `pre_patch` and `patch_peft_model` in unsloth/models/llama.py, and
-    unsloth_zoo/compiler.py.
-    """
+    unsloth_zoo/compiler.py."""
     modules = list(model.modules())
     return sum(_is_unsloth_forward(module.forward) for module in modules), len(modules)
 

@@ -123,8 +123,7 @@ def generate_texts(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]],
 def generate_ids(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], **settings: Any) -> tuple[Any, Any]:
     """Return (generated ids, int64 [B, T'], logits of each step if `output_logits` is set).
 
-    Shorter prompts are padded on the left, or on the right for an encoder.
-    """
+    Shorter prompts are padded on the left, or on the right for an encoder."""
     import torch
 
     has_encoder, pad_id, longest = model.config.is_encoder_decoder, pad_token_id(tokenizer), max(map(len, prompts))

@@ -257,8 +257,7 @@ class ChatReader(TableReader):
 def renderer_of(config: Config, tokenizer: Any) -> chat_rendering.ConversationRenderer:
     """Return the renderer for `tokenizer` or, if it is None, for the tokenizer that this run will train.
 
-    Raises ConfigError if there is no usable chat template.
-    """
+    Raises ConfigError if there is no usable chat template."""
     loss_on = config.task.loss_on
     if tokenizer is None:
         special_tokens, name = dict(CHAT_SPECIAL_TOKENS.named_tokens), config.task.chat_template or _SCRATCH_TEMPLATE

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
     from tui_trainer.losses.named_losses import LossResult
 
-
 Notify = Callable[[str], None]
 """Callback that shows a notice of one sentence to the user."""
 
@@ -49,8 +48,7 @@ class DataFacts:
     padding: Callable[[int, int, Rounding | None], PaddingShares] | None = field(default=None, compare=False)
     """Function that computes the shares of padding from the rows of a step, the rows of a micro-batch, and a rounding.
 
-    None if no length is known, and if rows are cut from one text or contain several documents.
-    """
+    None if no length is known, and if rows are cut from one text or contain several documents."""
     class_count: int = 0
     """Number of labels of a classifier; 0 for other tasks and if unknown."""
     target_tokens: int = 0

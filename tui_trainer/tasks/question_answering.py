@@ -232,8 +232,7 @@ class SpanLoss:
     """Cross entropy of the first and the last token of the answer, summed over both tokens and over B rows. The mean
     over both tokens is the loss of transformers' question answering models.
 
-    Padding is excluded from the softmax, so the loss of a row does not depend on its padding.
-    """
+    Padding is excluded from the softmax, so the loss of a row does not depend on its padding."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -682,8 +681,7 @@ class _SpanScorer:
     """Scorer that leaves the best positions of each window on the device until the evaluation is over.
 
     If only some windows are evaluated, only questions whose windows are all evaluated count. Without such questions,
-    all questions count, with the windows that were evaluated.
-    """
+    all questions count, with the windows that were evaluated."""
 
     def __init__(self, loss: SpanLoss, rows: Rows, *, most_tokens: int, may_be_none: bool) -> None:
         self._loss, self._rows, self._most_tokens, self._may_be_none = loss, rows, most_tokens, may_be_none

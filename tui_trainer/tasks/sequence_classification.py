@@ -487,8 +487,7 @@ class _ClassScorer:
     """Scorer of the labels and logits of each row, which stay on the device until the evaluation is over.
 
     Several labels are predicted where their logit is positive, in all evaluations. The scores with thresholds are those
-    of a calibrated model, which has no training ahead.
-    """
+    of a calibrated model, which has no training ahead."""
 
     def __init__(self, loss: ClassificationLoss, kind: Kind, names: Sequence[str]) -> None:
         self._loss, self._kind, self._names = loss, kind, names

@@ -202,8 +202,7 @@ def enable_prefix_space(tokenizer: Any) -> Any:
 
     Byte-level tokenizers (RoBERTa, GPT-2) encode a word at the beginning of a text differently. The setting is saved
     with the tokenizer, in tokenizer.json or tokenizer_config.json. Tokenizers that first split a text by a pattern
-    (Qwen, Llama 3) have no such setting and stay unchanged.
-    """
+    (Qwen, Llama 3) have no such setting and stay unchanged."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     refuse_slow(tokenizer)
@@ -376,8 +375,7 @@ class TaggedWords(TableReader):
 def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str], list[int]]:
     """Return the tags of all words, and the words without a token that precede the last of `words`, which have tokens.
 
-    If a word without a token begins an entity, the next word of the entity begins it instead.
-    """
+    If a word without a token begins an entity, the next word of the entity begins it instead."""
     moved_tags, words_with_tokens = list(tags), set(words)
     dropped_words = [word for word in range(max(words, default=-1)) if word not in words_with_tokens]
     for word in dropped_words:

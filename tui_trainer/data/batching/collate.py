@@ -34,8 +34,7 @@ class Batch:
     document too. They sum to B * T, and cu_seq_lens are their running sum after a 0.
 
     `row_lengths`, int64 [B], are the lengths of a causal model's rows without padding. `row_values`, float32 [rows,
-    width], are the results of a pass over the prepared rows before training, if there was one.
-    """
+    width], are the results of a pass over the prepared rows before training, if there was one."""
 
     input_ids: NDArray[np.int64]
     labels: NDArray[Any]
@@ -138,8 +137,7 @@ def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None,
 
     The decoder reads `start_id` and the answer without its last token: `decoder_input_ids`, int64 [B, T']. Without a
     `start_id`, the last token of each answer comes first, as in mBART, whose answers end with their language. `width`
-    is the width of the inputs.
-    """
+    is the width of the inputs."""
     answers = [tokens_of(row) if row.labels is None else row.labels for row in rows]
     labels = pad_rows(answers, IGNORE)
     decoder_inputs = pad_rows(answers, pad_id)[:, :-1]
@@ -182,8 +180,7 @@ def round_up_to_multiple(count: int, most: int, step: int = _WIDTH_STEP) -> int:
     """Round `count` up to a multiple of `step`, but not beyond `most`.
 
     Without rounding, results have so many different sizes that glibc cannot reuse freed memory: a BERT of 128 x 2 with
-    rows of 20 to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, multiplications of rounded widths are faster.
-    """
+    rows of 20 to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, multiplications of rounded widths are faster."""
     return max(count, min(-(-count // step) * step, most))
 
 

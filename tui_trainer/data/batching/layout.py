@@ -24,8 +24,7 @@ class RowLayout:
     packing.
 
     A prepared row with several documents stays together. Without packing, each of its documents is a row of the batch.
-    `fixed_width` > 0 pads all rows to this width, because compiled layers are compiled again for each new width.
-    """
+    `fixed_width` > 0 pads all rows to this width, because compiled layers are compiled again for each new width."""
 
     collate: Collate
     rows_per_pass: int

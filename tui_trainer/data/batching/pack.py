@@ -25,8 +25,7 @@ def pack_rows(lengths: Lengths, capacity: int) -> list[list[int]]:
     """Return the documents of each row, as positions in `lengths`. Each occurs once, and no row exceeds `capacity`.
 
     Lengths are 1..capacity. Documents keep their order within a row, and rows are ordered by their first document. The
-    same lengths give the same rows on every machine.
-    """
+    same lengths give the same rows on every machine."""
     order, sizes = _longest_first(lengths, capacity)
     row_numbers, row_count = _assign_rows(sizes, capacity)
     row_of = np.empty(len(order), dtype=np.int64)
@@ -139,8 +138,7 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
     """Pack the prepared rows of one optimizer step into rows of at most `capacity` inputs. Prepared rows are not split.
 
     A document has one input fewer than tokens. The width is the smallest that needs no more rows than `capacity` does:
-    the rows are then about equally full, and the batch has little padding.
-    """
+    the rows are then about equally full, and the batch has little padding."""
     lengths = [count_inputs(document) for document in documents]
     width = narrowest_width(lengths, capacity)
     rows = pack_rows(lengths, width)
@@ -169,8 +167,7 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> flo
     """Return the mean number of rows of `capacity` inputs that `documents` packed documents fill; 0 without lengths.
 
     `lengths` are the inputs of some rows or all of them, such as `PreparedData.lengths`, `Estimate.lengths` or
-    `Rows.lengths` - 1. The result is deterministic.
-    """
+    `Rows.lengths` - 1. The result is deterministic."""
     if not len(lengths) or documents < 1:
         return 0.0
     batches = _draw_batches(lengths, capacity, documents)
@@ -212,8 +209,7 @@ def _padded_inputs(
 ) -> tuple[int, int]:
     """Return the inputs of all passes, padding included, and the width of the narrowest pass with all its rows.
 
-    The last pass of a step may have fewer rows and be narrower.
-    """
+    The last pass of a step may have fewer rows and be narrower."""
     longest_first = -np.sort(-batches, axis=1)
     starts = np.arange(0, batches.shape[1], micro_batch)
     pass_rows = np.diff(np.append(starts, batches.shape[1]))
@@ -227,8 +223,7 @@ def _padded_inputs(
 def _draw_batches(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:
     """Draw the lengths of some batches of `documents` documents; of a very large batch, only a part.
 
-    Together, the batches contain each length as often as `lengths` does, so a few of them have the exact mean.
-    """
+    Together, the batches contain each length as often as `lengths` does, so a few of them have the exact mean."""
     sorted_lengths = np.sort(np.minimum(np.asarray(lengths, dtype=np.int64), capacity))
     batch_documents = min(documents, DRAWN_DOCUMENTS)
     shape = max(1, min(DRAWS, DRAWN_DOCUMENTS // batch_documents)), batch_documents

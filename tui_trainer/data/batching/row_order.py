@@ -17,8 +17,7 @@ MEGABATCH = 50
 class RowOrder:
     """The order of rows in training: `order.at(step)` returns the rows of an optimizer step. Steps count from 1.
 
-    `lengths` are int64 [rows], in any unit.
-    """
+    `lengths` are int64 [rows], in any unit."""
 
     def __init__(
         self, lengths: NDArray[np.int64], *, effective_batch: int, seed: int, group_by_length: bool = False

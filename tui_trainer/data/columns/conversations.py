@@ -559,8 +559,7 @@ def find_conversations(
     """Choose the columns of the conversations from the first rows.
 
     Raises DataError, with the nearest name, if there are none, or if each row is one turn or a tree of turns. Without
-    `needs_answer`, questions without answers are accepted, and so is any column of text.
-    """
+    `needs_answer`, questions without answers are accepted, and so is any column of text."""
     label, has_languages = file_of(head), bool(languages_of(head))
     head = [with_languages(row) for row in head] if has_languages else head
     names = columns_of(head)

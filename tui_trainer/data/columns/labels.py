@@ -112,8 +112,7 @@ def other_label_columns(names: Sequence[str], column: str) -> list[str]:
 def parsed_labels(value: object, where: str) -> object:
     """Convert a label that is an object, or a list in a string, to a list of labels. Return other values unchanged.
 
-    Raises DataError for a string that begins like a list, but is not one.
-    """
+    Raises DataError for a string that begins like a list, but is not one."""
     if isinstance(value, str):
         return _parse_written(value.strip(), where) if value.strip()[:1] in ("[", "{", "(") else value
     if isinstance(value, Mapping):
@@ -320,8 +319,7 @@ class LabelReader:
 def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
     """Return the separator of labels in these texts, and whether any of them holds several labels.
 
-    Blanks and less usual separators count only if the labels recur in other texts, unlike the words of a name.
-    """
+    Blanks and less usual separators count only if the labels recur in other texts, unlike the words of a name."""
     if usual := next((separator for separator in _SEPARATORS if any(separator in text for text in texts)), ""):
         return usual, True
     for separator in (_BLANK, *_OTHER_SEPARATORS):

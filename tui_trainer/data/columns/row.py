@@ -32,7 +32,6 @@ _POSITION_IN_FILE = re.compile(r", (?:line|item|row) [\d,]+")
 _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
 
-
 _TAG = re.compile("O|[BIELSUM]-.+")
 _MEDIA = {
     **dict.fromkeys(("image", "images", "image_path", "image_paths", "pixel_values"), "images"),

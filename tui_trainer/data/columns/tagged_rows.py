@@ -53,7 +53,6 @@ _TAG = re.compile(r"([BIMELSU])(?:-(.+))?", re.DOTALL)
 _EQUIVALENT_PREFIXES = {"M": "I", "L": "E", "U": "S"}
 _PREFIX_ORDER = "BIES"
 
-
 # The keys of a span. Sources: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers, BigBio, and the
 # services of Amazon and Microsoft.
 _SPAN_KEYS = {
@@ -124,8 +123,7 @@ def _begins(previous: TagParts, current: TagParts) -> bool:
 def marks_entities(names: Iterable[str]) -> bool:
     """Return whether these tags mark entities. Otherwise, each tag has a meaning of its own, such as a part of speech.
 
-    Tags without a type mark entities only if B, I and O all occur.
-    """
+    Tags without a type mark entities only if B, I and O all occur."""
     entity_tags = set(names) - {OUTSIDE}
     if all("-" in name and _TAG.fullmatch(name) for name in entity_tags):
         return bool(entity_tags)
@@ -197,8 +195,7 @@ class Tagged:
 def tagged_text(text: str, values: object, where: str) -> Tagged:
     """Return the words of a text with the tags of its spans.
 
-    Raises DataError for spans that cannot be read, overlap, exceed the text, or cover another text than they state.
-    """
+    Raises DataError for spans that cannot be read, overlap, exceed the text, or cover another text than they state."""
     refuse_surrogates(text, where)
     numbered_values = enumerate(_span_list(values, where), 1)
     stated_spans = [(_parse_span(value, number, where), _stated_text(value)) for number, value in numbered_values]
@@ -334,8 +331,7 @@ class TagColumns:
     """The columns of words and tags. `tags_are_spans`: the words are a text, and the tags are spans of this text.
 
     `word_span_end`: the words are a list, the tags are spans that give word numbers, and this string says whether their
-    end is inclusive. `is_export`: the rows are a full export of Label Studio.
-    """
+    end is inclusive. `is_export`: the rows are a full export of Label Studio."""
 
     words: str
     tags: str

@@ -49,7 +49,6 @@ NUMBER = re.compile(r"\s*[-+]?[\d.,]+([eE][-+]?\d+)?\s*")
 
 Strings = Mapping[str, Sequence[str]]  # the strings in the first rows of each column; empty for other columns
 
-
 TRANSLATION = "translation"
 SECOND_TEXT_KEY = "data.text_pair_column"
 # The beginning of lists of answers that pandas wrote to a CSV.
@@ -277,8 +276,7 @@ def answers_in(value: object) -> tuple[list[Any], bool]:
     """Return the answers in a value, and whether all are equally correct, judging by their keys. [] for a single text.
 
     Answers are a list of strings, SQuAD's {"text": [...]}, TriviaQA's {"value": ..., "aliases": [...]}, or a list of
-    objects with a text each. The parts of one message are not answers.
-    """
+    objects with a text each. The parts of one message are not answers."""
     if isinstance(value, Mapping):
         if isinstance(first_answer := value.get("value"), str) and "aliases" in value:
             return [first_answer], True

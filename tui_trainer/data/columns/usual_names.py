@@ -89,7 +89,6 @@ ABOUT_A_TEXT = frozenset(
     "meta metadata comments submitter doi journal".split()
 )
 
-
 # A first line with one of these is a header.
 HEADER_NAMES = {
     *USUAL_NAMES, *USUAL_LABELS, *WORD_COLUMNS, *TEXT_COLUMNS, *SPAN_COLUMNS, "id", "title", "prompt",

@@ -76,8 +76,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: SpecialToken
 
     The same texts in the same order give the same tokenizer. FOR_TEXT has <pad>, <bos> and <eos> (0, 1, 2), and puts
     <bos> before each text, so that the first token of a document is a label too; the caller adds <eos>. A text that
-    spells "<eos>" does not become the special token.
-    """
+    spells "<eos>" does not become the special token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     smallest_size = special.smallest_vocabulary

@@ -44,8 +44,7 @@ class Counts:
     stand for text outside the vocabulary, and `unknown_labels` such labels among the `text_labels`, which the model
     should write. `train_labels_beyond` and `eval_labels_beyond` count labels, one per token, after max_length.
     `blank_documents` have only white space. Rows that an epoch uses twice count twice, except as read, unusable, blank,
-    repeated or leaked rows.
-    """
+    repeated or leaked rows."""
 
     train_rows: int
     train_tokens: int
@@ -104,7 +103,6 @@ PARTIAL_PREFIX = ".partial-"
 SOURCES_KEY = "sources"  # key in the details: the rows of each source
 MOST_STORED_LENGTHS = 512
 
-
 RowKind = Literal["examples", "documents", "stream"]
 RowsNow = Literal["same", "other_data", "older_version"]
 
@@ -117,8 +115,7 @@ class RowSettings:
     a longer one; "stream", split from all texts one after another. `eval_fraction` in [0, 1); `max_chars` and
     `max_rows` of each training source, 0 for all; `weights` of the sources, () if each row is used once. The last
     `replay_sources` of the sources together give `replay_share` of what an epoch trains on. `tokenizer` identifies the
-    tokenizer, and `reading` everything else that decides on tokens and labels.
-    """
+    tokenizer, and `reading` everything else that decides on tokens and labels."""
 
     rows: RowKind
     max_length: int
@@ -145,8 +142,7 @@ class PreparedContent:
     """Content of a folder of prepared data. `details`: what the task learned about its data, such as class names.
 
     `lengths`: up to LENGTHS_KEPT evenly spaced quantiles of the lengths of all training rows. A length counts labels in
-    rows of text, and tokens in rows of a table. () if all rows have `max_length`.
-    """
+    rows of text, and tokens in rows of a table. () if all rows have `max_length`."""
 
     counts: Counts
     notes: tuple[str, ...]

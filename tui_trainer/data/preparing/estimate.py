@@ -42,7 +42,6 @@ FORM_NAMES: dict[Form, str] = {
     "arrow": "Arrow",
 }
 
-
 Texts = Callable[[BinaryIO, SourceFile], Iterator[str]]
 """Function that yields the texts of a file or of its first bytes. It skips bad rows. A DataError ends the texts."""
 Rate = Callable[[Sequence[str]], float]
@@ -99,8 +98,7 @@ class _Beginning:
 def size_of(source: Source, reader: Reader | None = None) -> Size:
     """Estimate the content of a source. Never raises for the content of files.
 
-    With a `reader`, the source is a table. Each row is then a document, with the text that the reader takes from it.
-    """
+    With a `reader`, the source is a table. Each row is then a document, with the text that the reader takes from it."""
     choices, problems = ColumnChoices("" if reader else source.text_column), ProblemList()
 
     def texts_of_file(content: BinaryIO, entry: SourceFile) -> Iterator[str]:
@@ -240,8 +238,7 @@ def _first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
 def source_words(source: Source, *, reads_text: bool) -> str:
     """Return a description such as `rows.jsonl (1.2 MiB), JSON Lines, the text in the column 'body'`.
 
-    `reads_text`: the task reads one column of text, which is found in the beginnings of some files. Never raises.
-    """
+    `reads_text`: the task reads one column of text, which is found in the beginnings of some files. Never raises."""
     clauses = [source.description]
     forms = Counter(FORM_NAMES.get(entry.form, entry.form) for entry in source.entries)
     if len(forms) == 1:
@@ -268,8 +265,7 @@ def estimate(
 ) -> Estimate:
     """Estimate the result of `prepare`. `frame_tokens`: special tokens around the text of each row or document.
 
-    Raises DataError if the columns of a table are unclear, but not for the content of single rows.
-    """
+    Raises DataError if the columns of a table are unclear, but not for the content of single rows."""
     table_reader = None if settings.reads_text else reader
     sizes = [size_of(part, table_reader).limited(settings.max_chars, settings.max_rows) for part in sources[0].parts]
     held_sizes = [size_of(part, table_reader) for part in sources[1].parts] if len(sources) > 1 else []

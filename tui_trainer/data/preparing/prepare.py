@@ -236,8 +236,7 @@ def count_first_rows(
 ) -> cache.PreparedContent:
     """Prepare the first `limit` rows of each part, or CHUNK_CHARACTERS of its text, and return their counts.
 
-    Counts unusable rows instead of refusing them, and keeps no files. Raises DataError.
-    """
+    Counts unusable rows instead of refusing them, and keeps no files. Raises DataError."""
     first_rows_cut = replace(
         settings,
         max_rows=min(settings.max_rows or limit, limit),
@@ -285,8 +284,7 @@ class _SideFile:
         into, and the number of tokens that were cut off.
 
         The length of a truncated row before truncation is estimated from its characters and the tokens per character of
-        complete rows. Without any complete row, there are no details.
-        """
+        complete rows. Without any complete row, there are no details."""
         if not self._rows:
             return {}
         is_cut, row_tokens, row_characters = (np.concatenate(arrays) for arrays in zip(*self._rows, strict=True))

@@ -93,8 +93,7 @@ def copies_of(is_trained: Mask, counts: Sequence[int], weights: Sequence[float],
     """Return how often an epoch uses each row: int16 [rows], 0 for rows that are not `is_trained`, bool [rows].
 
     The rows of the sources follow one another, `counts` of each. Of the n trained rows of a source with weight w, each
-    is used floor(w) times, and round((w - floor(w)) n), drawn with the seed, once more. Without weights, w is 1.
-    """
+    is used floor(w) times, and round((w - floor(w)) n), drawn with the seed, once more. Without weights, w is 1."""
     copies = is_trained.astype(np.int16)
     first_row = 0
     for source_number, (count, weight) in enumerate(zip(counts, weights, strict=bool(weights))):
@@ -429,8 +428,7 @@ def text_hash(text: str) -> int:
     """Return a 64-bit hash that is equal for duplicates: texts that differ only in white space and Unicode composition.
 
     Among a billion different texts, the chance of two equal hashes is one in 40. A long text is hashed in pieces that
-    begin at white space, where letters do not combine.
-    """
+    begin at white space, where letters do not combine."""
     import xxhash
 
     digest, start, separator = xxhash.xxh3_64(), 0, ""
@@ -450,8 +448,7 @@ class DocumentSplit:
     """The documents that are held out: `is_held_out`, bool [documents].
 
     If whole documents of a source cannot give the share, the end of one document is held out instead: `tails` maps the
-    number of that document to the number of characters at its end, and `notes` reports it.
-    """
+    number of that document to the number of characters at its end, and `notes` reports it."""
 
     is_held_out: Mask
     tails: Mapping[int, int] = field(default_factory=dict)
@@ -461,8 +458,7 @@ class DocumentSplit:
 def split_documents(lengths: Sequence[int] | NDArray[np.int64], eval_fraction: float, seed: int) -> DocumentSplit:
     """Hold out documents with about `eval_fraction` of all characters, but never all text, and none for 0.
 
-    `lengths` are the characters of each document, 1 or more.
-    """
+    `lengths` are the characters of each document, 1 or more."""
     if not 0 <= eval_fraction < 1:
         raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
     characters = np.asarray(lengths, dtype=np.int64)
@@ -488,8 +484,7 @@ def split_each(
 ) -> DocumentSplit:
     """Hold out a share of each of several sources, whose documents follow one another, `counts` of each.
 
-    Only documents with `is_usable`, bool [documents], are held out. `names` of the sources appear in the notes.
-    """
+    Only documents with `is_usable`, bool [documents], are held out. `names` of the sources appear in the notes."""
     sizes = np.asarray(lengths, dtype=np.int64)
     held_out, tails, notes = np.zeros(len(sizes), dtype=np.bool_), dict[int, int](), list[str]()
     first_document = 0
@@ -556,8 +551,7 @@ def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: Mask)
 def split_rows(strata: NDArray[np.int64], eval_fraction: float, seed: int) -> NDArray[np.int64]:
     """Return the numbers of the held-out rows: `eval_fraction` of each stratum, as nearly as whole rows permit.
 
-    `strata` [N] has the class of each row. At least one row of each class stays for training.
-    """
+    `strata` [N] has the class of each row. At least one row of each class stays for training."""
     if not 0 <= eval_fraction < 1:
         raise ValueError(f"eval_fraction {eval_fraction} is not in [0, 1)")
     if not len(strata) or not eval_fraction:
@@ -652,8 +646,7 @@ def _is_repeated(hashes: NDArray[np.uint64]) -> Mask:
 class ChosenRows:
     """The used rows of one chunk, for training and for evaluation: the position of each row, as often as it is used.
 
-    `tails` maps some positions to a number of characters: that end of the text is evaluated, the rest is trained on.
-    """
+    `tails` maps some positions to a number of characters: that end of the text is evaluated, the rest is trained on."""
 
     chunk: Chunk
     row_positions: tuple[RowNumbers, RowNumbers]

@@ -35,8 +35,7 @@ class TokenRow:
     model, [T] each, such as token_type_ids.
 
     A row may have several documents that belong together, such as a pair: `tokens`, `labels` and `model_arguments` then
-    have all of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T.
-    """
+    have all of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T."""
 
     tokens: Tokens
     labels: Tokens | None = None
@@ -160,8 +159,7 @@ class Rows:
         """Return the tokens of the chosen rows one after another, int32 [N], and which of them are labels, bool [N].
 
         If a row directly follows the one before it in the file, the token that both share occurs only once. So all rows
-        give the original stream, in which every token but the first is a label.
-        """
+        give the original stream, in which every token but the first is a label."""
         token_arrays, are_labels = [], []
         for position, index in enumerate(chosen):
             tokens, is_next = self.row(index), position > 0 and chosen[position - 1] == index - 1
@@ -200,8 +198,7 @@ class RowWriter:
     """Writes rows of any length. A context manager: the file is complete after it.
 
     `longest_row`: tokens of the longest row, or of the longest document if rows have several (up to `row_documents`).
-    `pieces`: rows from documents that were split. `cut_rows`, bool [rows]: whether each row is one of `pieces`.
-    """
+    `pieces`: rows from documents that were split. `cut_rows`, bool [rows]: whether each row is one of `pieces`."""
 
     def __init__(self, path: Path, columns: Sequence[str] = (INPUT_IDS,), *, max_length: int = 0) -> None:
         """Open the file. `max_length`: the width at which subclasses split rows."""

@@ -46,8 +46,7 @@ def characters_of(texts: Iterable[str]) -> list[str]:
 def build_tokenizer(characters: Sequence[str]) -> "Tokenizer":
     """Build a tokenizer with one token per character, after <pad>, <unk> and <eos> (0, 1, 2).
 
-    Each unknown character becomes one <unk>. A text that spells "<eos>" gives five tokens, never the special one.
-    """
+    Each unknown character becomes one <unk>. A text that spells "<eos>" gives five tokens, never the special one."""
     from tokenizers import Tokenizer, decoders, models
 
     vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *characters))}

@@ -21,8 +21,7 @@ def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[
     """Count the unknown tokens in rows. Return the counts by their names in `Counts`, and some rows that have any.
 
     `unknown_tokens` counts the inputs, and `unknown_labels` the `text_labels` that the model should write. Labels that
-    are special tokens stand for no text and are not counted.
-    """
+    are special tokens stand for no text and are not counted."""
     unknown = reader.unknown_token
     if unknown is None:
         return Counter(), []

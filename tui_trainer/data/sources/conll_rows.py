@@ -171,8 +171,7 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
 def _tag_column_of_numbered(lines: Sequence[Sequence[str]]) -> int:
     """Return the column of the tags in a file whose first column numbers the words.
 
-    It is the last one, or the outermost one if all columns of tags mark entities, on several levels.
-    """
+    It is the last one, or the outermost one if all columns of tags mark entities, on several levels."""
     last_column, third_fields = len(lines[0]) - 1, [fields[2] for fields in lines]
     are_entities = all(ENTITY_TAG.fullmatch(tag) for fields in lines for tag in fields[2:])
     return 2 if are_entities and not _CHUNKS & {tag.partition("-")[2] for tag in third_fields} else last_column

@@ -50,8 +50,7 @@ def read_csv(
     """Yield the records below the header, or all records if `columns` names them. Repeated headers are skipped.
 
     Guesses the `delimiter` if it is empty. Adds a remark to `choices` if the file is not a plain one with the
-    `usual_delimiter`. Raises DataError for a first line that is not a header.
-    """
+    `usual_delimiter`. Raises DataError for a first line that is not a header."""
     # The csv module has one limit for the whole process, 128 KiB by default. It also stops at a quote that is never
     # closed before the whole file is in memory.
     csv.field_size_limit(MAX_LINE_BYTES)
@@ -241,8 +240,7 @@ class _LostRows:
     Such a text ends with the next quote at the end of a field, and each of its lines looks like a row. But the lines of
     a real text may look like rows too, so their values are compared with those of the first rows. If a column of
     numeric ids, or of class names, continues in each line, the file is refused. If it does not, the text is real. New
-    names get a remark, and so does a record where no column decides, unless the file surely quotes other fields.
-    """
+    names get a remark, and so does a record where no column decides, unless the file surely quotes other fields."""
 
     def __init__(self, head: Sequence[str], label: str, options: Mapping[str, Any], choices: ColumnChoices) -> None:
         self._label, self._choices = label, choices
@@ -321,8 +319,7 @@ def _records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line, and the fields, of each record that is not blank.
 
-    Raises DataError for broken CSV, and if a stray quote made several rows into one text (`lost_rows`).
-    """
+    Raises DataError for broken CSV, and if a stray quote made several rows into one text (`lost_rows`)."""
     reader = csv.reader(lines, **options)
     while True:
         line = reader.line_num + 1

@@ -60,8 +60,7 @@ class HubPath:
 def parse_hub_path(path: str, revision: str = "") -> HubPath:
     """Parse a path with or without `hub:`. `revision` applies if the path has none.
 
-    Raises DataError for an invalid name of a data set, and for two different revisions.
-    """
+    Raises DataError for an invalid name of a data set, and for two different revisions."""
     match = _HUB_PATH.fullmatch(path.removeprefix(hub_layout.HUB_PREFIX).strip())
     if not match or not hub_layout.is_hub_name(match[1]):
         problem = f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub"
@@ -172,8 +171,7 @@ def _matches_glob(steps: list[str], pattern: list[str]) -> bool:
 def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
     """Return all files of the commit by name, and the content of its README.md.
 
-    Raises DataError if the Hub has no such data set, or cannot be reached.
-    """
+    Raises DataError if the Hub has no such data set, or cannot be reached."""
     from huggingface_hub import HfApi, HfFileSystem, errors
 
     try:

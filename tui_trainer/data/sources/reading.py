@@ -83,8 +83,7 @@ def rows_of(
 ) -> Iterator[Row]:
     """Yield the rows of a table, with all columns or, in a form that is read by columns, with these `columns` only.
 
-    Raises DataError for an error that makes the rest unreadable.
-    """
+    Raises DataError for an error that makes the rest unreadable."""
     rows = _raw_rows(content, file, choices, problems, columns)
     if file.features and (column_namers := namers(file.features)):
         rows = (Row(row.where, with_names(dict(row.values), column_namers)) for row in rows)
@@ -199,8 +198,7 @@ def _sizes_of_blocks(content: BinaryIO, least_bytes: int) -> Iterator[tuple[int,
     """Yield (bytes, lines) of each block: BLOCK_LINES lines, or fewer if they exceed BLOCK_BYTES. The first block has
     at least `least_bytes` bytes.
 
-    Raises ReadInOrder for a line that is longer than a row may be.
-    """
+    Raises ReadInOrder for a line that is longer than a row may be."""
     unfinished_bytes = b""
     while data := content.read(READ_BYTES):
         data = unfinished_bytes + data
@@ -257,8 +255,7 @@ def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late_colum
 def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str) -> tuple[SourceFile, ...]:
     """Return the files with the rows that the slice `spec` selects, such as "train[:10%]". `files` are by split.
 
-    Raises DataError for an invalid slice, or for one without rows. `setting` is the setting that names the slice.
-    """
+    Raises DataError for an invalid slice, or for one without rows. `setting` is the setting that names the slice."""
     from datasets import ReadInstruction
 
     shown_slice = one_line(spec, 80)

@@ -105,8 +105,7 @@ WHOLE_DATA = DataChoice()
 class SplitFiles:
     """The files of one split, or of several that are joined.
 
-    `label` is its name in the data, `split` its kind, if known. For `train+test`, `joined_splits` has both splits.
-    """
+    `label` is its name in the data, `split` its kind, if known. For `train+test`, `joined_splits` has both splits."""
 
     label: str
     split: Split | None
@@ -166,8 +165,7 @@ class Source:
         """Yield documents in file order: the first `max_rows` of them, up to `max_chars` characters in total (0: all).
 
         The last document is truncated. `choices` collects notes, and `problems` the errors. Raises DataError at the end
-        if there was no text and, without `problems`, for all errors.
-        """
+        if there was no text and, without `problems`, for all errors."""
         errors = ProblemList() if problems is None else problems
         holds_text, is_empty = False, True
         choices = choices or ColumnChoices(self.text_column)
@@ -191,8 +189,7 @@ class Source:
     ) -> Iterator[Row]:
         """Yield rows of a table in file order: the first `max_rows` of them (0: all).
 
-        Errors in rows are added to `problems`. Raises DataError for a source that is not a table.
-        """
+        Errors in rows are added to `problems`. Raises DataError for a source that is not a table."""
         if self.sample and not self.sample.is_table:
             raise DataError(f"{self.description} is text, but this task reads a table", hint="choose another sample")
         if self.sample:
@@ -266,8 +263,7 @@ def open_source(path: str, text_column: str = AUTO, choice: DataChoice = WHOLE_D
     """Return the source that one path of `data.path` names, or the part of it that `choice` selects.
 
     Raises DataError if there is no usable data, if its splits are unclear, or if a configuration or split is missing.
-    If `choice` has a slice, it counts the rows of the split.
-    """
+    If `choice` has a slice, it counts the rows of the split."""
     if path.startswith(SAMPLE_PREFIX):
         name = "" if choice.is_evaluation else choice.name  # data.name applies to data.path only
         if name or choice.split:
@@ -632,8 +628,7 @@ def _usable_files(
 ) -> tuple[dict[str, SourceFile], _Request]:
     """Return the readable files by their names below `base_folder`, and the request with the others as ignored files.
 
-    With `whole_paths`, messages show whole paths. Raises DataError if a data file, or every file, cannot be read.
-    """
+    With `whole_paths`, messages show whole paths. Raises DataError if a data file, or every file, cannot be read."""
     files: dict[str, SourceFile] = {}
     unreadable: list[str] = []
     other_names: list[str] = []
@@ -797,8 +792,7 @@ def validation_of(source: Source) -> Source | None:
 def uses_of_splits(source: Source, held_out: Source | None, setting_of_held_out: str) -> Iterator[SplitUse]:
     """Yield, for each source with something to report, which of its splits are trained on, held out and not read.
 
-    `setting_of_held_out` is the setting that names `held_out`, such as `data.eval_path`; empty if none does.
-    """
+    `setting_of_held_out` is the setting that names `held_out`, such as `data.eval_path`; empty if none does."""
     held_out_parts = held_out.parts if held_out else ()
     # Resolving the paths of many files takes long, and happens at each edit of a config: skip it if possible.
     needs_paths = held_out is not None or any(part.other_splits for part in source.parts)

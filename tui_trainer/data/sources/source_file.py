@@ -96,8 +96,7 @@ _WEB_PAGES = (
 def form_of_content(head: bytes) -> Form | None:
     """Return the form of rows that the first bytes of a file show, or None for a plain text.
 
-    `head` may end within a line, so its last line is ignored if it has several.
-    """
+    `head` may end within a line, so its last line is ignored if it has several."""
     lines = head.decode("utf-8-sig", errors="ignore").splitlines()
     complete_lines = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
     if not complete_lines:
@@ -128,8 +127,7 @@ class SourceFile:
 
     `row_range`: (first row, end) if only a part of the rows is read; `size_bytes` is then the size of this part, and
     `whole_bytes` that of the file. A README.md may declare `features` (`Features.to_dict`), a `separator`, and a
-    `header` that the table lacks. A file on the Hub has an address, `remote`, and the Hub's hash, `digest`.
-    """
+    `header` that the table lacks. A file on the Hub has an address, `remote`, and the Hub's hash, `digest`."""
 
     path: Path
     label: str
@@ -184,8 +182,7 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a file. Yield its raw bytes, for the position, and its content, which is decompressed if it is a .gz.
 
     Raises every failure to open or read it as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for a
-    process that writes to it.
-    """
+    process that writes to it."""
     label = file.label
     error_types: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
     try:
@@ -299,8 +296,7 @@ def find_regular_file(path: Path, label: str) -> SourceFile | None:
 def sniff_readable_file(file: SourceFile) -> SourceFile | None:
     """Return a file found in a folder, with the form of its content; None if it cannot be read.
 
-    If the extension is unknown, the first bytes decide on the form.
-    """
+    If the extension is unknown, the first bytes decide on the form."""
     if file.form == "unsupported":
         return None
     if not file.is_sniffed and file.holds_rows:

@@ -340,8 +340,7 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
 def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     """Return the folder in the cache of `datasets` that holds the configuration `name`; None if there is none.
 
-    Raises DataError if there are several configurations and no name, or several commits and none is `revision`.
-    """
+    Raises DataError if there are several configurations and no name, or several commits and none is `revision`."""
     *owner, snake_name = repo_id.split("/")
     for boundary in _WORD_BOUNDARIES:
         snake_name = boundary.sub(r"\1_\2", snake_name)
@@ -399,8 +398,7 @@ def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSp
 
     File names are relative to `folder`. The declarations are keyed by the fields of SourceFile. Raises DataError if a
     configuration has to be named and is not, for an invalid README.md, and for unsupported declarations: files on the
-    network, and most options of readers.
-    """
+    network, and most options of readers."""
     import datasets
     import yaml
 

@@ -278,7 +278,6 @@ def _pattern_of_names(value: Any) -> str:
 # In axolotl, [5] or [:32000] at the end selects rows and is not part of the pattern.
 _RANGE, _POINT, _LITERAL = re.compile(r"\[\d*(:\d*)?\]$"), re.compile(r"\.(?!\+)"), r"\\."
 
-
 IMPORTER = Importer(
     name="axolotl",
     title="axolotl",

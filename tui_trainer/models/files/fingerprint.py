@@ -32,8 +32,7 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
     weights.
 
     Of a weight file, the hash covers its name and size, the header, the first 4 KiB of each tensor, and 64 blocks of 64
-    KiB. Files of up to 4 MiB are hashed whole. Raise ConfigError if a file cannot be read.
-    """
+    KiB. Files of up to 4 MiB are hashed whole. Raise ConfigError if a file cannot be read."""
     import xxhash
 
     if facts.folder is None:
@@ -55,8 +54,7 @@ def file_fingerprints(folder: Path) -> dict[str, str]:
     above.
 
     Model cards, sampling settings and the location of an adapter's base model are excluded, because users edit them.
-    Raise ConfigError and OSError for a file that cannot be read.
-    """
+    Raise ConfigError and OSError for a file that cannot be read."""
     import xxhash
 
     hash_by_name = {}

@@ -14,8 +14,7 @@ from tui_trainer.terminal.safe_text import one_line
 def local_folder(name: str) -> Path | None:
     """Return the folder that the name refers to, or None if it can only be a name on the hub.
 
-    Raise ConfigError if it is a file, or neither a folder nor a valid name on the hub.
-    """
+    Raise ConfigError if it is a file, or neither a folder nor a valid name on the hub."""
     if not name.strip() or "\0" in name:
         raise bad_model("no model is set", hint="give a folder with a model, or its name on the hub")
     path = expand_home(name)

@@ -28,7 +28,6 @@ _NAMED_AS_STORED = frozenset(
     t5 xlm-roberta""".split()
 )
 
-
 # Files of torch.save before torch 1.6 begin with five pickles: a magic number, a version, the machine, the tensors, and
 # the names of their storages. Source: `_legacy_load` in torch/serialization.py of torch 2.15.
 _OLD_PICKLES = 5
@@ -149,8 +148,7 @@ def foreign_calls(path: Path) -> tuple[str, ...]:
     `posix.system`.
 
     Archives of torch before 0.2 give none, because torch checks them when it loads them. Raise ValueError for a damaged
-    file.
-    """
+    file."""
     try:
         if not zipfile.is_zipfile(path):
             if tarfile.is_tarfile(path):

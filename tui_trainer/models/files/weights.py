@@ -30,7 +30,6 @@ _BITS = {
     "I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64, "C64": 64,
 }  # fmt: skip
 
-
 _COPY_AGAIN_HINT = "copy or download the model again"
 _HEAD = re.compile(r"(.*\.)?(lm_head|embed_out)\.weight|(model\.)?output\.weight")
 _EMBEDDING = re.compile(r"(^|[._])(embed|embeddings?|embed_tokens|embed_in|embed_positions|wte|wpe)\.weight$")
@@ -60,8 +59,7 @@ class TensorFacts:
 def read_headers(folder: Path) -> dict[str, TensorFacts]:
     """Return all tensors of model.safetensors, or of the shards in the index; empty without either.
 
-    Raise ConfigError, for all files at once, if files are missing, truncated or not safetensors.
-    """
+    Raise ConfigError, for all files at once, if files are missing, truncated or not safetensors."""
     index_file = folder / INDEX_FILE
     if (folder / SINGLE_FILE).is_file():
         return read_file_header(folder / SINGLE_FILE)
@@ -90,8 +88,7 @@ def read_file_header(path: Path) -> dict[str, TensorFacts]:
 def tensor_starts(path: Path) -> list[int]:
     """Return the sorted offsets of the tensors' data in a file, in bytes from its start.
 
-    Raise ConfigError if it is not a complete safetensors file.
-    """
+    Raise ConfigError if it is not a complete safetensors file."""
     read_file_header(path)
     data_bytes, header = _header(path)
     data_start = path.stat().st_size - data_bytes
@@ -256,8 +253,7 @@ def modules_of(
 ) -> tuple[tuple[Linear, ...], tuple[ModelPart, ...]]:
     """Return the linear layers and the other parts, distinguished by their names and dimensions.
 
-    A matrix [outputs, inputs] that is no embedding is a linear layer. Without a stored head, there is a tied one.
-    """
+    A matrix [outputs, inputs] that is no embedding is a linear layer. Without a stored head, there is a tied one."""
     matrices: Counter[tuple[str, int, int, bool]] = Counter()
     part_counts: Counter[tuple[str, int, bool]] = Counter()
     for name, facts in headers.items():

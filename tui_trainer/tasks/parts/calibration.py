@@ -40,8 +40,7 @@ def calibrate(
 
     `divide_logits` divides the logits of the model itself by a temperature, and returns False if it cannot. From 100
     rows on, each half of the rows is scored with what the other half chose. With fewer rows the scores are of the rows
-    that chose, and their names begin with `optimistic`.
-    """
+    that chose, and their names begin with `optimistic`."""
     stride = -(-logits_NC.size // _MOST_LOGITS)
     logits_NC, labels = logits_NC[::stride], labels[::stride]
     targets_NC = labels if kind == MULTI_LABEL else np.eye(len(names), dtype=np.int64)[labels]
@@ -97,8 +96,7 @@ def find_temperature(logits_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
 
     The likelihood is that of the targets, as a softmax or as independent sigmoids. It is convex in 1 / temperature, so
     the sign of its slope decides each bisection. Return 1 with fewer than 10 wrong predictions. Source: Guo et al.,
-    arXiv:1706.04599, section 4.2.
-    """
+    arXiv:1706.04599, section 4.2."""
     wrong = ((logits_NC > 0) != targets_NC) if kind == MULTI_LABEL else logits_NC.argmax(1) != targets_NC.argmax(1)
     if wrong.sum() < _LEAST_MISTAKES:
         return 1.0
@@ -113,8 +111,7 @@ def find_temperature(logits_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
 def find_thresholds(probabilities_NC: Floats, targets_NC: Ints) -> Floats:
     """Return the threshold of each label with the largest F1 on these rows, float64 [C].
 
-    Labels that fewer than `LEAST_ROWS` rows have share the threshold with the largest F1 over all labels together.
-    """
+    Labels that fewer than `LEAST_ROWS` rows have share the threshold with the largest F1 over all labels together."""
     common = _best_threshold(probabilities_NC.ravel(), targets_NC.ravel())
     columns, is_rare = zip(probabilities_NC.T, targets_NC.T, strict=True), targets_NC.sum(axis=0) < LEAST_ROWS
     thresholds = [common if rare else _best_threshold(*column) for column, rare in zip(columns, is_rare, strict=True)]
@@ -137,8 +134,7 @@ def calibration_error(probabilities_NC: Floats, targets_NC: Ints, kind: Kind) ->
     """Return the expected calibration error: the mean difference between probability and frequency in 15 equal bins.
 
     If a row has one label, it counts with its most likely label, else with each label. Source: Guo et al.,
-    arXiv:1706.04599, section 2.
-    """
+    arXiv:1706.04599, section 2."""
     if kind == MULTI_LABEL:
         values, is_right = probabilities_NC.ravel(), targets_NC.ravel()
     else:

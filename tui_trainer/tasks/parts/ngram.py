@@ -48,8 +48,7 @@ def ngram_losses(
     """Return the mean nats per token at the masked positions by order. Order n predicts from the n tokens before.
 
     Shapes: train_ids [N], eval_ids [M], eval_mask [M], ids in 0..vocabulary-1. `eval_mask` marks the tokens to predict.
-    The context of a token is the text before it in `eval_ids`, masked or not.
-    """
+    The context of a token is the text before it in `eval_ids`, masked or not."""
     train_tokens, eval_tokens = np.asarray(train_ids, dtype=np.int64), np.asarray(eval_ids, dtype=np.int64)
     mask = np.asarray(eval_mask, dtype=np.bool_)
     train_contexts = np.zeros(len(train_tokens), dtype=np.int64)

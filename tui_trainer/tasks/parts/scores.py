@@ -102,8 +102,7 @@ def multi_label_scores(labels_NC: Ints, predicted_NC: Ints, names: Sequence[str]
 def number_scores(labels_N: Floats, predicted_N: Floats) -> Scores:
     """Return squared and absolute error, Pearson's correlation, and the explained share of the variance (r2).
 
-    Correlation and r2 are 0 if the numbers of one side are all equal.
-    """
+    Correlation and r2 are 0 if the numbers of one side are all equal."""
     error = predicted_N - labels_N
     label_deviation, predicted_deviation = labels_N - labels_N.mean(), predicted_N - predicted_N.mean()
     deviation_norm = float(np.sqrt((label_deviation**2).sum() * (predicted_deviation**2).sum()))
@@ -239,8 +238,7 @@ def _rouge_n(words: Sequence[str], expected: Sequence[str], n: int) -> float:
 def _longest_common(words: Sequence[str], expected: Iterable[str]) -> int:
     """Return the length of the longest common subsequence of two texts. Each word of `words` is one bit of an integer.
 
-    Source: Hyyro, Bit-parallel LCS-length computation revisited (2004).
-    """
+    Source: Hyyro, Bit-parallel LCS-length computation revisited (2004)."""
     positions_of_words: dict[str, int] = {}
     for position, word in enumerate(words):
         positions_of_words[word] = positions_of_words.get(word, 0) | 1 << position

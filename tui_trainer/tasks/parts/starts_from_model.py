@@ -265,8 +265,7 @@ class StartsFromModel:
         """Build the model as it is before the first step. Stored weights are loaded to `device` tensor by tensor.
         Random weights come from torch's global generator on the CPU, so a seed gives the same weights on every device.
 
-        `tell` gets a sentence about parts that are not in the files, such as a new head. Raise ConfigError.
-        """
+        `tell` gets a sentence about parts that are not in the files, such as a new head. Raise ConfigError."""
         settings, labels = config.model, self.labels(config, data)
         adapter = starting_adapter(config, self.head)
         keeps_head = adapter is not None and labels is not None and self._keeps_head(config, adapter, labels)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.token_rows import TokenRow
     from tui_trainer.losses.micro_batch import MicroBatch
 
-
 # Families whose results depend on padding despite the attention mask: they mix positions without a mask (fnet), pool or
 # convolve over them (funnel, canine, yoso), or read the last one (xlnet). With tiny models and 3 tokens of padding
 # after 13, logits changed by 0.6 % of the largest (yoso) to more than 100 %.
