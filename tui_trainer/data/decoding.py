@@ -143,10 +143,9 @@ def refuse_surrogates(text: str, where: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code_point = ord(text[error.start])
-        raise DataError(
-            f"character {error.start + 1} of the text is a lone surrogate (\\u{code_point:04x}, half a character)",
-            where=where,
-        ) from None
+        subject = f"character {error.start + 1} of the text"
+        problem = f"{subject} is a lone surrogate (\\u{code_point:04x}, half a character)"
+        raise DataError(problem, where=where) from None
 
 
 def with_plain_line_ends(text: str) -> str:

@@ -112,10 +112,9 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         hint = f"use --as KIND to read the file as one of {all_kinds}"
         raise ConfigError(f"looks like a file of {tool_title}, which is not supported", where=where, hint=hint)
     file_keys = {name: flatten_keys(tool, raw) for name, tool in all_importers().items()}
-    scores = {
-        name: (len(tool.names & file_keys[name].keys()), len(tool.telltale_in(file_keys[name])))
-        for name, tool in all_importers().items()
-    }
+    scores: dict[str, tuple[int, int]] = {}
+    for name, tool in all_importers().items():
+        scores[name] = len(tool.names & file_keys[name].keys()), len(tool.telltale_in(file_keys[name]))
     best_score = max(scores.values())
     importer, *others = (all_importers()[name] for name, tool_score in scores.items() if tool_score == best_score)
     keys, as_hint = file_keys[importer.name], f"choose the kind with --as: {all_kinds}"

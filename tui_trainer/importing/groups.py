@@ -170,10 +170,8 @@ def _decay(conversion: Conversion, arguments: dict[str, Any], has_stable_default
     if decay_steps is None:
         raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
     if stable_value is None and has_stable_default:
-        raise ValueError(
-            "set num_stable_steps so that the decay ends at max_steps "
-            f"({conversion.tool}'s default: a third of the steps after warm-up)"
-        )
+        default = f"{conversion.tool}'s default: a third of the steps after warm-up"
+        raise ValueError(f"set num_stable_steps so that the decay ends at max_steps ({default})")
     if stable_value is not None:
         warmup_count, warmup_share = conversion.given.get("warmup_steps"), conversion.given.get("warmup_ratio")
         step_counts = [whole(warmup_count), whole(stable_value), decay_steps]

@@ -128,7 +128,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
     folder = prepared_data_folder() / plan.data_key
     if data := read_entry(folder):
         with suppress(InputError):  # data that cannot be opened any more keeps the name that it was prepared under
-            data = data.named(sources)
+            data = data.with_names_of(sources)
         data = replace(data, splits=plan.splits)
         if change_message := _changed_data(sources, data, config.data.path, progress):
             hint = "the run continues with the rows that were prepared when it started"

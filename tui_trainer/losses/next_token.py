@@ -99,14 +99,8 @@ class NextTokenLoss:
         """Use the kernel from now on if its results agree with this loss; otherwise return how they differ.
 
         Raises any error of the kernel."""
-        reason = reason_against(
-            kernel,
-            device,
-            dtype,
-            _layer_of(self._head).out_features,
-            label_smoothing=self._label_smoothing,
-            soft_cap=self._transform.soft_cap,
-        )
+        labels, soft_cap = _layer_of(self._head).out_features, self._transform.soft_cap
+        reason = reason_against(kernel, device, dtype, labels, label_smoothing=self._label_smoothing, soft_cap=soft_cap)
         self.kernel = None if reason else kernel
         return reason
 

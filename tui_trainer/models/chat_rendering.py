@@ -423,11 +423,8 @@ class ConversationRenderer:
     def _controls_in(self, text: str, marked_positions: Sequence[int]) -> list[Span]:
         """Return the spans of special tokens that the template wrote. Those that the data spells contained a sign."""
         sign_positions = [position - number for number, position in enumerate(marked_positions)]
-        return [
-            match.span()
-            for match in self._controls.finditer(text)
-            if not any(match.start() < position < match.end() for position in sign_positions)
-        ]
+        spans = (match.span() for match in self._controls.finditer(text))
+        return [(start, end) for start, end in spans if not any(start < position < end for position in sign_positions)]
 
     def _end_at_stops(self, text: str, spans: list[Span] | None, controls: list[Span], spelt_count: int) -> Rendered:
         """Return the rendering with each answer extended to its stop token. The last answer gets one if it has none."""

@@ -232,9 +232,8 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         name = one_line(str(config.get("model_type")), 80)
         if not failure.reason or failure.is_killed or failure.is_cancelled:
             raise bad_model(f"counting the weights of {name} {failure}") from None
-        hint = (
-            "a newer transformers may support this model; the model's own Python code is not run to count its weights"
-        )
+        hint = "a newer transformers may support this model; the model's own Python code is not run to count its "
+        hint += "weights"
         message = f"transformers {metadata.version('transformers')} cannot build {name}: {failure.reason}"
         raise bad_model(message, hint) from None
     real_sizes = {_WORDS: vocabulary, _CLASSES: labels}

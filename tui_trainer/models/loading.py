@@ -209,11 +209,8 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     shapes_by_name = {str(name): (tuple(stored_shape), tuple(expected)) for name, stored_shape, expected in entries}
     body_prefix = f"{model.base_model_prefix}."
     # Masked language models are published without a pooler.
-    new_names = [
-        name
-        for name in (*missing_names, *shapes_by_name)
-        if head in CLASSIFYING_HEADS and (not name.startswith(body_prefix) or ".pooler." in name)
-    ]
+    head_names = (*missing_names, *shapes_by_name) if head in CLASSIFYING_HEADS else ()
+    new_names = [name for name in head_names if not name.startswith(body_prefix) or ".pooler." in name]
     for names in (missing_names, sorted(shapes_by_name)):
         if wrong_names := [name for name in names if name not in new_names]:
             reason = "is missing from the files"

@@ -55,9 +55,8 @@ def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Proble
     names = " and ".join(missing_settings)
     message = f"the tokenizer marks each text with its language, but tokenizer_config.json does not set {names}"
     example = ", ".join(f'"{name}": "{code}"' for name, code in (("src_lang", "eng_Latn"), ("tgt_lang", "fra_Latn")))
-    hint = (
-        f"use a folder whose tokenizer_config.json sets {names} to language codes of the tokenizer, such as {example}"
-    )
+    hint = f"use a folder whose tokenizer_config.json sets {names} to language codes of the tokenizer, "
+    hint += f"such as {example}"
     return [_about(facts, message, hint)]
 
 

@@ -77,10 +77,9 @@ def saves_head(shape: ModelShape, modules_to_save: str) -> bool:
 
 def saves_embedding(shape: ModelShape, modules_to_save: str) -> bool:
     """Return whether the embedding of the vocabulary is trained as a whole."""
-    return any(
-        isinstance(entry, ModelPart) and entry.is_embedding and entry.rows == shape.vocabulary
-        for entry in _named_modules(shape, names_in(modules_to_save))
-    )
+    entries = _named_modules(shape, names_in(modules_to_save))
+    tables = (entry for entry in entries if isinstance(entry, ModelPart) and entry.is_embedding)
+    return any(table.rows == shape.vocabulary for table in tables)
 
 
 def target_names(shape: ModelShape) -> tuple[str, ...]:

@@ -39,9 +39,8 @@ def text_facts(facts: ModelFacts) -> ModelFacts:
     model_type = facts.config.get("model_type")
     if not has_towers(model_type) or facts.adapter:
         reason = "an adapter on a multimodal model" if facts.adapter else f"{model_type}, which reads only text"
-        raise ConfigError(
-            Problem(message=f"is true, but {facts.name} is {reason}", key=TEXT_ONLY_KEY, hint="set it to false")
-        )
+        message = f"is true, but {facts.name} is {reason}"
+        raise ConfigError(Problem(message=message, key=TEXT_ONLY_KEY, hint="set it to false"))
     counts = count_model(facts.config, CAUSAL, 0, 0)
     towers = counts["towers"]
     stored_headers = facts.headers or {}

@@ -114,12 +114,9 @@ def cut_token_ids(
     if _is_rust_only(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         encodings = _encodings(tokenizer, rows, limit, True, tokenizer.split_special_tokens)
-        return CutIds(
-            [row.ids for row in encodings],
-            [row.type_ids for row in encodings] if segments else [],
-            [bool(row.overflowing) for row in encodings],
-            is_marked,
-        )
+        segment_rows = [row.type_ids for row in encodings] if segments else []
+        is_cut = [bool(row.overflowing) for row in encodings]
+        return CutIds([row.ids for row in encodings], segment_rows, is_cut, is_marked)
     second = {} if pairs is None else {"text_pair": list(pairs)}
     inputs = {"text_target" if as_target else "text": list(texts), **second, "return_attention_mask": False}
     cut = tokenizer(**inputs, return_token_type_ids=segments, truncation=True, max_length=limit, verbose=False)

@@ -36,12 +36,8 @@ class CausalLm(LearnsNextToken):
         if config.is_from_scratch:
             return TextReader(None, **self.encoding_settings(config))
         encoder = TextEncoder(partial(load_own_tokenizer, config, self.head))
-        return TextReader(
-            encoder,
-            **self.encoding_settings(config),
-            strip_spelled_marks=encoder.strip_spelled_marks,
-            load=encoder.load,
-        )
+        strip, settings = encoder.strip_spelled_marks, self.encoding_settings(config)
+        return TextReader(encoder, **settings, strip_spelled_marks=strip, load=encoder.load)
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         _, eos_id, vocabulary = tokenizer_identity(config, self.head)

@@ -72,9 +72,8 @@ class Chat(LearnsNextToken):
             return problems
         model_facts = find_model_facts(config, self.head)
         family = str(model_facts.config.get("model_type", ""))
-        return problems + chat_rendering.template_problems(
-            config.task.chat_template, model_facts.tokenizer_folder, family
-        )
+        name, folder = config.task.chat_template, model_facts.tokenizer_folder
+        return problems + chat_rendering.template_problems(name, folder, family)
 
     def reader(self, config: Config) -> TableReader:
         return ChatReader(config)
@@ -217,9 +216,8 @@ class ChatReader(TableReader):
         conversations = [example.content for example in examples]
         if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no stop token, and the tokenizer has no eos_token"
-            raise DataError(
-                message, hint=f"choose another {chat_rendering.TEMPLATE_KEY}, or set an eos_token in the tokenizer"
-            )
+            hint = f"choose another {chat_rendering.TEMPLATE_KEY}, or set an eos_token in the tokenizer"
+            raise DataError(message, hint=hint)
         encoded_rows, max_length = [], self.max_length
         for ids, labels in encode_conversations(self.tokenizer, conversations):
             row_labels = labels[:max_length]
@@ -262,16 +260,14 @@ def renderer_of(config: Config, tokenizer: Any) -> chat_rendering.ConversationRe
     if tokenizer is None:
         special_tokens, name = dict(CHAT_SPECIAL_TOKENS.named_tokens), config.task.chat_template or _SCRATCH_TEMPLATE
         template = chat_rendering.ChatTemplate(name, chat_rendering.template_text(name), special_tokens)
-        return chat_rendering.ConversationRenderer(
-            template, CHAT_SPECIAL_TOKENS.tokens, CHAT_SPECIAL_TOKENS.tokens, [special_tokens["eos_token"]], loss_on
-        )
+        tokens = CHAT_SPECIAL_TOKENS.tokens
+        return chat_rendering.ConversationRenderer(template, tokens, tokens, [special_tokens["eos_token"]], loss_on)
     stop_tokens = [tokenizer.eos_token, *tokenizer.convert_ids_to_tokens(_model_stops(config))]
     existing_stops = [token for token in stop_tokens if token]
     added = tokenizer.get_added_vocab()
     special = [token for token in added if tokenizer.added_tokens_decoder[added[token]].special]
-    return chat_rendering.ConversationRenderer(
-        template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens], list(added), existing_stops, loss_on
-    )
+    template, special = template_of(config, tokenizer), [*special, *tokenizer.all_special_tokens]
+    return chat_rendering.ConversationRenderer(template, special, list(added), existing_stops, loss_on)
 
 
 def template_of(config: Config, tokenizer: Any) -> chat_rendering.ChatTemplate:
@@ -284,9 +280,8 @@ def template_of(config: Config, tokenizer: Any) -> chat_rendering.ChatTemplate:
     templates: Mapping[str, str] = stored if isinstance(stored, dict) else {"default": stored or ""}
     if not templates.get("default"):
         raise chat_rendering.no_template(config.model.model_name_or_path)
-    return chat_rendering.ChatTemplate(
-        "of the tokenizer", templates["default"], special_tokens, templates.get(_TOOL_TEMPLATE, "")
-    )
+    tool_template = templates.get(_TOOL_TEMPLATE, "")
+    return chat_rendering.ChatTemplate("of the tokenizer", templates["default"], special_tokens, tool_template)
 
 
 def store_template(config: Config, tokenizer: Any) -> None:

@@ -71,11 +71,9 @@ class DataFacts:
 
     def of_batch(self, documents: int) -> DataFacts:
         """Return the facts with the `packed_rows` of a step that has this number of documents."""
-        return (
-            replace(self, packed_rows=self.compute_packed_rows(min(documents, self.rows)))
-            if self.compute_packed_rows
-            else self
-        )
+        if self.compute_packed_rows is None:
+            return self
+        return replace(self, packed_rows=self.compute_packed_rows(min(documents, self.rows)))
 
     @property
     def is_stream(self) -> bool:

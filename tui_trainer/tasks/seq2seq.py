@@ -65,11 +65,8 @@ class Seq2Seq(LearnsNextToken):
         if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
             message = f"{config.evaluation.metric_for_best_model} needs generated answers, but none are generated"
             problems.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
-        return (
-            problems
-            if any(problem.key.startswith("model.") for problem in problems)
-            else problems + _fit_problems(config)
-        )
+        has_model_problem = any(problem.key.startswith("model.") for problem in problems)
+        return problems if has_model_problem else problems + _fit_problems(config)
 
     def reader(self, config: Config) -> TableReader:
         return _PairReader(config)
@@ -134,10 +131,8 @@ class Seq2Seq(LearnsNextToken):
     ) -> list[InputRow]:
         encoded = cut_token_ids(tokenizer, contents, config.data.max_length)
         empty_prompt = [pad_token_id(tokenizer)]
-        return [
-            InputRow(ids or empty_prompt, content, is_cut=is_cut)
-            for content, ids, is_cut in zip(contents, encoded.ids, encoded.is_cut, strict=True)
-        ]
+        rows = zip(contents, encoded.ids, encoded.is_cut, strict=True)
+        return [InputRow(ids or empty_prompt, content, is_cut=is_cut) for content, ids, is_cut in rows]
 
 
 class _PairReader(TableReader):

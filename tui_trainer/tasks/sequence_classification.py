@@ -302,11 +302,11 @@ class LabelledTexts(TableReader):
             self._columns[file_and_columns] = self._choices.choose(head, excluded=(*columns, self._pair))
         self._text = self._columns[file_and_columns]
         if self._labels is None:
-            requested_kind = self.config.task.problem_type
+            requested = self.config.task.problem_type
             values = first_label_values(head, *columns)
             if not self.has_trained_model:
-                is_inferred = requested_kind == "auto"
-                self.kind = infer_label_kind(values, file_name, columns[0]) if is_inferred else requested_kind
+                column = columns[0]
+                self.kind = infer_label_kind(values, file_name, column) if requested == "auto" else requested
                 refuse_text_labels(values, file_name, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
             other_columns = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))

@@ -300,9 +300,8 @@ class TaggedWords(TableReader):
         tagged = self._columns.read(row)
         if self.is_held_out or self.has_trained_model:
             tag_counts = self._survey.counts
-            self.refuse_outside(
-                "tag", tagged.tags, tag_counts, row.where, f"tags of the training rows: {listed(sort_tags(tag_counts))}"
-            )
+            hint = f"tags of the training rows: {listed(sort_tags(tag_counts))}"
+            self.refuse_outside("tag", tagged.tags, tag_counts, row.where, hint)
         elif not self._numbers:
             self._survey.add(tagged.tags)
             self.classes = len(self._survey.counts)
@@ -340,9 +339,8 @@ class TaggedWords(TableReader):
             inexact = f"the word {words[dropped[0]]!a} has no token, so its tag is not trained on" if dropped else ""
             words_beyond = (len(words) - row.firsts[-1][1] - 1 if row.firsts else len(words)) * row.truncated
             columns = {INPUT_IDS: row.ids, LABELS: labels}
-            encoded.append(
-                Encoded(columns, label_count, row.truncated, inexact_reason=inexact, labels_beyond=words_beyond)
-            )
+            columns_and_counts = columns, label_count, row.truncated
+            encoded.append(Encoded(*columns_and_counts, inexact_reason=inexact, labels_beyond=words_beyond))
         return encoded
 
     def details(self) -> dict[str, Any]:
@@ -357,9 +355,8 @@ class TaggedWords(TableReader):
         survey, notes = self._survey, list(self._notes)
         notes.append(", ".join(_tag_words(survey)))
         if survey.scheme == "IOB2" and survey.inside_start_count:
-            subject = (
-                "1 entity starts" if survey.inside_start_count == 1 else f"{survey.inside_start_count:,} entities start"
-            )
+            count = survey.inside_start_count
+            subject = "1 entity starts" if count == 1 else f"{count:,} entities start"
             notes.append(f"{subject} with I- instead of B-; this is accepted, as in conlleval")
         if self._cut_spans:
             subject = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"

@@ -86,11 +86,8 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
             return tuple(class_columns)
         other_columns = f"; other columns: {listed(further_columns)}" if further_columns else ""
         hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
-        raise DataError(
-            f"it is unclear whether the columns {listed(class_columns)}, which hold 0 or 1, are classes{other_columns}",
-            where=label,
-            hint=hint,
-        )
+        columns_text = f"the columns {listed(class_columns)}, which hold 0 or 1, are classes{other_columns}"
+        raise DataError(f"it is unclear whether {columns_text}", where=label, hint=hint)
     hint = f"set {_LABEL_KEY}; columns found: {listed(names)}"
     raise DataError("no column has a usual name for labels, such as label or category", where=label, hint=hint)
 

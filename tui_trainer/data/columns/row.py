@@ -389,9 +389,5 @@ def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) 
     """Return whether the column holds lists or objects, even in strings; with `transcripts`, also texts that name their
     speakers."""
     values = [value for row in head if (value := row.values.get(name)) is not None]
-    return any(
-        isinstance(value, list | Mapping)
-        or _LIST.match(str(value)) is not None
-        or (transcripts and bool(split_transcript(value)))
-        for value in values
-    )
+    has_speakers = transcripts and any(map(split_transcript, values))
+    return has_speakers or any(isinstance(value, list | Mapping) or bool(_LIST.match(str(value))) for value in values)

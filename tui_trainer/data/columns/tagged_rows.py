@@ -474,11 +474,8 @@ def _tag_candidates(head: Sequence[Row], names: Sequence[str], words: str, setti
     if setting != AUTO:
         return [setting]
     spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
-    tag_columns = [
-        name
-        for name in usual_columns(TAG_COLUMNS, names)
-        if name not in (words, *spans) and not _are_spans(head, name, filled=True)
-    ]
+    names = [name for name in usual_columns(TAG_COLUMNS, names) if name not in (words, *spans)]
+    tag_columns = [name for name in names if not _are_spans(head, name, filled=True)]
     if not _is_text(head, words):
         return tag_columns
     return spans or [name for name in tag_columns if any(isinstance(row.values.get(name), str | list) for row in head)]

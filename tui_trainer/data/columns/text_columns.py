@@ -125,16 +125,11 @@ class ColumnChoices:
         # A number, a date or a single word is likely an identifier.
         if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not pair:
             return name
-        written_texts = {
-            name: max(texts_in(transposed(row.values[name])), key=len, default="")
-            for row in head[:1]
-            for name in structured
-            if name in row.values
-        }
+        values = {name: transposed(head[0].values[name]) for name in structured if name in head[0].values}
+        written_texts = {name: max(texts_in(value), key=len, default="") for name, value in values.items()}
         if not texts:
-            hint = f"columns found: {listed(strings)}" + (
-                f"; write plain texts, {_example_row(written_texts)}" if any(written_texts.values()) else ""
-            )
+            text_hint = f"; write plain texts, {_example_row(written_texts)}" if any(written_texts.values()) else ""
+            hint = f"columns found: {listed(strings)}{text_hint}"
             raise DataError("no column holds text", where=label, hint=hint)
         cause = "several columns could be the text" if len(texts | structured) > 1 else "no column is clearly the text"
         hint = f"{pair_hint(pair)}; or " if pair else ""

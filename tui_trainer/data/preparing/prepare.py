@@ -343,10 +343,8 @@ class _Preparation:
         spool.mkdir()
         self._surveyor = Surveyor(self._reader, self._settings, self._progress, processes)
         self._problems = self._surveyor.problems
-        return [
-            self._surveyor.survey(source, spool / str(source_number), held_out=source_number > 0)
-            for source_number, source in enumerate(self._sources)
-        ]
+        survey, sources = self._surveyor.survey, enumerate(self._sources)
+        return [survey(source, spool / str(number), held_out=number > 0) for number, source in sources]
 
     def _build(self, folder: Path, spool: Path) -> cache.PreparedContent:
         surveys = self._survey(spool)
@@ -357,10 +355,8 @@ class _Preparation:
         self._refuse_empty(surveys)
         selection = select_rows(surveys, self._settings, [part.description for part in self._sources[0].parts])
         if self._settings.dedup and not selection.training_copies.any():
-            problem = (
-                f"no row is left to train on (duplicates: {selection.repeated_row_count:,}; also held out: "
-                f"{selection.leaked_row_count:,})"
-            )
+            counts = f"duplicates: {selection.repeated_row_count:,}; also held out: {selection.leaked_row_count:,}"
+            problem = f"no row is left to train on ({counts})"
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         rows_of_sources = source_rows(self._sources[0], surveys[0].counts, selection, self._settings.replay_sources)
         self._reader.finish_reading()

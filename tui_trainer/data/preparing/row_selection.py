@@ -171,13 +171,8 @@ def chunks_of(spooled: Sequence[SpooledRows], lengths: NDArray[np.int64]) -> lis
         used_characters = int(ends[start] - lengths[start])
         end = min(start + CHUNK_ROWS, int(np.searchsorted(ends, used_characters + CHUNK_CHARACTERS)) + 1, len(lengths))
         first_spool, last_spool = np.searchsorted(spool_ends, [start, end - 1], side="right").tolist()
-        chunks.append(
-            Chunk(
-                tuple(spooled[first_spool : last_spool + 1]),
-                start - int(spool_ends[first_spool] - spooled[first_spool].row_count),
-                end - start,
-            )
-        )
+        skipped = start - int(spool_ends[first_spool] - spooled[first_spool].row_count)
+        chunks.append(Chunk(tuple(spooled[first_spool : last_spool + 1]), skipped, end - start))
         start = end
     return chunks
 
@@ -286,9 +281,8 @@ def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
         try:
             rows = task.block.rows(problems)
             if task.checks_first_rows:  # a single process also finds the errors of the first rows before any others
-                first_rows, error = (
-                    head_of(rows) if task.table_columns is None else (list(islice(rows, FIRST_ROWS)), None)
-                )
+                is_text = task.table_columns is None
+                first_rows, error = head_of(rows) if is_text else (list(islice(rows, FIRST_ROWS)), None)
                 if error:
                     raise ReadInOrder
                 rows = chain(first_rows, rows)
@@ -591,10 +585,8 @@ def select_rows(surveys: Sequence[Survey], settings: RowSettings, names: Sequenc
     first_survey = surveys[0]
     hashes = [np.frombuffer(survey.hashes, dtype=np.uint64) for survey in surveys]
     repeats = [_is_repeated(source_hashes) for source_hashes in hashes]
-    sides = [
-        np.where(is_repeat & settings.dedup, LEFT_OUT, side).astype(np.int8)
-        for is_repeat, side in zip(repeats, (TRAIN, HELD_OUT), strict=False)
-    ]
+    repeats_and_sides = zip(repeats, (TRAIN, HELD_OUT), strict=False)
+    sides = [np.where(repeat & settings.dedup, LEFT_OUT, side).astype(np.int8) for repeat, side in repeats_and_sides]
     split = DocumentSplit(is_held_out=np.zeros(len(hashes[0]), dtype=np.bool_))
     if len(surveys) == 1:
         split = _hold_out_share(first_survey, settings, names, sides[0] == TRAIN)

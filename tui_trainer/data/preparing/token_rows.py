@@ -295,9 +295,8 @@ class DocumentWriter(RowWriter):
         tokens, lengths = columns[INPUT_IDS]
         piece_counts = -(-(lengths - 1) // self._width)
         ends = np.cumsum(lengths)
-        piece_numbers = np.arange(piece_counts.sum()) - np.repeat(
-            np.cumsum(piece_counts) - piece_counts, piece_counts
-        )  # of each piece, from 0
+        first_pieces = np.repeat(np.cumsum(piece_counts) - piece_counts, piece_counts)
+        piece_numbers = np.arange(piece_counts.sum()) - first_pieces  # of each piece, from 0
         starts = np.repeat(ends - lengths, piece_counts) + piece_numbers * self._width
         piece_lengths = np.minimum(self._width + 1, np.repeat(ends, piece_counts) - starts)
         for first_row in range(0, len(starts), BATCH_ROWS):

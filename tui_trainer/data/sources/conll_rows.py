@@ -82,8 +82,8 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                 columns = {name: values for name, values in columns.items() if name == WORDS or {*values} != {"_"}}
                 if "_" in (tags := columns.get("upos", [])):
                     where = f"{label}, line {words[tags.index('_')][0]}"
-                    problem = "the word has no UPOS tag, but other words of the sentence have one"
-                    problems.add(DataError(problem, where=where))
+                    message = "the word has no UPOS tag, but other words of the sentence have one"
+                    problems.add(DataError(message, where=where))
                     continue
             yield Row(f"{label}, line {words[0][0]}", columns)
     if sentence_count == 1 and longest_words > _LONGEST_SINGLE_SENTENCE:

@@ -85,11 +85,8 @@ def snapshot(path: HubPath) -> tuple[Path, list[str] | None] | None:
         return None
     from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
 
-    location: dict[str, Any] = {
-        "repo_type": "dataset",
-        "revision": path.revision,
-        "cache_dir": str(hub_layout.cache_folder()),
-    }
+    cache_folder = str(hub_layout.cache_folder())
+    location: dict[str, Any] = {"repo_type": "dataset", "revision": path.revision, "cache_dir": cache_folder}
     try:
         folder = Path(snapshot_download(path.name, **location, local_files_only=True, allow_patterns=README))
     except errors.IncompleteSnapshotError as error:
@@ -193,9 +190,8 @@ def remote_files(path: HubPath) -> tuple[dict[str, SourceFile], str]:
         raise DataError(problem, hint="check the spelling; a private or gated dataset needs `hf auth login`") from None
     except hub_layout.network_errors() as error:
         hint = "data.streaming reads from the Hub; download the dataset while online, and set data.streaming to false"
-        raise DataError(
-            f"the dataset {path.name} cannot be streamed: {hub_layout.network_reason(error)}", hint=hint
-        ) from None
+        reason = hub_layout.network_reason(error)
+        raise DataError(f"the dataset {path.name} cannot be streamed: {reason}", hint=hint) from None
     return files, readme
 
 

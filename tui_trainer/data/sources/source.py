@@ -112,6 +112,11 @@ class SplitFiles:
     files: tuple[SourceFile, ...]
     joined_splits: "tuple[SplitFiles, ...]" = ()
 
+    @property
+    def paths(self) -> set[Path]:
+        """Paths of the files, without links."""
+        return {file.path.resolve() for file in self.files}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
@@ -541,9 +546,7 @@ def _chosen_split(
             raise _error_of_parts(request, files_by_name, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
         parts_by_kind = {kind: splits.with_split(kind) for kind in order if kind}
-        by_label |= {
-            kind: files_of(kind_parts[0]) for kind, kind_parts in parts_by_kind.items() if len(kind_parts) == 1
-        }
+        by_label |= {kind: files_of(found[0]) for kind, found in parts_by_kind.items() if len(found) == 1}
         unknown_labels = (label for label in choice.splits if label not in by_label)
         if missing := next((label for label in unknown_labels if label in splits.missing_splits), ""):
             message = f"{request.name}: the split {missing} is declared, but its files are missing"
@@ -803,18 +806,14 @@ def uses_of_splits(source: Source, held_out: Source | None, setting_of_held_out:
     names_splits = setting_of_held_out == "data.eval_split"
     held_out_sources = {other.path: other for other in held_out_parts} if names_splits else {}
     for part, rows in zip(source.parts, rows_of_parts, strict=True):
-        evaluated_splits = [
-            other for other in part.other_splits if evaluated_paths >= {file.path.resolve() for file in other.files}
-        ]
+        evaluated_splits = [other for other in part.other_splits if evaluated_paths >= other.paths]
         unread_splits = [other for other in part.other_splits if other not in evaluated_splits]
         notes = [part.remark]
         if (held_out_source := held_out_sources.get(part.path)) and held_out_source.split:
             evaluated_labels = {other.label for other in held_out_source.split.joined_splits}
             evaluated_splits = [held_out_source.split]
             unread_splits = [other for other in part.other_splits if not {other.label, other.split} & evaluated_labels]
-        unread_splits = [
-            other for other in unread_splits if not any(file.path.resolve() in read_paths for file in other.files)
-        ]
+        unread_splits = [other for other in unread_splits if read_paths.isdisjoint(other.paths)]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.joined_splits else "data.path"
             notes.append(f"this {part.split.split} split is trained on, because {setting} lists it")
@@ -840,9 +839,7 @@ def uses_of_splits(source: Source, held_out: Source | None, setting_of_held_out:
         return
     reported_paths = {part.path for part in source.parts}
     for part in held_out_parts:
-        unread_splits = [
-            other for other in part.other_splits if not any(file.path.resolve() in read_paths for file in other.files)
-        ]
+        unread_splits = [other for other in part.other_splits if read_paths.isdisjoint(other.paths)]
         if part.split and unread_splits and part.path not in reported_paths:
             unread_names = _unread_names(unread_splits, part.ignored_files)
             split_name = _with_files(part.split)

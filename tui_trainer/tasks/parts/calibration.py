@@ -152,11 +152,8 @@ def threshold_scores(probabilities_NC: Floats, predicted_NC: Ints, targets_NC: I
     from sklearn.metrics import average_precision_score
 
     correct, claimed, actual = (values.sum(axis=0) for values in (predicted_NC * targets_NC, predicted_NC, targets_NC))
-    precisions = [
-        average_precision_score(target, values)
-        for target, values in zip(targets_NC.T, probabilities_NC.T, strict=True)
-        if target.any()
-    ]
+    columns = zip(targets_NC.T, probabilities_NC.T, strict=True)
+    precisions = [average_precision_score(target, values) for target, values in columns if target.any()]
     return {
         "macro_f1_with_thresholds": float((2 * correct / np.maximum(claimed + actual, 1)).mean()),
         "micro_f1_with_thresholds": float(2 * correct.sum() / max(claimed.sum() + actual.sum(), 1)),

@@ -92,10 +92,8 @@ class LearnsNextToken(Task):
     ) -> list[dict[str, Any]]:
         """Return the text that the model generates after each prompt: its continuation or its answer."""
         sampling = replace(sampling, max_new_tokens=_new_tokens(model, tokenizer, sampling))
-        return [
-            {"text": text}
-            for text in writing.generate_texts(model, tokenizer, [list(row.ids) for row in rows], sampling)
-        ]
+        prompts = [list(row.ids) for row in rows]
+        return [{"text": text} for text in writing.generate_texts(model, tokenizer, prompts, sampling)]
 
     def greedy_answers(
         self, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: writing.Sampling

@@ -229,9 +229,8 @@ def normalised(text: str) -> str:
 
 def _rouge_n(words: Sequence[str], expected: Sequence[str], n: int) -> float:
     """Return the F1 of the common n-grams. A repeated n-gram counts as often as both texts have it."""
-    ngrams, expected_ngrams = (
-        Counter(zip(*(text[start:] for start in range(n)), strict=False)) for text in (words, expected)
-    )
+    token_lists = ([text[start:] for start in range(n)] for text in (words, expected))
+    ngrams, expected_ngrams = (Counter(zip(*tokens, strict=False)) for tokens in token_lists)
     return _f1((ngrams & expected_ngrams).total(), ngrams.total(), expected_ngrams.total())
 
 

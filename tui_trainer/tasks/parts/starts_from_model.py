@@ -412,9 +412,8 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
 
 def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -> Tokenizer:
     """Load the tokenizer that this run trained on its data."""
-    return loading.tokenizer_of_file(
-        path, config.data.max_length, dict(special.named_tokens), distinguishes_pairs=special.distinguishes_pairs
-    )
+    tokens, has_pairs = dict(special.named_tokens), special.distinguishes_pairs
+    return loading.tokenizer_of_file(path, config.data.max_length, tokens, distinguishes_pairs=has_pairs)
 
 
 def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:

@@ -24,9 +24,8 @@ def windows_of(
     Neighbouring windows overlap by about a quarter. Of the windows that share a word, only the one with more context
     around it lists the word in `firsts`; with `lists_all`, each does. A single word that is longer than a window is
     cut, and its window is `truncated`."""
-    starts = [
-        token for token, word in enumerate(word_ids) if word is not None and word_ids[token - 1 : token] != [word]
-    ]
+    previous_ids = [None, *word_ids]
+    starts = [token for token, word in enumerate(word_ids) if word is not None and previous_ids[token] != word]
     if len(ids) <= max_length or not starts:
         firsts = [(start, word) for start in starts if (word := word_ids[start]) is not None]
         return [WordTokens(ids, firsts, truncated=False)]
