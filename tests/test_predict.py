@@ -237,7 +237,7 @@ def test_out_of_memory_halves_the_batch_and_models_that_read_padding_get_none():
     asked_of = []
 
     class Writing:
-        tells_padding = False
+        masks_padding = False
 
         def encode_inputs(self, config, model, tokenizer, contents, sampling):
             from tui_trainer.tasks.contract import InputRow

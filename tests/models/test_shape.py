@@ -117,7 +117,7 @@ def test_an_architecture_is_counted_once_and_kept(tmp_path, monkeypatch):
 
     monkeypatch.setattr(asking.Worker, "ask", None)  # a second question would now be a TypeError
     assert shape_of(config) == shape
-    counting.answers._known.clear()
+    counting.answers._cache.clear()
     assert shape_of(config) == shape
     # Data decides the vocabulary.
     assert shape_of({**config, "vocab_size": 100}).parameters == shape.parameters + 4 * 32

@@ -311,17 +311,17 @@ DATA_SET = RepositoryKind(
 )
 
 
-def download_data(wanted: HubPath, *, ask: Ask, progress: Progress | None = None) -> Path | None:
+def download_data(path: HubPath, *, ask: Ask, progress: Progress | None = None) -> Path | None:
     """Download a data set, or a part of it, and return the folder of the snapshot; None if `ask` returns False.
 
     Raises DataError for an unknown name, revision or part, a missing account, or a data set without readable files;
     FolderError if the disk is too small; RunError if the network fails or on Ctrl+C."""
 
     def choose(_: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
-        files = data_files_to_fetch(wanted, listed)
+        files = data_files_to_fetch(path, listed)
         return files, _left_out(listed, files)
 
-    return download(DATA_SET, wanted.name, wanted.revision, choose, ask=ask, progress=progress)
+    return download(DATA_SET, path.name, path.revision, choose, ask=ask, progress=progress)
 
 
 def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:

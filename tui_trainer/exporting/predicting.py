@@ -241,7 +241,7 @@ class Predictor:
 
     def _may_share(self, longer: InputRow, shorter: InputRow) -> bool:
         """Return whether the shorter row may be padded to share a batch. A generating model is tested once."""
-        if self.task.tells_padding or len(longer) == len(shorter):
+        if self.task.masks_padding or len(longer) == len(shorter):
             return True
         if self._pads is None:
             self._pads = ignores_left_padding(self.model, self.tokenizer, list(shorter.ids))

@@ -84,12 +84,12 @@ class _Sum(torch.autograd.Function):
         bias_V: Tensor | None,
         labels_N: Tensor,
         weights_N: Tensor | None,
-        how: HeadLoss,
+        head_loss: HeadLoss,
     ) -> Tensor:
-        chunks = _Chunks(how, hidden_Nh, weight_Vh, bias_V, labels_N, ctx.needs_input_grad[:3], weights_N)
+        chunks = _Chunks(head_loss, hidden_Nh, weight_Vh, bias_V, labels_N, ctx.needs_input_grad[:3], weights_N)
         loss = torch.zeros((), dtype=torch.float32, device=hidden_Nh.device)
         for chunk in chunks.slices:
-            if how.kernel is None and weights_N is None:
+            if head_loss.kernel is None and weights_N is None:
                 loss += chunks.run(chunk, by_label=False)
             else:
                 losses = chunks.run(chunk, by_label=True)
@@ -111,16 +111,22 @@ class _Sum(torch.autograd.Function):
 class _ByLabel(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_Nh: Tensor, weight_Vh: Tensor, bias_V: Tensor | None, labels_N: Tensor, _: None, how: HeadLoss
+        ctx: Any,
+        hidden_Nh: Tensor,
+        weight_Vh: Tensor,
+        bias_V: Tensor | None,
+        labels_N: Tensor,
+        _: None,
+        head_loss: HeadLoss,
     ) -> Tensor:
-        chunks = _Chunks(how, hidden_Nh, weight_Vh, bias_V, labels_N, (False,) * 3)
+        chunks = _Chunks(head_loss, hidden_Nh, weight_Vh, bias_V, labels_N, (False,) * 3)
         ctx.save_for_backward(hidden_Nh, weight_Vh, bias_V, labels_N)
-        ctx.how = how
+        ctx.head_loss = head_loss
         return torch.cat([chunks.run(chunk, by_label=True) for chunk in chunks.slices])
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        saved_tensors, head_loss = ctx.saved_tensors, ctx.how  # type: ignore[attr-defined]
+        saved_tensors, head_loss = ctx.saved_tensors, ctx.head_loss  # type: ignore[attr-defined]
         needs_gradients = ctx.needs_input_grad[:3]  # type: ignore[attr-defined]
         hidden_Nh, weight_Vh, bias_V, labels_N = saved_tensors
         chunks = _Chunks(head_loss, hidden_Nh, weight_Vh, bias_V, labels_N, needs_gradients, grads[0])
@@ -145,7 +151,7 @@ class _Chunks:
 
     def __init__(
         self,
-        how: HeadLoss,
+        head_loss: HeadLoss,
         hidden_Nh: Tensor,
         weight_Vh: Tensor,
         bias_V: Tensor | None,
@@ -153,12 +159,12 @@ class _Chunks:
         needs: Sequence[bool],
         factors_N: Tensor | None = None,
     ) -> None:
-        self._head_loss, self._labels = how, labels_N
+        self._head_loss, self._labels = head_loss, labels_N
         self._hidden, self._weight, self._bias = hidden_Nh, weight_Vh, bias_V
         self._factors = None if factors_N is None else factors_N.float()
         # Without labels there is one empty chunk with gradients of zero, because other processes wait for gradients.
-        starts = range(0, max(len(hidden_Nh), 1), how.chunk_tokens)
-        self.slices = [slice(start, start + how.chunk_tokens) for start in starts]
+        starts = range(0, max(len(hidden_Nh), 1), head_loss.chunk_tokens)
+        self.slices = [slice(start, start + head_loss.chunk_tokens) for start in starts]
         self._needs_hidden, self._needs_weight, self._needs_bias = needs
         self._needs_any = any(needs)
         self._hidden_grad = torch.empty_like(hidden_Nh) if self._needs_hidden else None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tui_trainer.data.batching.collate import IGNORE, Batch
 
-_NONE = torch.zeros(0)
+_EMPTY = torch.zeros(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class MicroBatch:
     sample_count: int
     token_count: int
     is_idle: bool = False
-    documents: Tensor = field(default_factory=lambda: _NONE.long())
+    documents: Tensor = field(default_factory=lambda: _EMPTY.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    row_lengths: Tensor = field(default_factory=lambda: _NONE.long())
+    row_lengths: Tensor = field(default_factory=lambda: _EMPTY.long())
     """Number of tokens in each row of a causal model without padding, int64 [B]; empty if no row is padded."""
-    row_values: Tensor = field(default_factory=lambda: _NONE)
+    row_values: Tensor = field(default_factory=lambda: _EMPTY)
     """Values computed before training for each prepared row, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     """Means over the whole effective batch that the loss needs, keyed by name (`losses/named_losses.py`)."""
@@ -57,13 +57,15 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return this batch on another device. Copies from pinned memory do not block the host."""
-        return self if device.type == "cpu" else self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return (
+            self if device.type == "cpu" else self._convert_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+        )
 
     def pinned(self) -> MicroBatch:
         """Return this batch in pinned memory."""
-        return self._each(lambda tensor: tensor.pin_memory())
+        return self._convert_tensors(lambda tensor: tensor.pin_memory())
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
+    def _convert_tensors(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
         # Each tensor is converted once, because the lengths are one tensor under two names.
         convert = cache(change)
         inputs = {name: convert(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
@@ -83,13 +85,13 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
     labels, count = batch.labels, len(batch.labels)
     if labels.ndim == 2 and labels.dtype.kind == "i":
         width, labels = labels.shape[1], labels.ravel()
-        places = np.flatnonzero(labels != IGNORE)
-        labels, documents = labels[places], places // width
+        label_positions = np.flatnonzero(labels != IGNORE)
+        labels, documents = labels[label_positions], label_positions // width
         if batch.documents is not None:
-            documents, count = batch.documents.ravel()[places], int(batch.documents.max()) + 1
+            documents, count = batch.documents.ravel()[label_positions], int(batch.documents.max()) + 1
         label_counts = np.bincount(documents, minlength=count)
     else:
-        places, documents, label_counts = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
+        label_positions, documents, label_counts = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
     arrays = {"input_ids": batch.input_ids, **batch.model_arguments}
     if batch.position_ids is not None:
         arrays["position_ids"] = batch.position_ids
@@ -100,20 +102,20 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
             # The document number of padding is -1.
             text_positions = np.flatnonzero(batch.documents.ravel() >= 0)
             arrays = {name: values.ravel()[text_positions] for name, values in arrays.items()}
-            places, row_lengths = np.searchsorted(text_positions, places), None
+            label_positions, row_lengths = np.searchsorted(text_positions, label_positions), None
             document_lengths = np.bincount(batch.documents.ravel()[text_positions]).astype(np.int32)
         arrays = {name: values.reshape(1, -1) for name, values in arrays.items()}
     inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in arrays.items()}
     return MicroBatch(
         inputs if document_lengths is None else inputs | _lengths(document_lengths),
         torch.from_numpy(labels),
-        torch.from_numpy(places),
+        torch.from_numpy(label_positions),
         batch.row_count,
         batch.token_count,
         documents=torch.from_numpy(documents),
         document_labels=label_counts,
-        row_lengths=_NONE.long() if row_lengths is None else torch.from_numpy(row_lengths),
-        row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
+        row_lengths=_EMPTY.long() if row_lengths is None else torch.from_numpy(row_lengths),
+        row_values=_EMPTY if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
 
 

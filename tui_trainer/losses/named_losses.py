@@ -49,11 +49,12 @@ class NamedLossSums:
     """Totals of several forward passes: `counts` on the host, `values` on the device in fp64."""
 
     def __init__(
-        self, parts: Mapping[str, str], others: Mapping[str, str], count: Callable[[MicroBatch], Mapping[str, int]]
+        self, parts: Mapping[str, str], other_sums: Mapping[str, str], count: Callable[[MicroBatch], Mapping[str, int]]
     ) -> None:
-        """Start with totals of 0. `parts` and `others` map sums to their counts; `count` returns those of a batch."""
-        self.parts, self._divided_by, self._count = parts, {**parts, **others}, count
-        self.counts: dict[str, int] = dict.fromkeys(self._divided_by.values(), 0)
+        """Start with totals of 0. `parts` and `other_sums` map sums to their counts; `count` returns those of a
+        batch."""
+        self.parts, self._divisor_names, self._count = parts, {**parts, **other_sums}, count
+        self.counts: dict[str, int] = dict.fromkeys(self._divisor_names.values(), 0)
         self.values: dict[str, Tensor] = {}
 
     @classmethod
@@ -91,7 +92,7 @@ class NamedLossSums:
     @property
     def has_names(self) -> bool:
         """Whether the loss is not plain: it has named parts or scores."""
-        return list(self._divided_by) != [LOSS]
+        return list(self._divisor_names) != [LOSS]
 
     @property
     def label_count(self) -> int:
@@ -112,7 +113,7 @@ class NamedLossSums:
 
     def divisor(self, name: str) -> int:
         """Return the total count by which the sum of this name is divided."""
-        return self.counts[self._divided_by[name]]
+        return self.counts[self._divisor_names[name]]
 
 
 def sums_by_name(result: LossResult) -> Mapping[str, Tensor]:

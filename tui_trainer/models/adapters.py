@@ -150,10 +150,12 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
     if init_name not in _PLAIN_INITS:
         message = f"the adapter was initialised by {one_line(init_name, 40)}, a method that also changes the base model"
         yield about(message, "convert it to plain LoRA (path_initial_model_for_weight_conversion of peft)")
-    needed, trained_for = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
-    if trained_for and needed and trained_for != needed:
+    required_type, trained_for = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
+    if trained_for and required_type and trained_for != required_type:
         hint = "choose the task that the adapter was trained for, or another model"
-        yield about(f"the adapter was trained for {one_line(str(trained_for), 40)}, but this task needs {needed}", hint)
+        yield about(
+            f"the adapter was trained for {one_line(str(trained_for), 40)}, but this task needs {required_type}", hint
+        )
     base_fingerprint = stored_base_fingerprint(adapter.folder)
     if base_fingerprint and facts.folder and fingerprint(adapter.base, with_weights=True) != base_fingerprint:
         message = f"the adapter was not trained on the weights in {one_line(str(facts.folder), 200)}"
@@ -208,9 +210,9 @@ def _is_same(shape: ModelShape, key: str, adapted: Any, run_value: Any) -> bool:
     return bool(adapted == run_value)
 
 
-def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, Any]:
+def _targets_of(facts: ModelFacts, adapter: Adapter, saved_modules: str) -> dict[str, Any]:
     """Return `tuning.target_modules` and `tuning.target_parameters` of an adapter, or {} if no settings can express its
-    targets. `saved` lists the modules that are trained as a whole.
+    targets. `saved_modules` lists the modules that are trained as a whole.
 
     A regular expression or tensors of experts are accepted if peft makes tensors of the same names and shapes from
     them. peft's expression for a model with towers is replaced by the names of layers in the language model."""
@@ -230,7 +232,7 @@ def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, An
     stored_targets = (target_text, ", ".join(sorted(map(str, target_parameters))))
     for targets, tensors in (stored_targets, (ALL_LINEAR, "")) if is_expression else ((ALL_LINEAR, ""), stored_targets):
         tuning = TuningSection(r=int(fields.get("r") or 1), target_modules=targets, target_parameters=tensors)
-        if _gives_adapter(facts, tuning, saved, shapes, fields):
+        if _gives_adapter(facts, tuning, saved_modules, shapes, fields):
             return {"tuning.target_modules": targets, "tuning.target_parameters": tensors}
     return plain_settings
 
@@ -238,14 +240,14 @@ def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, An
 def _gives_adapter(
     facts: ModelFacts,
     tuning: TuningSection,
-    saved: str,
+    saved_modules: str,
     stored_shapes: Mapping[str, tuple[int, ...]],
     fields: Mapping[str, Any],
 ) -> bool:
     """Return whether these settings give an adapter with these tensors, ranks and scales."""
     try:
         match_targets(facts.shape, tuning.target_modules, "", tuning.target_parameters)
-        parts = find_adapted(facts.config, facts.shape, tuning, saved)
+        parts = find_adapted(facts.config, facts.shape, tuning, saved_modules)
     except ConfigError:
         return False
     ranks_by_name, alpha = dict(parts.rank_pattern), fields.get("lora_alpha") or 0

@@ -37,8 +37,8 @@ from tui_trainer.units import MIB, format_number
 
 TEMPLATE_KEY = "task.chat_template"
 _FOLDER = Path(__file__).parent / "chat_templates"
-_ENDING = ".jinja"
-_LARGEST = MIB
+_EXTENSION = ".jinja"
+_MOST_TEMPLATE_BYTES = MIB
 # The template that a family's chat models were trained with, by the family's name in config.json or the tokenizer.
 _FAMILY_TEMPLATES = {
     "llama": "llama3", "mistral": "mistral", "mixtral": "mistral", "gemma": "gemma", "gemma2": "gemma", "phi3": "phi3",
@@ -60,23 +60,23 @@ class ChatTemplate:
 
 
 def template_names() -> list[str]:
-    return sorted(path.stem for path in _FOLDER.glob(f"*{_ENDING}"))
+    return sorted(path.stem for path in _FOLDER.glob(f"*{_EXTENSION}"))
 
 
 def template_text(name: str) -> str:
     """Return the text of a named template or of a file. Raise ConfigError with the nearest name for any other name."""
     if name in template_names():
-        return (_FOLDER / f"{name}{_ENDING}").read_text(encoding="utf-8")
-    is_file = "/" in name or name.endswith(_ENDING)
+        return (_FOLDER / f"{name}{_EXTENSION}").read_text(encoding="utf-8")
+    is_file = "/" in name or name.endswith(_EXTENSION)
     if not is_file:
         similar_names = difflib.get_close_matches(name, template_names(), n=1)
         suggestion = f"did you mean {similar_names[0]}? " if similar_names else ""
-        hint = f"{suggestion}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
+        hint = f"{suggestion}available: {', '.join(template_names())}, or the path to a {_EXTENSION} file"
         raise _problem(f"unknown chat template {one_line(name, 60)!r}", hint)
     try:
         with Path(name).expanduser().open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
+            content = file.read(_MOST_TEMPLATE_BYTES + 1)
+        if len(content) > _MOST_TEMPLATE_BYTES:
             raise _problem(f"{one_line(name, 120)} is too large for a chat template (over 1 MiB)", _hint())
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
@@ -120,7 +120,7 @@ def no_template(model: str, family: str = "") -> ConfigError:
 
 
 def _hint() -> str:
-    return f"set it to one of {', '.join(template_names())}, or to a {_ENDING} file"
+    return f"set it to one of {', '.join(template_names())}, or to a {_EXTENSION} file"
 
 
 def _problem(message: str, hint: str, where: str = "", suggested: object = None) -> ConfigError:
@@ -167,7 +167,7 @@ def _add_checks(template: str) -> None:
     # One call of lipsum can write any number of words.
     compiled.environment.globals.pop("lipsum", None)
     for filter_name in _LOOPING_FILTERS:
-        compiled.environment.filters[filter_name] = _checked(compiled.environment.filters[filter_name])
+        compiled.environment.filters[filter_name] = _with_time_checks(compiled.environment.filters[filter_name])
     syntax_tree = compiled.environment.parse(template)
     for node in syntax_tree.find_all((nodes.For, nodes.Macro, nodes.Block)):
         check_call = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
@@ -177,7 +177,7 @@ def _add_checks(template: str) -> None:
     compiled.globals = checked_template.globals
 
 
-def _checked(looping_filter: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
+def _with_time_checks(looping_filter: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
     @wraps(looping_filter)
     def filter_with_checks(*arguments: Any, **options: Any) -> Iterator[Any]:
         for value in looping_filter(*arguments, **options):
@@ -261,21 +261,21 @@ def _tool_call_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         function = call["function"]
         name = one_line(function["name"], 40)
         yield f"the tool call '{name}'", function["name"]
-        for argument in _leaves(function["arguments"]):
+        for argument in _values_in_json(function["arguments"]):
             yield f"'{one_line(argument, 40)}' in the tool call '{name}'", argument
 
 
-def _leaves(value: object) -> Iterator[str]:
+def _values_in_json(value: object) -> Iterator[str]:
     """Yield the names, texts and whole numbers in JSON. Fractions and booleans have too many notations to look for."""
     if isinstance(value, str) or type(value) is int:
         yield str(value)
     elif isinstance(value, Mapping):
         for name, element in value.items():
             yield str(name)
-            yield from _leaves(element)
+            yield from _values_in_json(element)
     elif isinstance(value, list | tuple):
         for element in value:
-            yield from _leaves(element)
+            yield from _values_in_json(element)
 
 
 def _end_of(part: str, text: str, first: int, last: int) -> int:
@@ -298,7 +298,7 @@ _SIGN = "\ufdd0"  # one of Unicode's noncharacters, which are never part of exch
 _PYTHON_LIMITS = (ArithmeticError, RecursionError, MemoryError)
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _PROBE = "wb3vq"
-_SHOWN = 24
+_SHOWN_CHARACTERS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,17 +321,22 @@ class ConversationRenderer:
     special tokens, `added` those of all tokens that it never splits, and `stops` those that end generation."""
 
     def __init__(
-        self, template: ChatTemplate, special: Sequence[str], added: Sequence[str], stops: Sequence[str], loss_on: str
+        self,
+        template: ChatTemplate,
+        special_tokens: Sequence[str],
+        added_tokens: Sequence[str],
+        stop_tokens: Sequence[str],
+        loss_on: str,
     ) -> None:
         """Raise ConfigError for a template that cannot render a question and an answer."""
         _refuse_powers(template)
         self._template, self._loss_on = template, loss_on
-        self.turn_end, self._tail = self._find_end(added)
+        self.turn_end, self._text_after_answer = self._find_end(added_tokens)
         # Text that ends a turn without being a special token: it must not occur in the data.
-        plain_end = "" if self.turn_end else self._tail.strip()
-        self._plain_turn_end = plain_end if self.turn_end in ("", *special) else self.turn_end
-        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
-        longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
+        plain_end = "" if self.turn_end else self._text_after_answer.strip()
+        self._plain_turn_end = plain_end if self.turn_end in ("", *special_tokens) else self.turn_end
+        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stop_tokens]))
+        longest_first = sorted({*special_tokens, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         keys_in_template = set(_KEYS_READ.findall(template.text))
         # The keys under which the template reads the reasoning of a turn.
@@ -444,8 +449,8 @@ class ConversationRenderer:
 
     def _cut_blank_tail(self, text: str, end: int) -> int:
         """Return `end` moved to the left, over the blanks that the template writes after a turn."""
-        blank_length = len(self._tail) - len(self._tail.rstrip())
-        return end - blank_length if self._tail and text[:end].endswith(self._tail) else end
+        blank_length = len(self._text_after_answer) - len(self._text_after_answer.rstrip())
+        return end - blank_length if self._text_after_answer and text[:end].endswith(self._text_after_answer) else end
 
     def _spans_by_marks(self, messages: list[Any], tools: list[Any]) -> tuple[str, list[Span]]:
         text, marked_spans = self._render(messages, tools, marks=True)
@@ -469,8 +474,8 @@ class ConversationRenderer:
             prompt = self._text(messages[:index], tools, prompt=True)
             answered_text = text if index == len(messages) - 1 else self._text(messages[: index + 1], tools)
             if not answered_text.startswith(prompt) or not text.startswith(answered_text):
-                before_last = self._text(messages[: indices[-1]], tools, prompt=True)
-                last_nests = index != indices[-1] and text.startswith(before_last)
+                prompt_of_last = self._text(messages[: indices[-1]], tools, prompt=True)
+                last_nests = index != indices[-1] and text.startswith(prompt_of_last)
                 raise self._not_nested(indices.index(index) + 1, prompt, answered_text, text, last_nests=last_nests)
             spans.append((len(prompt), len(answered_text)))
         return text, spans
@@ -482,10 +487,10 @@ class ConversationRenderer:
             change = f"changes assistant turn {number} when the conversation continues"
             shorter, longer = answered, text
         pairs = enumerate(zip(shorter, longer, strict=False))
-        difference_at = next((index for index, (x, y) in pairs if x != y), min(len(shorter), len(longer)))
-        window = slice(max(0, difference_at - _SHOWN // 2), difference_at + _SHOWN // 2)
+        first_difference = next((index for index, (x, y) in pairs if x != y), min(len(shorter), len(longer)))
+        window = slice(max(0, first_difference - _SHOWN_CHARACTERS // 2), first_difference + _SHOWN_CHARACTERS // 2)
         texts = (part[window].replace(_SIGN, "") for part in (shorter, longer))
-        parts = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
+        parts = ", then ".join(f"\u00ab{one_line(part, _SHOWN_CHARACTERS)}\u00bb" for part in texts)
         message = f"the chat template {self._template.name} {change} ({parts}), so the tokens of the turn are unknown"
         last_only = 'task.loss_on = "completion" to train on the last turn only, or ' if last_nests else ""
         return DataError(message, hint=f"set {last_only}{TEMPLATE_KEY} to another template, such as chatml")

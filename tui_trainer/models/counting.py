@@ -29,7 +29,7 @@ from tui_trainer.worker.questions import QUESTIONS
 # version of transformers. `shipped_answers.json`, written by `python -m tests.ship_answers`, holds the answers for the
 # recipes and the catalogue, so that their first plan needs no worker.
 
-_SHIPPED = Path(__file__).with_name("shipped_answers.json")
+_SHIPPED_FILE = Path(__file__).with_name("shipped_answers.json")
 # A busy machine takes minutes to load torch.
 _TIMEOUT_SECONDS = 600.0
 
@@ -41,16 +41,16 @@ class Answers:
 
     name: str
     format_version: int
-    _known: dict[str, Any] = field(default_factory=dict)
+    _cache: dict[str, Any] = field(default_factory=dict)
     """Answers and failures that this process already has, because the screens plan again after each edit."""
 
     def ask(self, question: Mapping[str, Any], timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
         """Return the answer, which is JSON. The first answer about a model takes seconds. Raise WorkerFailed."""
         question_text = json.dumps(question, sort_keys=True, default=str)
         key = self.key(question_text)
-        if key not in self._known:
-            self._known[key] = self._find(key, question_text, timeout_seconds)
-        if isinstance(answer := self._known[key], WorkerFailed):
+        if key not in self._cache:
+            self._cache[key] = self._find(key, question_text, timeout_seconds)
+        if isinstance(answer := self._cache[key], WorkerFailed):
             raise answer
         return answer
 
@@ -91,7 +91,7 @@ class Answers:
 def shipped_answers() -> dict[str, Any]:
     """Return the worker's answers in `shipped_answers.json`, by key of the question; empty without the file."""
     with suppress(OSError, ValueError):
-        return dict(json.loads(_SHIPPED.read_text("utf-8")))
+        return dict(json.loads(_SHIPPED_FILE.read_text("utf-8")))
     return {}
 
 
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Fields with which a config could make transformers fetch or run code. The shape does not depend on them.
-_UNTRUSTED = {"auto_map", "model_type", "trust_remote_code", "attn_implementation", "quantization_config"}
+_UNTRUSTED_FIELDS = {"auto_map", "model_type", "trust_remote_code", "attn_implementation", "quantization_config"}
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def fake_tensors(head: Head) -> Iterator[None]:
     from transformers.integrations import moe
 
     original_rand = torch.rand
-    say_no = partial(_nothing, answer=False)
+    return_false = partial(_do_nothing, answer=False)
 
     def rand(*size: Any, **options: Any) -> Any:
         return original_rand(*size, **options) if size != ([],) else 1.0
@@ -126,12 +126,14 @@ def fake_tensors(head: Head) -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (torch.nn.Module, "_apply", _convert),
         (torch, "rand", rand),
-        (PreTrainedModel, "initialize_weights", _nothing),
-        (masking_utils, "find_packed_sequence_indices", _nothing),
-        (moe, "_can_use_grouped_mm", say_no),
+        (PreTrainedModel, "initialize_weights", _do_nothing),
+        (masking_utils, "find_packed_sequence_indices", _do_nothing),
+        (moe, "_can_use_grouped_mm", return_false),
     ]
     if head != CAUSAL:
-        replacements += [(masking_utils, f"_ignore_{kind}_mask_sdpa", say_no) for kind in ("causal", "bidirectional")]
+        replacements += [
+            (masking_utils, f"_ignore_{kind}_mask_sdpa", return_false) for kind in ("causal", "bidirectional")
+        ]
     with ExitStack() as stack:
         for owner, name, replacement in replacements:
             if hasattr(owner, name):
@@ -147,7 +149,9 @@ def model_config(config: dict[str, Any], labels: int = 0) -> Any:
 
     if config.get("model_type") not in CONFIG_MAPPING:
         raise ValueError("transformers does not know the architecture")
-    fields = {name: value for name, value in config.items() if name not in _UNTRUSTED and not name.startswith("_")}
+    fields = {
+        name: value for name, value in config.items() if name not in _UNTRUSTED_FIELDS and not name.startswith("_")
+    }
     built = AutoConfig.for_model(config["model_type"], **fields)
     if labels:
         built.num_labels = labels
@@ -172,7 +176,7 @@ def empty_model(config: Any, head: Head, **options: Any) -> Any:
     return auto_class(head, config.model_type).from_config(config, **options).train()
 
 
-def _nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
+def _do_nothing(*_arguments: Any, answer: Any = None, **_options: Any) -> Any:
     return answer
 
 
@@ -199,7 +203,7 @@ def _convert(module: Any, change: Any, recurse: bool = True) -> Any:
 # no new answer. The placeholders are primes that are no other size of a model.
 _WORDS, _CLASSES = 1_000_003, 10_007
 # Fields of config.json that do not affect the answer.
-_IGNORED = ("id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype")
+_IGNORED_FIELDS = ("id2label", "label2id", "problem_type", "num_labels", "architectures", "torch_dtype", "dtype")
 _ROWS, _ROW_TOKENS, _ANSWER_TOKENS = 2, 16, 11
 answers = Answers("count_model", format_version=5)
 
@@ -210,7 +214,7 @@ def deciding_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in config.items()
-        if name == "pad_token_id" or not (name in _IGNORED or name.startswith("_") or name.endswith("_token_id"))
+        if name == "pad_token_id" or not (name in _IGNORED_FIELDS or name.startswith("_") or name.endswith("_token_id"))
     }
 
 

@@ -233,9 +233,9 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     return sentence
 
 
-def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> None:
+def load_adapter(adapted: Any, folder: Path, *, excluded: Sequence[str] = ()) -> None:
     """Load the weights of the adapter in `folder` into a peft model with the same adapter settings. The saved modules
-    in `without` keep their present weights. Raise ConfigError if names or shapes differ."""
+    in `excluded` keep their present weights. Raise ConfigError if names or shapes differ."""
     from peft.utils import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     hint = "copy the adapter again, adapter_config.json and weights together"
@@ -243,7 +243,7 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
         adapter_weights = load_peft_weights(str(folder), device="cpu")
         model_weights = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         # peft requires every saved module in the weights.
-        replaced_names = (name for name in model_weights if any(f".{module}." in f".{name}" for module in without))
+        replaced_names = (name for name in model_weights if any(f".{module}." in f".{name}" for module in excluded))
         adapter_weights |= {name: model_weights[name] for name in replaced_names}
         other_names = sorted(adapter_weights.keys() ^ model_weights.keys())
         if not other_names:
@@ -255,9 +255,9 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
         raise bad_model(problem, hint, str(folder))
 
 
-def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> Any:
+def merge_adapter(model: Any, folder: Path, *, excluded: Sequence[str] = ()) -> Any:
     """Merge the adapter in `folder` into the weights of a model, in their own dtype, and return the model. The same
-    parameters train as before. `without` names saved modules that are not replaced, such as a head for other labels.
+    parameters train as before. `excluded` names saved modules that are not replaced, such as a head for other labels.
     Only one layer's update is in memory at a time, in addition to the adapter."""
     from peft import PeftConfig, get_peft_model
 
@@ -266,7 +266,7 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
         # peft uses deprecated names of transformers.
         warnings.simplefilter("ignore")
         peft_model: Any = get_peft_model(model, PeftConfig.from_pretrained(str(folder)))
-        load_adapter(peft_model, folder, without=without)
+        load_adapter(peft_model, folder, excluded=excluded)
         merged_model = peft_model.merge_and_unload(safe_merge=True)
     for name, parameter in merged_model.named_parameters():
         parameter.requires_grad_(name in trainable_names)

@@ -177,7 +177,7 @@ class LogitTransform:
 # A field of config.json, its default, and the operation on the product.
 _Rule = tuple[str, float | None, Literal["multiply", "divide", "cap"]]
 _CAP: _Rule = ("final_logit_softcapping", 30.0, "cap")
-_CAP_IF_SAID: _Rule = ("final_logit_softcapping", None, "cap")
+_CAP_IF_SET: _Rule = ("final_logit_softcapping", None, "cap")
 _COHERE: _Rule = ("logit_scale", 0.0625, "multiply")
 _GRANITE: _Rule = ("logits_scaling", 1.0, "divide")
 # Source: the forward pass and the defaults of every causal and sequence-to-sequence model of transformers 5.23. Other
@@ -185,7 +185,7 @@ _GRANITE: _Rule = ("logits_scaling", 1.0, "divide")
 # states by its logits_scaling before the head.
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys("beam gemma2 gemma3n_text vaultgemma".split(), _CAP),
-    **dict.fromkeys("gemma3_text gemma4_text gemma4_unified_text".split(), _CAP_IF_SAID),
+    **dict.fromkeys("gemma3_text gemma4_text gemma4_unified_text".split(), _CAP_IF_SET),
     "nanochat": ("final_logit_softcapping", 15.0, "cap"),
     "recurrent_gemma": ("logits_soft_cap", 30.0, "cap"),
     "xlstm": ("output_logit_soft_cap", 30.0, "cap"),

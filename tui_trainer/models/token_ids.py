@@ -37,12 +37,16 @@ def token_ids(
     encoded as text; None keeps the tokenizer's own setting."""
     if not texts:
         return []
-    splits = tokenizer.split_special_tokens if split_special_tokens is None else split_special_tokens
+    splits_special = tokenizer.split_special_tokens if split_special_tokens is None else split_special_tokens
     if not _is_rust_only(tokenizer):
-        options = {"add_special_tokens": special_tokens, "split_special_tokens": splits, "return_attention_mask": False}
+        options = {
+            "add_special_tokens": special_tokens,
+            "split_special_tokens": splits_special,
+            "return_attention_mask": False,
+        }
         ids: list[list[int]] = tokenizer(list(texts), **options, verbose=False)["input_ids"]
         return ids
-    return [encoding.ids for encoding in _encodings(tokenizer, list(texts), None, special_tokens, splits)]
+    return [encoding.ids for encoding in _encodings(tokenizer, list(texts), None, special_tokens, splits_special)]
 
 
 class TextEncoder:
@@ -110,19 +114,19 @@ def cut_token_ids(
     texts, is_marked = strip_spelled_marks(tokenizer, texts, as_target=as_target)
     if pairs is not None:
         pairs, is_pair_marked = strip_spelled_marks(tokenizer, pairs)
-        is_marked = [first or second for first, second in zip(is_marked, is_pair_marked, strict=True)]
+        is_marked = [first or pair_argument for first, pair_argument in zip(is_marked, is_pair_marked, strict=True)]
     if _is_rust_only(tokenizer):
         rows = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         encodings = _encodings(tokenizer, rows, limit, True, tokenizer.split_special_tokens)
         segment_rows = [row.type_ids for row in encodings] if segments else []
         is_cut = [bool(row.overflowing) for row in encodings]
         return CutIds([row.ids for row in encodings], segment_rows, is_cut, is_marked)
-    second = {} if pairs is None else {"text_pair": list(pairs)}
-    inputs = {"text_target" if as_target else "text": list(texts), **second, "return_attention_mask": False}
-    cut = tokenizer(**inputs, return_token_type_ids=segments, truncation=True, max_length=limit, verbose=False)
+    pair_argument = {} if pairs is None else {"text_pair": list(pairs)}
+    inputs = {"text_target" if as_target else "text": list(texts), **pair_argument, "return_attention_mask": False}
+    truncated = tokenizer(**inputs, return_token_type_ids=segments, truncation=True, max_length=limit, verbose=False)
     whole_ids = tokenizer(**inputs, verbose=False)["input_ids"]
-    is_cut = [len(full_ids) > len(cut_ids) for full_ids, cut_ids in zip(whole_ids, cut["input_ids"], strict=True)]
-    return CutIds(cut["input_ids"], cut[_SEGMENTS] if segments else [], is_cut, is_marked)
+    is_cut = [len(full_ids) > len(cut_ids) for full_ids, cut_ids in zip(whole_ids, truncated["input_ids"], strict=True)]
+    return CutIds(truncated["input_ids"], truncated[_SEGMENTS] if segments else [], is_cut, is_marked)
 
 
 def strip_spelled_marks(
@@ -193,9 +197,15 @@ def _is_rust_only(tokenizer: Any) -> bool:
     """Return whether calling the tokenizer does no more than calling its Rust backend."""
     from transformers import PreTrainedTokenizerFast
 
-    kind = type(tokenizer)
-    has_own = any(getattr(kind, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS)
-    return issubclass(kind, PreTrainedTokenizerFast) and not has_own and not hasattr(kind, "_switch_to_input_mode")
+    tokenizer_class = type(tokenizer)
+    overrides_methods = any(
+        getattr(tokenizer_class, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS
+    )
+    return (
+        issubclass(tokenizer_class, PreTrainedTokenizerFast)
+        and not overrides_methods
+        and not hasattr(tokenizer_class, "_switch_to_input_mode")
+    )
 
 
 _METHODS = ("__call__", "_encode_plus", "set_truncation_and_padding")
@@ -274,11 +284,11 @@ def _pieces(conversation: Rendered) -> Iterator[_Piece]:
         if conversation.spelled_token_count:
             inner_spans = (span for span in conversation.control_spans if start <= span[0] and span[1] <= end)
             cut_positions = sorted({start, end, *(edge for span in inner_spans for edge in span)})
-        for begin, finish in pairwise(cut_positions):
-            control_start = control_starts.get(begin, begin)
-            text_before = "" if begin == 0 else conversation.text[control_start:begin] or _CONTEXT
-            is_control = (begin, finish) in conversation.control_spans
-            text, has_spellings = conversation.text[begin:finish], conversation.spelled_token_count > 0
+        for piece_start, piece_end in pairwise(cut_positions):
+            control_start = control_starts.get(piece_start, piece_start)
+            text_before = "" if piece_start == 0 else conversation.text[control_start:piece_start] or _CONTEXT
+            is_control = (piece_start, piece_end) in conversation.control_spans
+            text, has_spellings = conversation.text[piece_start:piece_end], conversation.spelled_token_count > 0
             yield _Piece(text, text_before, is_trained, has_spellings and is_control, has_spellings and not is_control)
 
 

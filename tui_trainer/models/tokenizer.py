@@ -47,10 +47,10 @@ _VOCABULARIES = {
 _WITHOUT_FILES, _MODELS_WITHOUT_FILES = frozenset({"ByT5Tokenizer", "CanineTokenizer"}), frozenset({"canine"})
 _GENERAL_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
 # Decoders that were always trained with a bos token. Source: the documentation of Gemma.
-_NEED_BOS = ("gemma", "recurrent_gemma")
+_BOS_FAMILIES = ("gemma", "recurrent_gemma")
 LARGEST_TOKENIZER = 256 * 1024 * 1024
 # Post-processors that add two special tokens. Source: tokenizers, processors/bert.rs and roberta.rs.
-_FIXED = ("BertProcessing", "RobertaProcessing")
+_TWO_TOKEN_PROCESSORS = ("BertProcessing", "RobertaProcessing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +74,10 @@ def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ..
     vocabulary file and has none. `config` is the config.json of the model."""
     names = tuple(name for name in TOKENIZER_FILES if (folder / name).is_file())
     settings = read_json(folder / "tokenizer_config.json") or {}
-    kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    needs_no_file = kind in _WITHOUT_FILES or (kind is None and config.get("model_type") in _MODELS_WITHOUT_FILES)
+    tokenizer_class = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    needs_no_file = tokenizer_class in _WITHOUT_FILES or (
+        tokenizer_class is None and config.get("model_type") in _MODELS_WITHOUT_FILES
+    )
     if not needs_no_file and not _VOCABULARIES.intersection(names):
         return ()
     has_own_code = "auto_map" in settings
@@ -129,15 +131,17 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
         raise bad_model(f"{FAST_FILE} is damaged", hint="copy it again", where=str(folder))
     id_by_token = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
-    special = (read_json(folder / "special_tokens_map.json") or {}) | config
-    special_ids = {name: id_by_token.get(token_text(special.get(f"{name}_token"))) for name in ("bos", "eos", "pad")}
+    special_tokens = (read_json(folder / "special_tokens_map.json") or {}) | config
+    special_ids = {
+        name: id_by_token.get(token_text(special_tokens.get(f"{name}_token"))) for name in ("bos", "eos", "pad")
+    }
     processor = content.get("post_processor")
     has_template_file = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
         vocabulary=len(id_by_token),
         embedding_rows=max(id_by_token.values(), default=-1) + 1,
         **{f"{name}_token_id": token_id for name, token_id in special_ids.items()},
-        adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
+        adds_bos=_adds_first(processor, token_text(special_tokens.get("bos_token"))),
         has_chat_template=bool(config.get("chat_template")) or has_template_file,
         added_token_count=_special_token_count(processor),
     )
@@ -235,7 +239,7 @@ def _adds_first(processor: Any, token: str) -> bool:
         return False
     if processor.get("type") == "Sequence":
         return any(_adds_first(inner, token) for inner in processor.get("processors") or ())
-    if processor.get("type") in _FIXED:
+    if processor.get("type") in _TWO_TOKEN_PROCESSORS:
         return bool(processor.get("cls")) and processor["cls"][0] == token
     first_piece = next(iter(processor.get("single") or ()), None)
     special_token = first_piece.get("SpecialToken") if isinstance(first_piece, dict) else None
@@ -248,7 +252,7 @@ def _special_token_count(processor: Any) -> int:
         return 0
     if processor.get("type") == "Sequence":
         return sum(_special_token_count(inner) for inner in processor.get("processors") or ())
-    if processor.get("type") in _FIXED:
+    if processor.get("type") in _TWO_TOKEN_PROCESSORS:
         return 2
     return sum("SpecialToken" in piece for piece in processor.get("single") or () if isinstance(piece, dict))
 
@@ -266,11 +270,13 @@ def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | 
     def token_named(*names: str) -> str:
         return next((text for name in names if (text := token_text(special_tokens.get(f"{name}_token")))), "")
 
-    if facts is None or not (family in ENCODERS or family.startswith(_NEED_BOS) or config.get("is_encoder_decoder")):
+    if facts is None or not (
+        family in ENCODERS or family.startswith(_BOS_FAMILIES) or config.get("is_encoder_decoder")
+    ):
         return None
     if settings.get("tokenizer_class") not in _GENERAL_CLASSES:
         return ()
-    if family.startswith(_NEED_BOS):
+    if family.startswith(_BOS_FAMILIES):
         return () if facts.adds_bos else tuple(filter(None, [token_named("bos")]))
     frame = [token_named("cls", "bos"), token_named("sep", "eos")] if family in ENCODERS else [token_named("eos")]
     return () if facts.added_token_count else tuple(filter(None, frame))
@@ -301,12 +307,12 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     # Marian also has a vocabulary file. Its tokenizer always uses the package and cannot become a tokenizer.json.
     is_slow = "vocab.json" in files
     needed_packages = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
-    if not (missing := [package for package in needed_packages if not _is_installed(package)]):
+    if not (missing_packages := [package for package in needed_packages if not _is_installed(package)]):
         return None
-    packages = "the package" if len(missing) == 1 else "the packages"
-    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages} {' and '.join(missing)} for reading it "
-    problem += "is not installed" if len(missing) == 1 else "are not installed"
-    command = f"uv pip install {' '.join(missing)}"
+    packages = "the package" if len(missing_packages) == 1 else "the packages"
+    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages} {' and '.join(missing_packages)} for reading it "
+    problem += "is not installed" if len(missing_packages) == 1 else "are not installed"
+    command = f"uv pip install {' '.join(missing_packages)}"
     return problem, command if is_slow else f"create its tokenizer.json once: {command} && {tokenizer_command(folder)}"
 
 

@@ -75,7 +75,7 @@ _USUAL_COLUMNS = {
 # Number of candidates of a window and of a question. Source: n_best_size of transformers' run_qa.py.
 _CANDIDATES = 20
 # Field of config.json for a model that may give no answer, with the name in run_qa.py.
-_NULL = "version_2_with_negative"
+_MAY_BE_UNANSWERED = "version_2_with_negative"
 # Columns of a row: the numbers of its `_Window`, the characters of its tokens, its text, all true answers.
 _WINDOW, _OFFSETS, _TEXT, _ANSWERS = "window", "offsets", "text", "answers"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -96,7 +96,7 @@ class QuestionAnswering(Task):
     is_only_by_columns = True
     used_settings = ("doc_stride", "max_answer_length")
     used_column_settings = ("text_column", "text_pair_column", "target_column")
-    tells_padding = True
+    masks_padding = True
     specials = CLASSIFIER_SPECIAL_TOKENS
     metrics = METRICS
     unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "needs padding on the left"))
@@ -128,7 +128,7 @@ class QuestionAnswering(Task):
 
     def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
         """Store in the model's config, as run_qa.py does, the settings of windows and whether answers may be empty."""
-        setattr(model.config, _NULL, bool(data.details["unanswerable"]))
+        setattr(model.config, _MAY_BE_UNANSWERED, bool(data.details["unanswerable"]))
         model.config.doc_stride, model.config.max_answer_length = config.task.doc_stride, config.task.max_answer_length
 
     def baselines_on(
@@ -186,8 +186,10 @@ class QuestionAnswering(Task):
         answer = self.predict(config, model, tokenizer, [inputs], NO_SAMPLING)[0]["answer"]
         assert row.labels is not None, "a row has the positions of its answer"
         is_elsewhere = int(row.labels[0]) == _window_of(row).cls
-        true = [] if is_elsewhere else json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
-        return _question_in(tokenizer, row), f" -> {_words(answer)} (expected: {_words(true[0] if true else '')})"
+        true_answers = [] if is_elsewhere else json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
+        return _question_in(
+            tokenizer, row
+        ), f" -> {_words(answer)} (expected: {_words(true_answers[0] if true_answers else '')})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return _Inputs(config.data, needs_answers=False)
@@ -214,7 +216,7 @@ class QuestionAnswering(Task):
         probability among the candidates. A forward pass takes as many windows as there are rows."""
         windows = [window for row in rows for window in row.content[1]]
         best_positions = iter(_best_positions_of_windows(model, tokenizer, windows, len(rows)))
-        may_be_none = bool(getattr(model.config, _NULL, False))
+        may_be_none = bool(getattr(model.config, _MAY_BE_UNANSWERED, False))
         answers = []
         for row in rows:
             context, row_windows = row.content
@@ -275,8 +277,8 @@ def mean_scores(pairs: Sequence[tuple[str, Sequence[str]]]) -> dict[str, float]:
     return {"exact_match": exact_matches / len(pairs), "f1": f1 / len(pairs)}
 
 
-def _scores(answer: str, true: str) -> tuple[float, float]:
-    words, true_words = normalised(answer).split(), normalised(true).split()
+def _scores(answer: str, true_answer: str) -> tuple[float, float]:
+    words, true_words = normalised(answer).split(), normalised(true_answer).split()
     if not words or not true_words:
         return (float(words == true_words),) * 2
     common_words = (Counter(words) & Counter(true_words)).total()
@@ -325,9 +327,12 @@ class _Encoding:
         starts, ends = self.offsets[:, 0], self.offsets[:, 1]
         if len(starts) and starts[0] <= start and end <= ends[-1]:
             # All tokens that overlap the answer: several byte tokens may share the offsets of one character.
-            first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(starts, end, "left")) - 1
-            if first <= last:
-                return self.window.first + first, self.window.first + last
+            first_token, last_token = (
+                int(np.searchsorted(ends, start, "right")),
+                int(np.searchsorted(starts, end, "left")) - 1,
+            )
+            if first_token <= last_token:
+                return self.window.first + first_token, self.window.first + last_token
         return self.window.cls, self.window.cls
 
     def characters(self, first: int, last: int) -> tuple[int, int]:
@@ -505,7 +510,7 @@ class _QuestionReader(TableReader):
 
     def set_tokenizer(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         super().set_tokenizer(tokenizer, model_config)
-        self._has_null = bool(model_config.get(_NULL))
+        self._has_null = bool(model_config.get(_MAY_BE_UNANSWERED))
 
     def begin(self, head: Sequence[Row]) -> None:
         columns = self._columns
@@ -613,10 +618,12 @@ class _Candidates:
         self._candidates: list[tuple[float, int, int, str]] = []
         self._null = float("inf")
 
-    def add(self, window: _Window, offsets: NDArray[np.int32], text: str, best: Sequence[NDArray[Any]]) -> None:
-        """Add the candidates of a window of the context `text`. `best` is a result of `_best_positions`; `offsets`
-        holds the start and the end of each context token in `text`, in characters."""
-        starts, start_scores, ends, end_scores, null_score = best
+    def add(
+        self, window: _Window, offsets: NDArray[np.int32], text: str, best_positions: Sequence[NDArray[Any]]
+    ) -> None:
+        """Add the candidates of a window of the context `text`. `best_positions` is a result of `_best_positions`;
+        `offsets` holds the start and the end of each context token in `text`, in characters."""
+        starts, start_scores, ends, end_scores, null_score = best_positions
         self._null = min(self._null, float(null_score))
         token_counts = ends[None, :] - starts[:, None] + 1
         scores = start_scores[:, None] + end_scores[None, :]

@@ -56,7 +56,7 @@ class Seq2Seq(LearnsNextToken):
     specials = ANSWER_SPECIAL_TOKENS
     used_settings = ("source_prefix", "max_target_length")
     used_column_settings = ("text_column", "text_pair_column", "target_column")
-    tells_padding = True
+    masks_padding = True
     metrics = SCORES
     continues = False
 

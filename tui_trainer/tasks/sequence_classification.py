@@ -89,7 +89,7 @@ _SHOWN_LABELS, _SHOWN_CLASSES = 5, 12
 # A column of this many rows does not hold classes if more than half of its values differ, or all of them.
 _MIN_ROWS_HALF_DIFFER, _MIN_ROWS_ALL_DIFFER = 20, 10
 _NO_TEXT = "write a text, or remove the row"
-_TAKE_OUT = "remove the row, or add rows with this label to data.path"
+_REMOVE_HINT = "remove the row, or add rows with this label to data.path"
 
 
 class SequenceClassification(Task):
@@ -99,7 +99,7 @@ class SequenceClassification(Task):
     title = "Text classification"
     used_settings = ("problem_type", "class_weights")
     used_column_settings = ("text_column", "text_pair_column", "label_column")
-    tells_padding = True
+    masks_padding = True
     loads_to_score = ("sklearn.metrics",)
     head: Head = "sequence_classification"
     pipeline_tag = "text-classification"
@@ -262,11 +262,11 @@ class LabelledTexts(TableReader):
         super().__init__(config, SequenceClassification.head, SequenceClassification.specials)
         self.kind: Kind = "single_label_classification"
         self._model_config = model_config
-        self._pair = config.data.text_pair_column
-        self._choices = ColumnChoices(config.data.text_column, self._pair, has_answers=False)
+        self._pair_column = config.data.text_pair_column
+        self._choices = ColumnChoices(config.data.text_column, self._pair_column, has_answers=False)
         self._columns: dict[tuple[str, frozenset[str]], str] = {}
         self._labels: LabelReader | None = None
-        self._text = ""
+        self._text_column = ""
         self._other_label_columns: tuple[str, ...] = ()
         self._counts: Counter[str] = Counter()
         self._names: tuple[str, ...] = ()
@@ -285,12 +285,12 @@ class LabelledTexts(TableReader):
         data, text_columns = self.config.data, strings_of(head)
         if data.text_column == AUTO:
             refuse_unsupported_rows(head)
-        columns = label_columns(data.label_column, head, file_name, (data.text_column, self._pair))
-        if self._pair and self._pair not in text_columns:
-            raise missing_column(self._pair, file_name, text_columns, key=SECOND_TEXT_KEY)
+        columns = label_columns(data.label_column, head, file_name, (data.text_column, self._pair_column))
+        if self._pair_column and self._pair_column not in text_columns:
+            raise missing_column(self._pair_column, file_name, text_columns, key=SECOND_TEXT_KEY)
         if (
             data.text_column == AUTO
-            and not (self._pair or self.has_trained_model)
+            and not (self._pair_column or self.has_trained_model)
             and (pair := pair_of_texts(head))
             and not {*columns}.intersection(pair)
         ):
@@ -299,14 +299,13 @@ class LabelledTexts(TableReader):
             raise DataError(f"the rows have two texts, '{first_name}' and '{second_name}'", where=file_name, hint=hint)
         file_and_columns = file_name, frozenset(text_columns)
         if file_and_columns not in self._columns:
-            self._columns[file_and_columns] = self._choices.choose(head, excluded=(*columns, self._pair))
-        self._text = self._columns[file_and_columns]
+            self._columns[file_and_columns] = self._choices.choose(head, excluded=(*columns, self._pair_column))
+        self._text_column = self._columns[file_and_columns]
         if self._labels is None:
             requested = self.config.task.problem_type
             values = first_label_values(head, *columns)
             if not self.has_trained_model:
-                column = columns[0]
-                self.kind = infer_label_kind(values, file_name, column) if requested == "auto" else requested
+                self.kind = infer_label_kind(values, file_name, columns[0]) if requested == "auto" else requested
                 refuse_text_labels(values, file_name, columns[0])
             self._labels = LabelReader(columns, self.kind, values)
             other_columns = (*other_label_columns(columns_of(head), columns[0]), *flag_columns(head))
@@ -324,20 +323,20 @@ class LabelledTexts(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         label_column = ", ".join(self._labels.columns) if self._labels else ""
-        return {"text_column": self._text, "text_pair_column": self._pair, "label_column": label_column}
+        return {"text_column": self._text_column, "text_pair_column": self._pair_column, "label_column": label_column}
 
     def read(self, row: Row) -> Example:
         assert self._labels is not None, "`begin` comes first"
         refuse_rejected(row)
-        texts = [text_of(row, self._text), *([text_of(row, self._pair)] if self._pair else [])]
-        for column, text in zip((self._text, self._pair), texts, strict=False):
+        texts = [text_of(row, self._text_column), *([text_of(row, self._pair_column)] if self._pair_column else [])]
+        for column, text in zip((self._text_column, self._pair_column), texts, strict=False):
             if not text.strip():
                 raise DataError(f"the column '{one_line(column, 40)}' is empty", where=row.where, hint=_NO_TEXT)
         if self.kind == "regression":
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
         if self.is_held_out or self.has_trained_model:
-            self.refuse_outside("label", names, self._counts, row.where, _TAKE_OUT)
+            self.refuse_outside("label", names, self._counts, row.where, _REMOVE_HINT)
         elif not self._names:
             self._counts.update(names)
             self.classes = len(self._counts)
@@ -345,13 +344,13 @@ class LabelledTexts(TableReader):
 
     def finish_reading(self) -> None:
         if self.kind != "regression" and not self.has_trained_model:
-            self._settle_classes()
-        self.refuse_no_room("a text", pair=bool(self._pair))
+            self._choose_classes()
+        self.refuse_no_room("a text", pair=bool(self._pair_column))
         segment_types = int(self._model_config.get("type_vocab_size") or 0)
-        if self._pair and segment_types >= 2 and self.distinguishes_pairs:
+        if self._pair_column and segment_types >= 2 and self.distinguishes_pairs:
             self.columns = (INPUT_IDS, LABELS, SEGMENTS)
 
-    def _settle_classes(self) -> None:
+    def _choose_classes(self) -> None:
         assert self._labels is not None, "rows were read"
         column, row_count = one_line(self._labels.columns[0], 40), sum(self._counts.values())
         required_classes = 2 if self.kind == "single_label_classification" else 1
@@ -426,8 +425,12 @@ class LabelledTexts(TableReader):
             form = "".join(filter(str.isprintable, normalize("NFKC", name).casefold())).replace(" ", "")
             number = float(form) if NUMBER.fullmatch(form) and "," not in form and form.count(".") < 2 else None
             names_by_form.setdefault(form if number is None else number, []).append(f"'{one_line(name, 30)}'")
-        same = next((names for names in names_by_form.values() if len(names) > 1), None)
-        return [f"{' and '.join(same)} are different classes; if they mean the same, use one spelling"] if same else []
+        same_names = next((names for names in names_by_form.values() if len(names) > 1), None)
+        return (
+            [f"{' and '.join(same_names)} are different classes; if they mean the same, use one spelling"]
+            if same_names
+            else []
+        )
 
     def _class_words(self) -> Iterator[str]:
         """Yield the parts of the text `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
@@ -510,8 +513,8 @@ class _ClassScorer:
         scores = (multi_label_scores if is_multi_label else class_scores)(labels, predicted, self._names)
         if (calibration := self._loss.calibration) is None:
             return scores
-        more_values = calibrated_scores(logits_NC, labels, self._kind, self._names, calibration)
-        return replace(scores, values={**scores.values, **more_values})
+        calibrated_values = calibrated_scores(logits_NC, labels, self._kind, self._names, calibration)
+        return replace(scores, values={**scores.values, **calibrated_values})
 
 
 def class_weights(rows: Rows, kind: Kind, classes: int) -> NDArray[np.float64]:

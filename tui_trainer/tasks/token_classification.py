@@ -63,7 +63,7 @@ class TokenClassification(Task):
     title = "Token classification (tags of words)"
     used_settings = ("class_weights",)
     used_column_settings = ("text_column", "label_column")
-    tells_padding = True
+    masks_padding = True
     head: Head = "token_classification"
     pipeline_tag = "token-classification"
     architectures = ("ForMaskedLM",)

@@ -296,7 +296,7 @@ class ImportedDialog(Dialog):
             bench.show_notice(one_line(str(error.problems[0])), "bad")
             return
         note = f", {quantity(len(imported.left_out), 'key')} ignored" if imported.left_out else ""
-        asks = f"; {imported.questions[0]}" if imported.asks else ""
+        asks = f"; {imported.questions[0]}" if imported.questions else ""
         undo = bench.app.key_of("config.undo")
         bench.note_change(f"imported {len(imported.rewrites)} settings from {name}{note}; {undo} to undo{asks}", "good")
 

@@ -45,8 +45,10 @@ _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in seconds; of larger 
 _UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparing the data counts these characters"
 # Settings in every key of prepared data, and the defaults of two that were removed. A key contains a newer setting only
 # if it is not at its default, so that earlier runs still find their prepared rows.
-_TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
-_GONE_IN_KEYS = {"source_language": "", "target_language": ""}
+_TASK_KEY_SETTINGS = set(
+    "type loss_on chat_template problem_type class_weights source_prefix max_target_length".split()
+)
+_REMOVED_SETTINGS = {"source_language": "", "target_language": ""}
 COLUMN_SETTINGS = tuple(name for name in DataSection.model_fields if name.endswith("_column"))
 
 
@@ -69,7 +71,7 @@ class LearnsFromData:
     """Bytes on disk for each token while the data is prepared. The spool takes about twice the text
     (`data/preparing/row_selection.py`)."""
     row_kind: RowKind = "examples"
-    tells_padding: bool = False
+    masks_padding: bool = False
     """Whether the model gets a mask of the padding, so that padding does not change its results."""
     used_column_settings: tuple[str, ...] = ("text_column",)
     """Names of the settings of columns that the task uses."""
@@ -123,13 +125,13 @@ class LearnsFromData:
     ) -> tuple[DataFacts, bool]:
         """Return the estimated facts, and whether they suffice for a plan. `signature` identifies the files' state."""
         reader, rate = self.reader_of_inputs(config), self.token_rate(config)
-        guess = estimate(data.sources, reader, settings, rate, frame_tokens=self.frame_tokens(config))
-        row_count, is_refused = guess.counts.train_rows, guess.has_bad_rows and not settings.skip_bad_rows
+        estimated = estimate(data.sources, reader, settings, rate, frame_tokens=self.frame_tokens(config))
+        row_count, is_refused = estimated.counts.train_rows, estimated.has_bad_rows and not settings.skip_bad_rows
         text_beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
-        meets_unknown = bool(text_beginnings) and has_unknown_tokens(config, self.head, text_beginnings)
-        is_enough = bool(row_count) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
-        notes = (_UNKNOWN_NOTE,) if meets_unknown else ()
-        facts = replace(self.facts(config, guess), exact=False, reason=guess.reason, counts=None, details={})
+        has_unknown = bool(text_beginnings) and has_unknown_tokens(config, self.head, text_beginnings)
+        is_enough = bool(row_count) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or has_unknown))
+        notes = (_UNKNOWN_NOTE,) if has_unknown else ()
+        facts = replace(self.facts(config, estimated), exact=False, reason=estimated.reason, counts=None, details={})
         return replace(facts, splits=data.splits, notes=notes), is_enough
 
     def counted(
@@ -247,10 +249,12 @@ class LearnsFromData:
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         """Return all settings that decide the tokens and labels of a row, by name. They are a part of the cache key."""
-        task_settings = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
+        task_settings = config.task.model_dump(include=_TASK_KEY_SETTINGS) | config.task.model_dump(
+            exclude_defaults=True
+        )
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
         column_settings = config.data.model_dump(include=set(COLUMN_SETTINGS))
-        return {"task": _GONE_IN_KEYS | task_settings, "vocabulary": vocabulary, **column_settings}
+        return {"task": _REMOVED_SETTINGS | task_settings, "vocabulary": vocabulary, **column_settings}
 
     def data_problems(self, config: Config) -> list[Problem]:
         """Return a problem for each column setting that the task does not use, and for data.max_chars with a table."""

@@ -297,7 +297,7 @@ class StartsFromModel:
             built_model = loading.new_model(fields, settings, dtype, head=self.head)
         if adapter and not should_continue_adapter(config.tuning):
             head_names = () if labels is None or keeps_head or not facts else head_modules(facts.shape)
-            built_model = loading.merge_adapter(built_model, adapter.folder, without=head_names)
+            built_model = loading.merge_adapter(built_model, adapter.folder, excluded=head_names)
         if facts and not config.is_from_scratch and (new_tokens := added_tokens(facts, settings)):
             resize_tables(built_model, new_tokens.embedding_rows, new_tokens.ids)
         self.set_generation(config, built_model, tokenizer)

@@ -111,7 +111,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def width_rounding(self, model_type: str, *, size_costs: bool = False) -> Rounding | None:
         """Return the function that rounds up the widths of padded rows, or None to pad to the longest row.
         `size_costs`: each new size of a matrix compiles a kernel (`TrainingSetup.compiles_each_size`)."""
-        if model_type in _PADDING_SENSITIVE or not (self.tells_padding or size_costs):
+        if model_type in _PADDING_SENSITIVE or not (self.masks_padding or size_costs):
             return None
         return round_up_coarsely if size_costs else round_up_to_multiple
 
