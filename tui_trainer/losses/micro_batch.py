@@ -57,9 +57,9 @@ class MicroBatch:
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return this batch on another device. Copies from pinned memory do not block the host."""
-        return (
-            self if device.type == "cpu" else self._convert_tensors(lambda tensor: tensor.to(device, non_blocking=True))
-        )
+        if device.type == "cpu":
+            return self
+        return self._convert_tensors(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> MicroBatch:
         """Return this batch in pinned memory."""

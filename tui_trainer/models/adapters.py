@@ -153,9 +153,8 @@ def _general_problems(facts: ModelFacts, adapter: Adapter, config: Config) -> It
     required_type, trained_for = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
     if trained_for and required_type and trained_for != required_type:
         hint = "choose the task that the adapter was trained for, or another model"
-        yield about(
-            f"the adapter was trained for {one_line(str(trained_for), 40)}, but this task needs {required_type}", hint
-        )
+        message = f"the adapter was trained for {one_line(str(trained_for), 40)}, but this task needs {required_type}"
+        yield about(message, hint)
     base_fingerprint = stored_base_fingerprint(adapter.folder)
     if base_fingerprint and facts.folder and fingerprint(adapter.base, with_weights=True) != base_fingerprint:
         message = f"the adapter was not trained on the weights in {one_line(str(facts.folder), 200)}"

@@ -131,9 +131,8 @@ def fake_tensors(head: Head) -> Iterator[None]:
         (moe, "_can_use_grouped_mm", return_false),
     ]
     if head != CAUSAL:
-        replacements += [
-            (masking_utils, f"_ignore_{kind}_mask_sdpa", return_false) for kind in ("causal", "bidirectional")
-        ]
+        names = ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa")
+        replacements += [(masking_utils, name, return_false) for name in names]
     with ExitStack() as stack:
         for owner, name, replacement in replacements:
             if hasattr(owner, name):

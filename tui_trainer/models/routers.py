@@ -54,9 +54,8 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
             return {}
         # The loss of older versions counts the tokens of each expert, for which fake tensors lack the data.
         with patch.dict(module_globals, {BALANCE_FUNCTION: lambda *_: config}):
-            router_logits = (
-                model(**make_inputs(CAUSAL, _ROWS, _TOKENS, 0), **{OUTPUT_LOGITS_ARGUMENT: True}).router_logits or ()
-            )
+            inputs = make_inputs(CAUSAL, _ROWS, _TOKENS, 0) | {OUTPUT_LOGITS_ARGUMENT: True}
+            router_logits = model(**inputs).router_logits or ()
     return {
         "coefficient": float(getattr(config, "router_aux_loss_coef", 0.0)),
         "is_on": bool(getattr(config, OUTPUT_LOGITS_ARGUMENT, False)),

@@ -39,12 +39,9 @@ def token_ids(
         return []
     splits_special = tokenizer.split_special_tokens if split_special_tokens is None else split_special_tokens
     if not _is_rust_only(tokenizer):
-        options = {
-            "add_special_tokens": special_tokens,
-            "split_special_tokens": splits_special,
-            "return_attention_mask": False,
-        }
-        ids: list[list[int]] = tokenizer(list(texts), **options, verbose=False)["input_ids"]
+        options = {"add_special_tokens": special_tokens, "split_special_tokens": splits_special}
+        inputs = tokenizer(list(texts), **options, return_attention_mask=False, verbose=False)
+        ids: list[list[int]] = inputs["input_ids"]
         return ids
     return [encoding.ids for encoding in _encodings(tokenizer, list(texts), None, special_tokens, splits_special)]
 

@@ -132,16 +132,15 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
     id_by_token = _token_ids(content)
     config = read_json(folder / "tokenizer_config.json") or {}
     special_tokens = (read_json(folder / "special_tokens_map.json") or {}) | config
-    special_ids = {
-        name: id_by_token.get(token_text(special_tokens.get(f"{name}_token"))) for name in ("bos", "eos", "pad")
-    }
+    texts = {name: token_text(special_tokens.get(f"{name}_token")) for name in ("bos", "eos", "pad")}
+    special_ids = {name: id_by_token.get(text) for name, text in texts.items()}
     processor = content.get("post_processor")
     has_template_file = any((folder / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
     return TokenizerFacts(
         vocabulary=len(id_by_token),
         embedding_rows=max(id_by_token.values(), default=-1) + 1,
         **{f"{name}_token_id": token_id for name, token_id in special_ids.items()},
-        adds_bos=_adds_first(processor, token_text(special_tokens.get("bos_token"))),
+        adds_bos=_adds_first(processor, texts["bos"]),
         has_chat_template=bool(config.get("chat_template")) or has_template_file,
         added_token_count=_special_token_count(processor),
     )
@@ -270,13 +269,12 @@ def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | 
     def token_named(*names: str) -> str:
         return next((text for name in names if (text := token_text(special_tokens.get(f"{name}_token")))), "")
 
-    if facts is None or not (
-        family in ENCODERS or family.startswith(_BOS_FAMILIES) or config.get("is_encoder_decoder")
-    ):
+    needs_bos = family.startswith(_BOS_FAMILIES)
+    if facts is None or not (family in ENCODERS or needs_bos or config.get("is_encoder_decoder")):
         return None
     if settings.get("tokenizer_class") not in _GENERAL_CLASSES:
         return ()
-    if family.startswith(_BOS_FAMILIES):
+    if needs_bos:
         return () if facts.adds_bos else tuple(filter(None, [token_named("bos")]))
     frame = [token_named("cls", "bos"), token_named("sep", "eos")] if family in ENCODERS else [token_named("eos")]
     return () if facts.added_token_count else tuple(filter(None, frame))
@@ -309,9 +307,9 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     needed_packages = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
     if not (missing_packages := [package for package in needed_packages if not _is_installed(package)]):
         return None
-    packages = "the package" if len(missing_packages) == 1 else "the packages"
-    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages} {' and '.join(missing_packages)} for reading it "
-    problem += "is not installed" if len(missing_packages) == 1 else "are not installed"
+    noun, verb = ("the package", "is") if len(missing_packages) == 1 else ("the packages", "are")
+    packages = f"{noun} {' and '.join(missing_packages)} for reading it {verb} not installed"
+    problem = f"the tokenizer is a SentencePiece file ({file}), but {packages}"
     command = f"uv pip install {' '.join(missing_packages)}"
     return problem, command if is_slow else f"create its tokenizer.json once: {command} && {tokenizer_command(folder)}"
 

@@ -187,9 +187,8 @@ class QuestionAnswering(Task):
         assert row.labels is not None, "a row has the positions of its answer"
         is_elsewhere = int(row.labels[0]) == _window_of(row).cls
         true_answers = [] if is_elsewhere else json.loads(_int32_to_text(row.model_arguments[_ANSWERS]))
-        return _question_in(
-            tokenizer, row
-        ), f" -> {_words(answer)} (expected: {_words(true_answers[0] if true_answers else '')})"
+        expected = _words(next(iter(true_answers), ""))
+        return _question_in(tokenizer, row), f" -> {_words(answer)} (expected: {expected})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return _Inputs(config.data, needs_answers=False)
@@ -327,12 +326,10 @@ class _Encoding:
         starts, ends = self.offsets[:, 0], self.offsets[:, 1]
         if len(starts) and starts[0] <= start and end <= ends[-1]:
             # All tokens that overlap the answer: several byte tokens may share the offsets of one character.
-            first_token, last_token = (
-                int(np.searchsorted(ends, start, "right")),
-                int(np.searchsorted(starts, end, "left")) - 1,
-            )
+            first_token = self.window.first + int(np.searchsorted(ends, start, "right"))
+            last_token = self.window.first + int(np.searchsorted(starts, end, "left")) - 1
             if first_token <= last_token:
-                return self.window.first + first_token, self.window.first + last_token
+                return first_token, last_token
         return self.window.cls, self.window.cls
 
     def characters(self, first: int, last: int) -> tuple[int, int]:

@@ -355,8 +355,8 @@ class _Preparation:
         self._refuse_empty(surveys)
         selection = select_rows(surveys, self._settings, [part.description for part in self._sources[0].parts])
         if self._settings.dedup and not selection.training_copies.any():
-            counts = f"duplicates: {selection.repeated_row_count:,}; also held out: {selection.leaked_row_count:,}"
-            problem = f"no row is left to train on ({counts})"
+            reason = f"duplicates: {selection.repeated_row_count:,}; also held out: {selection.leaked_row_count:,}"
+            problem = f"no row is left to train on ({reason})"
             raise DataError(problem, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         rows_of_sources = source_rows(self._sources[0], surveys[0].counts, selection, self._settings.replay_sources)
         self._reader.finish_reading()

@@ -103,10 +103,8 @@ def _raw_rows(
         case "jsonl" | "json":
             yield from read_json(content, label, problems, usually_lines=file.form == "jsonl")
         case "csv" | "tsv":
-            usual_delimiter = TAB if file.form == "tsv" else ","
-            yield from read_csv(
-                content, label, problems, choices, file.separator, file.header, usual_delimiter=usual_delimiter
-            )
+            usual, columns = TAB if file.form == "tsv" else ",", file.header
+            yield from read_csv(content, label, problems, choices, file.separator, columns, usual_delimiter=usual)
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":

@@ -45,9 +45,7 @@ _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in seconds; of larger 
 _UNKNOWN_NOTE = "the tokenizer lacks some characters of the first rows; preparing the data counts these characters"
 # Settings in every key of prepared data, and the defaults of two that were removed. A key contains a newer setting only
 # if it is not at its default, so that earlier runs still find their prepared rows.
-_TASK_KEY_SETTINGS = set(
-    "type loss_on chat_template problem_type class_weights source_prefix max_target_length".split()
-)
+_KEY_SETTINGS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
 _REMOVED_SETTINGS = {"source_language": "", "target_language": ""}
 COLUMN_SETTINGS = tuple(name for name in DataSection.model_fields if name.endswith("_column"))
 
@@ -249,9 +247,8 @@ class LearnsFromData:
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         """Return all settings that decide the tokens and labels of a row, by name. They are a part of the cache key."""
-        task_settings = config.task.model_dump(include=_TASK_KEY_SETTINGS) | config.task.model_dump(
-            exclude_defaults=True
-        )
+        changed_settings = config.task.model_dump(exclude_defaults=True)
+        task_settings = config.task.model_dump(include=_KEY_SETTINGS) | changed_settings
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
         column_settings = config.data.model_dump(include=set(COLUMN_SETTINGS))
         return {"task": _REMOVED_SETTINGS | task_settings, "vocabulary": vocabulary, **column_settings}
