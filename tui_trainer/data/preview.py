@@ -21,8 +21,7 @@ from tui_trainer.data.progress import Meter, Progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Adjacent tokens that are all trained or all not, as text; or one special token, by its name. `tag` belongs to the
-    first word."""
+    """Adjacent tokens as text, all trained or all not; or one special token by name. `tag` is of the first word."""
 
     text: str
     tokens: int
@@ -119,8 +118,7 @@ class ShownDocument:
     as a pair, `part` counts them from 1, else it is 0.
 
     `tokens` is the number of shown tokens, and `trained_tokens` the number of those that are labels; both include an
-    `answer`. `label` is set for a document with one label. `cut`: whether the document lost its end, or is a window of
-    a longer one (None: unknown)."""
+    `answer`. `label` is set for a document with one label. `cut`: whether it lost its end or is a window (or None)."""
 
     number: int
     pieces: tuple[Piece, ...]

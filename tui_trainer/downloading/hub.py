@@ -75,8 +75,7 @@ class HubFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DownloadOffer:
-    """A download that the user has to confirm. `size_bytes` counts all its files, and `missing_bytes` those that are
-    not on this machine yet.
+    """A download that the user has to confirm. `missing_bytes` counts the files that are not on this machine yet.
 
     `left_out_words` describes the other files of the repository; empty if only unimportant files are left out."""
 

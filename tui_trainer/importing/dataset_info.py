@@ -45,8 +45,7 @@ def find_list(folder: Path, dataset_dir: str) -> Path | None:
 def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
     """Return the data sets with these names in the list at `path`. `texts` is true if they are used as plain texts.
 
-    Raises ValueError if a data set is invalid or would be used differently here, and ConfigError if the list cannot be
-    read."""
+    Raises ValueError for a data set that is invalid or would be used differently, ConfigError for a broken list."""
     entries = read_foreign(path)
     data_sets = []
     for name in names:

@@ -1,7 +1,6 @@
 """Functions that convert keys which have a meaning only together: batch size, precision, intervals, tuning method.
 
-Importers list these functions in `Keys`, with the key names of their tool. A function adds our settings to a
-`Conversion`."""
+Importers list these functions in `Keys`, with the key names of their tool. Each adds settings to a `Conversion`."""
 
 import json
 import re
@@ -276,8 +275,7 @@ def write_template(
 ) -> None:
     """Convert a tool's name for a chat template to one of our templates or to the model's own, or refuse it.
 
-    `our_templates` maps the tool's names to our templates, and `model_templates` to keys of `TEMPLATE_MODELS`. `model`
-    is the model in the file."""
+    `our_templates` and `model_templates` map the tool's names to our templates and to keys of `TEMPLATE_MODELS`."""
     model_name = Path(model).name.lower()
     if template in our_templates:
         conversion.write(TEMPLATE_KEY, our_templates[template], key, reason=reason)
@@ -369,8 +367,7 @@ def adapted_layers(
     *,
     target_key: str,
 ) -> None:
-    """Convert the numbers of the layers that get an adapter, together with the module names under `target_key`, to a
-    regular expression.
+    """Convert the numbers of layers with adapters, and the module names under `target_key`, to a regular expression.
 
     Source: `check_target_module_exists` of peft 0.21: the first number in a path is the layer."""
     numbers = [whole(number) for number in listed(layers.value)]

@@ -145,8 +145,7 @@ def import_file(
     """Convert a YAML or JSON file of another tool. `kind` is the importer, by default the detected one. `devices` is
     the number of devices of the run. The keys `without` are ignored. `to` is the path of the config to be written.
 
-    Raises ConfigError if the file cannot be read, if its tool is not clear, and if `devices` is given for a file
-    without a batch size per device."""
+    Raises ConfigError for an unreadable file or an unclear tool, and for `devices` without a batch size per device."""
     raw = read_foreign(path)
     refuse_no_training(raw, str(path))
     if path.suffix.lower() == ".toml":

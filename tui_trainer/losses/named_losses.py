@@ -51,8 +51,7 @@ class NamedLossSums:
     def __init__(
         self, parts: Mapping[str, str], other_sums: Mapping[str, str], count: Callable[[MicroBatch], Mapping[str, int]]
     ) -> None:
-        """Start with totals of 0. `parts` and `other_sums` map sums to their counts; `count` returns those of a
-        batch."""
+        """Start with totals of 0. `parts` and `other_sums` map sums to counts, and `count` returns those of a batch."""
         self.parts, self._divisor_names, self._count = parts, {**parts, **other_sums}, count
         self.counts: dict[str, int] = dict.fromkeys(self._divisor_names.values(), 0)
         self.values: dict[str, Tensor] = {}

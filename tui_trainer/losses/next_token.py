@@ -121,8 +121,7 @@ class NextTokenLoss:
         return None if bias is None else bias.flatten()
 
     def _select(self, _head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Select the head's input at positions that have a label. In 16 bits on a CPU a `round_up_coarsely` number of
-        them."""
+        """Select the head's input at labelled positions; in 16 bits on a CPU, a `round_up_coarsely` number of them."""
         assert self._batch is not None, "the hook is there while a batch is"
         hidden_Nh, places = args[0].flatten(0, -2), self._batch.label_positions
         is_forced = self.always_in_chunks or self.kernel is not None

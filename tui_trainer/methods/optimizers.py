@@ -85,8 +85,7 @@ class OptimizerSpec:
     host_keys: frozenset[str] = frozenset()
     """Names of tensors in the state that are on the host: an update reads their values without waiting for a device."""
     begin: Begin | None = None
-    """Function that allocates the state of a parameter, into which a saved state is copied. None if plain tensors are
-    enough."""
+    """Function that allocates a parameter's state, into which a saved one is copied; None if plain tensors suffice."""
 
     def restore_state_value(self, key: str, value: Tensor, parameter: Tensor) -> Any:
         """Return a saved value of the state in the form, and on the device, that the optimizer uses."""

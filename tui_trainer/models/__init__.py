@@ -1,2 +1,1 @@
-"""The models that a run starts from: folders, shapes, tokenizers, a catalogue. torch is imported inside of
-functions."""
+"""The models that a run starts from: folders, shapes, tokenizers, a catalogue. Functions import torch themselves."""

@@ -49,8 +49,7 @@ class ExpertTensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptedParts:
-    """The kinds of linear layers and expert tensors that get an adapter, and the names and shapes of the tensors in the
-    adapter's file."""
+    """The kinds of linear layers and expert tensors that get an adapter, and the shape of each tensor in its file."""
 
     linears: tuple[Linear, ...]
     experts: tuple[ExpertTensor, ...]
@@ -73,8 +72,7 @@ def needs_built_model(shape: ModelShape, tuning: TuningSection) -> bool:
 
 
 def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSection, saved: str) -> AdaptedParts:
-    """Return the parts of a model that get an adapter. `saved` lists the modules that are trained as a whole. The first
-    answer takes seconds.
+    """Return the parts of a model that get an adapter, in seconds at first. `saved`: modules that are trained whole.
 
     Raise ConfigError for targets that match nothing, or no linear layer, and for settings that experts do not support.
     """

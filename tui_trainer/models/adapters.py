@@ -280,8 +280,7 @@ def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _layers(path: Path, _changed_at: int) -> frozenset[str]:
-    """Return the path of each layer with an adapter, `model.layers.0.mlp.up_proj`; for an embedding
-    `lora_embedding`."""
+    """Return the path of each layer with an adapter, `model.layers.0.mlp.up_proj`; "lora_embedding" for embeddings."""
     names = (name.removeprefix("base_model.model.") for name in read_file_header(path))
     return frozenset(
         name.partition(".lora_")[0] if ".lora_A." in name else "lora_embedding"

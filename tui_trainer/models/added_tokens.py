@@ -45,8 +45,7 @@ CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedTokens:
     """Tokens that a run adds. `new_tokens` lists them in the order of their ids, which begin at `first_id`; `existing`
-    lists requested tokens that the tokenizer already had. `embedding_rows` is the resulting number of embedding
-    rows."""
+    lists requested tokens that the tokenizer already had. `embedding_rows` is the resulting number of rows."""
 
     new_tokens: tuple[str, ...]
     existing: tuple[str, ...] = ()
@@ -192,8 +191,7 @@ def planned_words(added: AddedTokens | None, rows_before: int) -> str:
 
 
 def add_to_tokenizer(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: Path) -> None:
-    """Add the tokens to a loaded tokenizer, which then finds them anywhere in a text. Raise ConfigError if their ids
-    differ from the planned ones."""
+    """Add the tokens to a loaded tokenizer, which finds them anywhere. Raise ConfigError for unplanned ids."""
     from transformers import AddedToken
 
     tokens = [AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new_tokens]
@@ -211,8 +209,7 @@ def resize_for_adapter(model: Any, fields: Mapping[str, Any], config: Mapping[st
 
 
 def resize_tables(model: Any, rows: int, ids: Sequence[int]) -> None:
-    """Resize the embedding and head of a loaded model to `rows` rows. New rows, and those of `ids`, become the mean of
-    the rows that tokens had before."""
+    """Resize embedding and head to `rows` rows. New rows, and those of `ids`, become the mean of the rows before."""
     import torch
 
     table = model.get_input_embeddings().weight

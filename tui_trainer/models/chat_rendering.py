@@ -305,8 +305,7 @@ _SHOWN_CHARACTERS = 24
 class Rendered:
     """A rendered conversation. `trained_spans` holds the spans of characters that carry loss, `control_spans` the spans
     of special tokens that the template wrote. `spelled_token_count` counts special tokens that the data only spells. If
-    `adds_end`, the end token follows the text and carries loss. `omitted_parts` names the omitted parts as
-    `unwritten_parts` does."""
+    `adds_end`, the end token follows the text and carries loss. `omitted_parts` is as in `unwritten_parts`."""
 
     text: str
     trained_spans: tuple[Span, ...]

@@ -1,5 +1,4 @@
-"""Read a model's config.json, whose field names depend on the architecture, and refuse models that cannot be
-trained."""
+"""Read a model's config.json, whose field names depend on the architecture, and refuse models of other kinds."""
 
 import json
 from collections.abc import Mapping

@@ -78,8 +78,7 @@ def bitsandbytes_config(
     """Return the quantisation config for transformers. `dtype` is that of the other weights.
 
     The config lists the modules to skip: the head, layers tied to the head, and towers. This list replaces the one that
-    transformers would make, and is found in a model without data. A name matches the end of a path or one of its
-    components."""
+    transformers would make, found in a model without data. A name matches the end of a path or a component of it."""
     import torch
     from transformers import BitsAndBytesConfig
     from transformers.quantizers.base import get_keys_to_not_convert

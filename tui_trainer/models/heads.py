@@ -84,8 +84,7 @@ def _is_known(model_type: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of a classifier, in the order of its logits. `problem_type` is that of config.json, empty for token
-    classification, which has none."""
+    """Labels of a classifier, in the order of its logits. `problem_type` is that of config.json; tags have none."""
 
     names: tuple[str, ...]
     problem_type: ProblemType = ""

@@ -69,8 +69,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def set_truncation(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-    """Store the length and side at which training truncates texts, so that `truncation=True` truncates the same
-    wherever the tokenizer is loaded."""
+    """Store the length and side at which training truncates texts, so that `truncation=True` does the same later."""
     tokenizer.model_max_length = max_length
     tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = "right"
     # The model's inputs, for places that load the tokenizer without its class.
@@ -110,8 +109,7 @@ def load_pretrained(
     """Load a model with its weights. Raise ConfigError if weights and config do not fit together.
 
     On a GPU, each tensor is moved immediately after it is read, so the whole model is never in host memory.
-    `device=None` is the CPU. With `four_bits`, weights are quantised while they are loaded, and `dtype` applies to the
-    others.
+    `device=None` is the CPU. With `four_bits`, weights are quantised while loaded; `dtype` applies to the others.
 
     A classifier head that the files lack, or that has another number of labels, is initialised from torch's global
     generator and reported to `tell` in a sentence. Without `labels`, a classifier keeps those of its config.
@@ -176,8 +174,7 @@ def _quiet() -> Iterator[None]:
 
 
 def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
-    """Set the padding of a loaded model. transformers excludes the row of the config's pad token from training, but the
-    same token may end texts.
+    """Set the padding of a loaded model. transformers does not train the pad token's row, but the token may also end texts.
 
     In a causal model, padding has no label and no token attends to it, so its row gets no gradient from padding, and a
     token that both pads and ends documents may learn. Models with other heads recognise padding by its id."""
@@ -201,8 +198,7 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
 
 
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
-    """Return a sentence about the newly initialised parts, "" without any. Raise ConfigError if the files lack weights
-    outside of the head."""
+    """Return a sentence about newly initialised parts, or "". Raise ConfigError for weights missing outside the head."""
     missing_names = sorted(map(str, report.get("missing_keys") or ()))
     # The shapes in the files and in the model, by tensor name.
     entries = report.get("mismatched_keys") or ()

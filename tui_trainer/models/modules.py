@@ -16,8 +16,7 @@ class Linear:
     `path` is its place in a block, `self_attn.q_proj`, or in the model if it is not in a block; it distinguishes
     GPT-2's two kinds of `c_proj`. `is_head`: it belongs to the head of the task, which LoRA trains as a whole; the
     matrix that computes the logits is the last one. `uses` is the number of uses of each in a forward pass (ALBERT
-    reuses its layers). `reads` is its input: all input tokens, the target tokens of a decoder after an encoder, or one
-    vector for each row."""
+    reuses its layers). `reads` is its input: all input tokens, a decoder's target tokens, or one vector per row."""
 
     name: str
     inputs: int
@@ -77,8 +76,7 @@ _SOFT_CAP = re.compile(r"soft_?cap|logit_cap")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionFacts:
-    """Facts about the attention of a model. `head_size` and `value_size` are the largest numbers of dimensions of all
-    layers, 0 if unknown."""
+    """Facts about the attention of a model. `head_size` and `value_size` are the largest of all layers, or 0."""
 
     head_size: int = 0
     value_size: int = 0
@@ -109,8 +107,7 @@ def soft_cap_of(model: Any) -> float:
 
 
 def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, whole: bool) -> dict[str, Any]:
-    """Return fields of `AttentionFacts`. `calls` are those of a pass in `recorded_calls`; `whole`: the pass
-    finished."""
+    """Return fields of `AttentionFacts`. `calls` are those in a pass (`recorded_calls`), which finished if `whole`."""
     config = model.config
     layer_types = getattr(config, "layer_types", None) or ()
     attentions = [module for module in model.modules() if "attention" in type(module).__name__.lower()]
@@ -167,8 +164,7 @@ def uses_chunks(labels: int, chunk_tokens: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogitTransform:
-    """The step from the head's product (bias included) to logits: scale x product, then soft_cap x tanh(logits /
-    soft_cap) if there is a soft cap."""
+    """The step from the head's product, bias included, to logits: scale, then soft_cap x tanh(logits / soft_cap)."""
 
     scale: float = 1.0
     soft_cap: float | None = None

@@ -1,5 +1,4 @@
-"""Find out whether a mixture of experts computes an auxiliary loss of its routers, and the weight of that loss in its
-config, for the plan."""
+"""Find out whether a mixture of experts has an auxiliary loss of its routers, and the loss's weight, for the plan."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ def scratch_config(
     """Return the config.json of the model that `[model.scratch]` describes.
 
     A causal model is a Llama (tied head, no biases), a classifier a BERT with `max_length` learned positions, and an
-    encoder-decoder a T5 (version 1.1, but with a tied head). Only `attention_dropout` sets dropout; T5 has one rate for
-    all of its dropout."""
+    encoder-decoder a T5 (version 1.1, but with a tied head). Only `attention_dropout` sets dropout, in T5 all of it."""
     mlp_width = _PLAIN_MLP * scratch.hidden_size if scratch.intermediate_size == "auto" else scratch.intermediate_size
     hidden_size, layer_count, head_count = scratch.hidden_size, scratch.num_hidden_layers, scratch.num_attention_heads
     if head in CLASSIFYING_HEADS:
@@ -89,8 +88,7 @@ class ModelShape:
     """The shape of a model with its head. `parameters` is exact if the weight files have headers, else counted.
 
     With an encoder and a decoder, `layers`, `attention_heads` and `mlp_size` are the encoder's. `labels` is the number
-    of labels of a classifier, 0 for a head over the vocabulary. `stored_blocks` is the number of blocks in the names of
-    the weights."""
+    of labels of a classifier, 0 for a head over the vocabulary. `stored_blocks` counts blocks by the weights' names."""
 
     model_type: str
     hidden_size: int
@@ -114,8 +112,7 @@ class ModelShape:
     stored_blocks: int = 0
     attention: modules.AttentionFacts = modules.UNKNOWN_ATTENTION
     towers: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Number of frozen weights in each vision tower and projector. All other fields describe only the language
-    model."""
+    """Number of frozen weights in each vision tower and projector. Other fields describe only the language model."""
     stored_dtype: str = ""
     """torch's name of the dtype of most stored weights; empty for a model from scratch."""
     logits: modules.LogitTransform | None = None

@@ -56,8 +56,7 @@ def adapted_linears(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, 
 
 
 def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:
-    """Return the number of weights of the adapters: r x (inputs + outputs) for each layer. DoRA adds one magnitude for
-    each output.
+    """Return the number of adapter weights: r x (inputs + outputs) for each layer; with DoRA, also one per output.
 
     Sources: LoRA, arXiv:2106.09685, section 4.1; DoRA, arXiv:2402.09353, section 4.1."""
     return sum(linear.count * (r * (linear.inputs + linear.outputs) + use_dora * linear.outputs) for linear in linears)
@@ -94,8 +93,7 @@ def target_names(shape: ModelShape) -> tuple[str, ...]:
 def head_modules(shape: ModelShape) -> tuple[str, ...]:
     """Return the modules of a classifier's head, by the names that `modules_to_save` takes; none for other heads.
 
-    They are newly initialised or belong to another task. Under LoRA they would stay random unless they are trained as a
-    whole."""
+    They are new or belong to another task. Under LoRA they would stay random unless they are trained as a whole."""
     if shape.head not in CLASSIFYING_HEADS:
         return ()
     head_paths = (entry.path.partition(".")[0] for entry in _modules(shape) if entry.is_head)

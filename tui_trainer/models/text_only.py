@@ -34,8 +34,7 @@ _PREFIX = re.compile(r"^(model\.language_model|language_model\.model)\.|^languag
 
 
 def text_facts(facts: ModelFacts) -> ModelFacts:
-    """Return the facts of the language model in a multimodal checkpoint. Raise ConfigError for a model without towers
-    and for an adapter."""
+    """Return the facts of a multimodal model's language model. Raise ConfigError for other models and adapters."""
     model_type = facts.config.get("model_type")
     if not has_towers(model_type) or facts.adapter:
         reason = "an adapter on a multimodal model" if facts.adapter else f"{model_type}, which reads only text"

@@ -252,8 +252,7 @@ class _Piece:
 def encode_conversations(tokenizer: Any, conversations: Sequence[Rendered]) -> list[tuple[list[int], list[int]]]:
     """Return (token ids, labels) of each conversation without truncation. A label is the id of a token that carries
     loss, else IGNORE.
-    The first token has no label, because no token precedes it. Raise DataError if the tokenizer makes a special token
-    of plain text."""
+    The first token has no label. Raise DataError if the tokenizer makes a special token of plain text."""
     pieces_by_conversation = [list(_pieces(conversation)) for conversation in conversations]
     all_pieces = [piece for conversation_pieces in pieces_by_conversation for piece in conversation_pieces]
     flat_ids = _encode_pieces(tokenizer, all_pieces)

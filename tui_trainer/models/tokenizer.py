@@ -96,8 +96,7 @@ def add_whole_file(digest: xxh3_128, folder: Path, name: str) -> None:
 
 
 def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any]) -> str | None:
-    """Return an XXH3 hash of the tokenizer's file names and contents, so that data prepared with another tokenizer is
-    not reused.
+    """Return an XXH3 hash of the tokenizer's files, so that data prepared with another tokenizer is not reused.
 
     `config` is the config.json of the model, which may decide the tokenizer's class (`AutoTokenizer.from_pretrained`).
     """
@@ -114,8 +113,7 @@ def tokenizer_key(folder: Path, files: Iterable[str], config: Mapping[str, Any])
 
 
 def tokenizer_facts(folder: Path) -> TokenizerFacts | None:
-    """Return the facts in tokenizer.json, or None without that file: transformers converts other formats when it loads
-    them.
+    """Return the facts in tokenizer.json, or None without it: transformers converts other formats at loading.
 
     The file is read again only after a change, because a large vocabulary takes a fifth of a second."""
     paths = (folder / name for name in TOKENIZER_FILES)
@@ -260,8 +258,7 @@ def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | 
     """Return the special tokens around each text that the model was trained with and that the tokenizer in the folder
     does not add. None if there is no tokenizer.json, or if texts of this family need none.
 
-    A tokenizer class of transformers for one family adds them regardless of tokenizer.json. A general class adds only
-    those in that file."""
+    A tokenizer class of one family adds them regardless of tokenizer.json. A general class adds those in that file."""
     family, facts = str(config.get("model_type")), tokenizer_facts(folder)
     settings = read_json(folder / "tokenizer_config.json") or {}
     special_tokens = (read_json(folder / "special_tokens_map.json") or {}) | settings

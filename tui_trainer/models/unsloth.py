@@ -173,8 +173,7 @@ def count_patched_modules(model: Any) -> tuple[int, int]:
     """Return the number of modules whose forward pass is Unsloth's, and the number of all modules.
 
     Unsloth replaces `forward` of a class or of a single module. Functions that it generates and compiles are in modules
-    named `unsloth_compiled_...`. Source: `pre_patch` and `patch_peft_model` in unsloth/models/llama.py, and
-    unsloth_zoo/compiler.py."""
+    named `unsloth_compiled_...`. Source: unsloth's `pre_patch` and `patch_peft_model`, unsloth_zoo/compiler.py."""
     modules = list(model.modules())
     return sum(_is_unsloth_forward(module.forward) for module in modules), len(modules)
 

@@ -25,8 +25,7 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
-    """The size of the data: exact once it is prepared, else estimated from file sizes. `rows` counts documents, or
-    pieces of one long text."""
+    """The size of the data: exact once prepared, else estimated. `rows` counts documents, or pieces of one text."""
 
     rows: int
     eval_rows: int
@@ -116,8 +115,7 @@ class InputReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One encoded input: token ids, and other arguments of the model in `model_arguments`. `is_cut`: it was
-    truncated."""
+    """One encoded input: token ids, and other arguments of the model. `is_cut`: it was truncated."""
 
     ids: Sequence[int] | Tokens
     content: Any = None
@@ -139,8 +137,7 @@ class RowPass:
     values are in `batch.row_values` during training.
 
     `activity` describes the pass to the user: "reading rows". `values(batch)` returns fp32 [samples, width] in the
-    order of the prepared rows. `key`, JSON, holds everything that the values depend on besides the rows, the model and
-    its precision."""
+    order of the prepared rows. `key`, JSON, holds what the values depend on besides rows, model and precision."""
 
     activity: str
     width: int

@@ -240,8 +240,7 @@ class SequenceClassification(Task):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return for each row the probabilities, and the most likely label, or the labels above their thresholds; for a
-        regression, the number."""
+        """Return for each row the probabilities and the predicted label or labels; for a regression, the number."""
         logits_BC, kind = logits_of(model, tokenizer, rows), model.config.problem_type
         if kind == "regression":
             return [{"number": float(f"{number:.6g}")} for number in logits_BC[:, 0].tolist()]

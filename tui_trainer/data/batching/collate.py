@@ -136,8 +136,7 @@ def collate_answers(rows: Sequence[TokenRow], pad_id: int, start_id: int | None,
     """Collate rows for an encoder-decoder: whole inputs, and the tokens of the answers as labels, int64 [B, T'].
 
     The decoder reads `start_id` and the answer without its last token: `decoder_input_ids`, int64 [B, T']. Without a
-    `start_id`, the last token of each answer comes first, as in mBART, whose answers end with their language. `width`
-    is the width of the inputs."""
+    `start_id`, the last token of each answer comes first, as in mBART. `width` is the width of the inputs."""
     answers = [tokens_of(row) if row.labels is None else row.labels for row in rows]
     labels = pad_rows(answers, IGNORE)
     decoder_inputs = pad_rows(answers, pad_id)[:, :-1]
@@ -218,8 +217,7 @@ def round_collate_widths(
 
 
 def round_packed_widths(collate: CollatePacked, widest: int) -> CollatePacked:
-    """Return a collate function that rounds up the width of packed rows with `round_up_coarsely`, to `widest` at
-    most."""
+    """Return a collate function that rounds up the width of packed rows (`round_up_coarsely`), to `widest` at most."""
 
     def collate_rounded(packed: Sequence[Sequence[TokenRow]], *, width: int = 0) -> Batch:
         used_width = max(sum(row.input_count for row in rows) for rows in packed)

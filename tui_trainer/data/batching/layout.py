@@ -20,8 +20,7 @@ Pass = Sequence[Sequence[TokenRow]]
 
 @dataclass(frozen=True, kw_only=True)
 class RowLayout:
-    """Division of a step into passes of up to `rows_per_pass` rows. `packed_width`: width of packed rows, 0 without
-    packing.
+    """Division of a step into passes of up to `rows_per_pass` rows. `packed_width`: width of packed rows, 0 for none.
 
     A prepared row with several documents stays together. Without packing, each of its documents is a row of the batch.
     `fixed_width` > 0 pads all rows to this width, because compiled layers are compiled again for each new width."""

@@ -386,8 +386,7 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
 
 
 def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) -> bool:
-    """Return whether the column holds lists or objects, even in strings; with `transcripts`, also texts that name their
-    speakers."""
+    """Return whether the column holds lists or objects, even in strings, or (`transcripts`) dialogues."""
     values = [value for row in head if (value := row.values.get(name)) is not None]
     has_speakers = transcripts and any(map(split_transcript, values))
     return has_speakers or any(isinstance(value, list | Mapping) or bool(_LIST.match(str(value))) for value in values)

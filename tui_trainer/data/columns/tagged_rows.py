@@ -183,8 +183,7 @@ class Span(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Tagged:
     """The words and tags of a row. `extended_span_count` counts spans that began or ended inside a word and were
-    extended to the whole word. `counts_utf16`: the spans count UTF-16 units, as in JavaScript, instead of
-    characters."""
+    extended to the whole word. `counts_utf16`: spans count UTF-16 units, as in JavaScript, not characters."""
 
     words: list[str]
     tags: list[str]
@@ -430,8 +429,7 @@ def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
 
 
 def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
-    """Choose the columns of words and tags, from the settings and the first rows. Raises DataError if they are
-    unclear."""
+    """Choose the columns of words and tags by the settings and the first rows. Raises DataError if unclear."""
     names, label = columns_of(head), file_of(head)
     is_export = {*names} >= _LABEL_STUDIO and AUTO == words == tags
     if is_export:

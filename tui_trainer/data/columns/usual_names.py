@@ -27,8 +27,7 @@ SPAN_COLUMNS = ("entities", "spans", "ents", "labels", "label", "annotations")
 # Columns that distinguish conversations, questions, summaries and tagged words from plain texts.
 # Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
 CONVERSATIONS = ("messages", "conversations", "turns")
-"""Names that always mean conversations. The other names below may also be those of a plain text or a text to
-summarize."""
+"""Names that always mean conversations. The other names below may also mean plain texts or texts to summarize."""
 CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
 WORD_COLUMNS = ("tokens", "words", "token", "word", "tokenized_text")
 SENTENCES = ("text", "sentence")

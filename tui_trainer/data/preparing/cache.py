@@ -155,8 +155,7 @@ class PreparedData(PreparedContent):
     """Prepared data on disk. `eval_path` is None without held-out text.
 
     A tokenizer that was trained on the data is at `tokenizer_path`. `source` describes all sources together, `names`
-    each one, and `splits` the use of their splits. `with_names_of` replaces these three with those of the present
-    command."""
+    each one, and `splits` the use of their splits. `with_names_of` replaces these three."""
 
     folder: Path
     from_cache: bool

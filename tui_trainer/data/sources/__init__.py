@@ -1,2 +1,1 @@
-"""Sources of rows and documents: files, folders, samples, data sets by name. They yield one row or document at a
-time."""
+"""Sources of rows and documents: files, folders, samples, named data sets. They yield one row at a time."""

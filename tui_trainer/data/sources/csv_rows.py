@@ -113,8 +113,7 @@ def _is_repeated_header(fields: Sequence[str], header: Sequence[str], where: str
 
 
 def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label: str, line: int) -> None:
-    """Raise DataError if the first line is a comment, or looks like a row: it has a number, a long text, or a value
-    that occurs again below it."""
+    """Raise DataError if the first line is a comment, or has a number, a long text or a repeated value like a row."""
     where = f"{label}, line {line}"
     rows = [row for row in rows if row and list(row[: len(names)]) != list(names)]
     if names and names[0].startswith("#") and (len(names) == 1 or any(len(row) != len(names) for row in rows)):

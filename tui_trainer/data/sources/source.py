@@ -71,8 +71,7 @@ _FETCH_AGAIN = "copy or download the dataset again"
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 RowsRead = dict[Path, list[tuple[int, float]]]
-"""The (first row, end) of each range of rows that is read from a file, by its path without links; the end is
-exclusive."""
+"""The (first row, end) of each range of rows that is read from a file, by its path without links."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +125,7 @@ class Source:
     another, from `parts` or `each`.
 
     `split` is the split that `entries`, the files to read, belong to, if any. The path also names files that are not
-    read: `other_splits`, of other splits, and `ignored_files`, without data. `splits` has the use of all of them in a
-    run."""
+    read: `other_splits`, of other splits, and `ignored_files`, without data. `splits` has the use of all in a run."""
 
     path: str
     text_column: str

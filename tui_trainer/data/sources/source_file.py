@@ -181,8 +181,7 @@ class SourceFile:
 def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a file. Yield its raw bytes, for the position, and its content, which is decompressed if it is a .gz.
 
-    Raises every failure to open or read it as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for a
-    process that writes to it."""
+    Raises every failure as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for its writer."""
     label = file.label
     error_types: tuple[type[Exception], ...] = network_errors() if file.remote else (OSError,)
     try:

@@ -28,8 +28,7 @@ _LOCATION_FIELDS = frozenset({"base_model_name_or_path", "revision"})
 
 
 def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
-    """Return an XXH3-128 hash of config.json and the model's own code; `with_weights` adds the tokenizer and the
-    weights.
+    """Return an XXH3-128 hash of config.json and the model's code; `with_weights` adds the tokenizer and the weights.
 
     Of a weight file, the hash covers its name and size, the header, the first 4 KiB of each tensor, and 64 blocks of 64
     KiB. Files of up to 4 MiB are hashed whole. Raise ConfigError if a file cannot be read."""
@@ -50,8 +49,7 @@ def fingerprint(facts: ModelFacts, *, with_weights: bool) -> str:
 
 
 def file_fingerprints(folder: Path) -> dict[str, str]:
-    """Return the hash of each file in a folder that affects the model's output, by name. Weight files are sampled as
-    above.
+    """Return the hash of each file that affects the model's output, by name. Weight files are sampled as above.
 
     Model cards, sampling settings and the location of an adapter's base model are excluded, because users edit them.
     Raise ConfigError and OSError for a file that cannot be read."""

@@ -144,11 +144,9 @@ def _differs(name: str, facts: TensorFacts, expected_sizes: tuple[int, ...]) -> 
 
 
 def foreign_calls(path: Path) -> tuple[str, ...]:
-    """Return the functions and classes that a torch.save file names, other than those of plain tensors, such as
-    `posix.system`.
+    """Return the functions and classes in a torch.save file that plain tensors do not need, such as `posix.system`.
 
-    Archives of torch before 0.2 give none, because torch checks them when it loads them. Raise ValueError for a damaged
-    file."""
+    Archives of torch before 0.2 give none: torch checks them when it loads them. Raise ValueError for damaged files."""
     try:
         if not zipfile.is_zipfile(path):
             if tarfile.is_tarfile(path):

@@ -95,8 +95,7 @@ def find_temperature(logits_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
     """Return the divisor of the logits that minimizes the negative log-likelihood, from 0.1 to 10.
 
     The likelihood is that of the targets, as a softmax or as independent sigmoids. It is convex in 1 / temperature, so
-    the sign of its slope decides each bisection. Return 1 with fewer than 10 wrong predictions. Source: Guo et al.,
-    arXiv:1706.04599, section 4.2."""
+    the sign of its slope decides each bisection. Return 1 with fewer than 10 errors. Source: arXiv:1706.04599, section 4.2."""
     wrong = ((logits_NC > 0) != targets_NC) if kind == MULTI_LABEL else logits_NC.argmax(1) != targets_NC.argmax(1)
     if wrong.sum() < _LEAST_MISTAKES:
         return 1.0
@@ -133,8 +132,7 @@ def _best_threshold(values: Floats, targets: Ints) -> float:
 def calibration_error(probabilities_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
     """Return the expected calibration error: the mean difference between probability and frequency in 15 equal bins.
 
-    If a row has one label, it counts with its most likely label, else with each label. Source: Guo et al.,
-    arXiv:1706.04599, section 2."""
+    A row with one label counts with its most likely label, else with each. Source: arXiv:1706.04599, section 2."""
     if kind == MULTI_LABEL:
         values, is_right = probabilities_NC.ravel(), targets_NC.ravel()
     else:

@@ -306,8 +306,7 @@ class StartsFromModel:
         return built_model
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
-        """Return whether the adapter to start from brings a head for these labels. Raise ConfigError if its training
-        continues with other labels."""
+        """Return whether the starting adapter has a head for these labels. Raise ConfigError if others continue."""
         adapter_labels = config_label_names(read_json(adapter.folder / "config.json") or {})
         if adapter_labels and should_continue_adapter(config.tuning):
             refuse_other_labels(adapter_labels, labels.names, adapter.folder)

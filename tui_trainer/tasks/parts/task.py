@@ -120,8 +120,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return the loss function. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
     def choice_count(self, config: Config, data: PreparedData) -> int:
-        """Return the number of tokens or classes that a label can be, for the loss ln(choices) of a uniform prediction.
-        0 if the loss has another form."""
+        """Return the number of values of a label, for the loss ln(choices) of a uniform prediction, else 0."""
         return 0
 
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
@@ -172,8 +171,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return (input, output) of one row as text to show to a user. The output has at most `new_tokens` new tokens.
-        The caller seeds torch."""
+        """Return (input, output) of one row as text to show, the output with at most `new_tokens` new tokens."""
 
     @abstractmethod
     def encode_inputs(
@@ -185,8 +183,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return what a trained model predicts for each row, as JSON objects, in one pass. The caller seeds torch and
-        sets the model to evaluation mode."""
+        """Return the model's predictions for each row, as JSON objects, in one pass. The caller sets eval()."""
 
     @abstractmethod
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
