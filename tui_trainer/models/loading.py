@@ -174,7 +174,7 @@ def _quiet() -> Iterator[None]:
 
 
 def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
-    """Set the padding of a loaded model. transformers does not train the pad token's row, but the token may also end texts.
+    """Set the padding of a loaded model. transformers freezes the pad token, which may also end texts.
 
     In a causal model, padding has no label and no token attends to it, so its row gets no gradient from padding, and a
     token that both pads and ends documents may learn. Models with other heads recognise padding by its id."""
@@ -198,7 +198,7 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
 
 
 def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
-    """Return a sentence about newly initialised parts, or "". Raise ConfigError for weights missing outside the head."""
+    """Return a sentence about newly initialised parts, or "". Raise ConfigError if the body lacks weights."""
     missing_names = sorted(map(str, report.get("missing_keys") or ()))
     # The shapes in the files and in the model, by tensor name.
     entries = report.get("mismatched_keys") or ()

@@ -95,7 +95,7 @@ def find_temperature(logits_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
     """Return the divisor of the logits that minimizes the negative log-likelihood, from 0.1 to 10.
 
     The likelihood is that of the targets, as a softmax or as independent sigmoids. It is convex in 1 / temperature, so
-    the sign of its slope decides each bisection. Return 1 with fewer than 10 errors. Source: arXiv:1706.04599, section 4.2."""
+    the sign of its slope decides each bisection. Return 1 with under 10 errors. Source: arXiv:1706.04599, 4.2."""
     wrong = ((logits_NC > 0) != targets_NC) if kind == MULTI_LABEL else logits_NC.argmax(1) != targets_NC.argmax(1)
     if wrong.sum() < _LEAST_MISTAKES:
         return 1.0
