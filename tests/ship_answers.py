@@ -52,7 +52,7 @@ def recorded(believed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return answer
 
     for asked in (counting.answers, dry_run.answers):
-        asked._known.clear()
+        asked._cache.clear()
     with (
         tempfile.TemporaryDirectory() as home,
         patch.object(answers, "prepared_data_folder", lambda environment: Path(home)),

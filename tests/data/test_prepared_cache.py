@@ -172,11 +172,11 @@ def test_an_exception_of_the_progress_callback_leaves_nothing_behind(data, monke
 
 def test_folders_of_a_killed_process_are_removed_after_a_day(data):
     for name, age_seconds in (("old", 2 * cache.ABANDONED_SECONDS), ("new", 0)):
-        folder = data.parent / "cache" / f"{cache.PARTIAL}{name}"
+        folder = data.parent / "cache" / f"{cache.PARTIAL_PREFIX}{name}"
         folder.mkdir(parents=True)
         os.utime(folder, (data.stat().st_mtime - age_seconds,) * 2)
     prepared(data)
-    assert [path.name for path in entries(data) if path.name.startswith(".")] == [f"{cache.PARTIAL}new"]
+    assert [path.name for path in entries(data) if path.name.startswith(".")] == [f"{cache.PARTIAL_PREFIX}new"]
 
 
 def test_data_found_again_has_the_names_of_now(tmp_path):
