@@ -120,7 +120,8 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     keys, as_hint = file_keys[importer.name], f"choose the kind with --as: {all_kinds}"
     if best_score[0] == 0:
         raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
-    if not any(_known_share(tool, file_keys[tool.name]) > _LEAST_SHARE for tool in (importer, *others)):
+    found = [(tool, file_keys[tool.name]) for tool in (importer, *others)]
+    if not any(sum(map(tool.knows_key, tool_keys)) > _LEAST_SHARE * len(tool_keys) for tool, tool_keys in found):
         nearest_text = f"{importer.name}, the nearest supported tool, knows {best_score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.knows_key(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
@@ -170,10 +171,6 @@ def flatten_keys(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"the key {one_line(min(duplicates), 60)!r} appears twice", hint="remove one key")
         all_values |= flat_values
     return all_values
-
-
-def _known_share(importer: Importer, given: Mapping[str, Any]) -> float:
-    return sum(map(importer.knows_key, given)) / len(given)
 
 
 def _listed(names: list[str]) -> str:

@@ -213,13 +213,8 @@ class _Chunks:
         # The scale is applied before the product is rounded.
         logits = _product(hidden, self._weight.T, transform.scale, self._bias)
         lift = FP16_LIFT if hidden.dtype == torch.float16 else 1.0
-        losses = kernel(
-            logits,
-            labels,
-            label_smoothing=self._head_loss.label_smoothing,
-            soft_cap=transform.soft_cap,
-            gradient_scale=lift if self._needs_any else None,
-        )
+        smoothing, scale = self._head_loss.label_smoothing, lift if self._needs_any else None
+        losses = kernel(logits, labels, label_smoothing=smoothing, soft_cap=transform.soft_cap, gradient_scale=scale)
         if self._needs_any:
             factors = None if self._factors is None else self._factors[chunk, None] / lift
             if self._needs_bias:

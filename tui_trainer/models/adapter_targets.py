@@ -76,15 +76,9 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
 
     Raise ConfigError for targets that match nothing, or no linear layer, and for settings that experts do not support.
     """
-    question = {
-        "config": deciding_fields(config),
-        "head": shape.head,
-        "labels": shape.labels,
-        "r": tuning.r,
-        "target_modules": tuning.target_modules,
-        "target_parameters": tuning.target_parameters,
-        "modules_to_save": saved,
-    }
+    names = ("r", "target_modules", "target_parameters")
+    question = {"config": deciding_fields(config), "head": shape.head, "labels": shape.labels, "modules_to_save": saved}
+    question |= {name: getattr(tuning, name) for name in names}
     key = PARAMETERS_KEY if tuning.target_parameters else MODULES_KEY
     message, hint = "the selected layers could not be found in the model", "list linear layers, separated by commas"
     answer = answers.ask_or_refuse(question, Problem(message=message, key=key, hint=hint))

@@ -120,15 +120,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     raise bad_model("the folder has no config.json", "give the folder where transformers saved the model", where)
 
 
-def architecture_of(config: Mapping[str, Any]) -> str:
-    """Return the class that the weights were saved from, such as `LlamaForCausalLM`; "" if config.json does not say."""
-    names = config.get("architectures")
-    return one_line(str(names[0]), 80) if isinstance(names, list) and names else ""
-
-
 def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | None = CAUSAL) -> None:
     """Raise ConfigError if a model cannot have this head. None accepts any head."""
-    name, model_type = architecture_of(config), one_line(str(config.get("model_type")), 80)
+    names, model_type = config.get("architectures"), one_line(str(config.get("model_type")), 80)
+    name = one_line(str(names[0]), 80) if isinstance(names, list) and names else ""
     if is_multimodal(config):
         _refuse_towers(config, name or model_type, where, head)
         return

@@ -91,9 +91,10 @@ class Labels:
 
     def config_fields(self) -> dict[str, Any]:
         """Return these labels as fields of a config.json. Regression has one label."""
+        numbers = {name: number for number, name in enumerate(self.names)}
         fields: dict[str, Any] = {
             "id2label": dict(enumerate(self.names)),
-            "label2id": {name: number for number, name in enumerate(self.names)},
+            "label2id": numbers,
             "num_labels": len(self.names),
         }
         return fields | ({"problem_type": self.problem_type} if self.problem_type else {})

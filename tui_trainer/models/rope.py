@@ -132,25 +132,13 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
     """Return the required fields that are missing, and the fields that the type does not use."""
     requested_fields, rope_type = _requested_fields(section), section.rope_type
     if rope_type == _UNSCALED_TYPE:
-        return [
-            Problem(
-                message=f"has no effect with {TYPE_KEY} = {_UNSCALED_TYPE}",
-                key=f"{ROPE_SCALING_KEY}.{name}",
-                hint=f"set {TYPE_KEY}",
-            )
-            for name in requested_fields
-            if name != "rope_type"
-        ]
+        message, hint = f"has no effect with {TYPE_KEY} = {_UNSCALED_TYPE}", f"set {TYPE_KEY}"
+        keys = [f"{ROPE_SCALING_KEY}.{name}" for name in requested_fields if name != "rope_type"]
+        return [Problem(message=message, key=key, hint=hint) for key in keys]
     required, optional = FIELDS[rope_type]
-    problems = [
-        Problem(
-            message=f"is required by {rope_type}",
-            key=f"{ROPE_SCALING_KEY}.{name}",
-            hint=f"set it, or change {TYPE_KEY}",
-        )
-        for name in required
-        if name not in requested_fields
-    ]
+    message, hint = f"is required by {rope_type}", f"set it, or change {TYPE_KEY}"
+    keys = [f"{ROPE_SCALING_KEY}.{name}" for name in required if name not in requested_fields]
+    problems = [Problem(message=message, key=key, hint=hint) for key in keys]
     if 0 < section.factor < 1:
         message = "is below 1, but scaling makes the context longer"
         problems.append(Problem(message=message, key=f"{ROPE_SCALING_KEY}.factor", hint="set it to 2"))

@@ -198,11 +198,8 @@ def _is_rust_only(tokenizer: Any) -> bool:
     overrides_methods = any(
         getattr(tokenizer_class, name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in _METHODS
     )
-    return (
-        issubclass(tokenizer_class, PreTrainedTokenizerFast)
-        and not overrides_methods
-        and not hasattr(tokenizer_class, "_switch_to_input_mode")
-    )
+    switches_mode = hasattr(tokenizer_class, "_switch_to_input_mode")
+    return issubclass(tokenizer_class, PreTrainedTokenizerFast) and not overrides_methods and not switches_mode
 
 
 _METHODS = ("__call__", "_encode_plus", "set_truncation_and_padding")

@@ -133,12 +133,9 @@ def generate_ids(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *
         rows.append([*prompt, *padding] if has_encoder else [*padding, *prompt])
         masks.append([1] * len(prompt) + padding_mask if has_encoder else padding_mask + [1] * len(prompt))
     with _without_router_logits(model.config.get_text_config()):
-        output = model.generate(
-            input_ids=torch.tensor(rows, device=model.device),
-            attention_mask=torch.tensor(masks, device=model.device),
-            pad_token_id=pad_id,
-            **settings,
-        )
+        inputs = {"input_ids": rows, "attention_mask": masks}
+        tensors = {name: torch.tensor(values, device=model.device) for name, values in inputs.items()}
+        output = model.generate(**tensors, pad_token_id=pad_id, **settings)
     ids_BT = output if isinstance(output, torch.Tensor) else output.sequences
     return ids_BT[:, 0 if has_encoder else longest :], getattr(output, "logits", None)
 

@@ -165,12 +165,8 @@ class QuestionAnswering(Task):
         return SpanLoss(model)
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
-        return _SpanScorer(
-            objective,
-            Rows(data.eval_path or data.train_path),
-            most_tokens=config.task.max_answer_length,
-            may_be_none=bool(data.details["unanswerable"]),
-        )
+        rows, may_be_none = Rows(data.eval_path or data.train_path), bool(data.details["unanswerable"])
+        return _SpanScorer(objective, rows, most_tokens=config.task.max_answer_length, may_be_none=may_be_none)
 
     def compared_logits(self, model: Any, batch: MicroBatch) -> Tensor:
         import torch
@@ -717,23 +713,18 @@ class _SpanScorer:
         pairs = [(str(candidates[key].answer()["answer"]), true_answers[key]) for key in complete_keys]
         answered, unanswered = ([pair for pair in pairs if bool(pair[1]) == has_answer] for has_answer in (True, False))
         parts = {"with an answer": answered, "without one": unanswered}
-        return Scores(
-            values=mean_scores(pairs),
-            table_title="questions",
-            table_columns=(*METRICS, "questions"),
-            table_rows={name: [*mean_scores(group).values(), len(group)] for name, group in parts.items() if group},
-        )
+        rows = {name: [*mean_scores(group).values(), len(group)] for name, group in parts.items() if group}
+        columns = (*METRICS, "questions")
+        return Scores(values=mean_scores(pairs), table_title="questions", table_columns=columns, table_rows=rows)
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
-    """Collate windows. Labels, int64 [B, 2], hold the first and the last token of the answer. `more` also gets the
-    `_Window` of each row, int64 [B, 7], for the loss and not for the model."""
-    model_rows = [
-        replace(
-            row, model_arguments={SEGMENTS: row.model_arguments[SEGMENTS]} if SEGMENTS in row.model_arguments else {}
-        )
-        for row in rows
-    ]
+    """Collate windows. Labels, int64 [B, 2], hold the first and the last token of the answer. The arguments include the
+    `_Window` of each row, int64 [B, 7], which is for the loss and not for the model."""
+    model_rows = []
+    for row in rows:
+        segments = {name: values for name, values in row.model_arguments.items() if name == SEGMENTS}
+        model_rows.append(replace(row, model_arguments=segments))
     labels = np.stack([row.labels for row in rows if row.labels is not None]).astype(np.int64)
     batch = collate_whole(model_rows, pad_id, labels, width=width)
     window_numbers = np.stack([row.model_arguments[_WINDOW] for row in rows]).astype(np.int64)

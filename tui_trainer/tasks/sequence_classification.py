@@ -287,12 +287,9 @@ class LabelledTexts(TableReader):
         columns = label_columns(data.label_column, head, file_name, (data.text_column, self._pair_column))
         if self._pair_column and self._pair_column not in text_columns:
             raise missing_column(self._pair_column, file_name, text_columns, key=SECOND_TEXT_KEY)
-        if (
-            data.text_column == AUTO
-            and not (self._pair_column or self.has_trained_model)
-            and (pair := pair_of_texts(head))
-            and not {*columns}.intersection(pair)
-        ):
+        chooses_text = data.text_column == AUTO and not (self._pair_column or self.has_trained_model)
+        pair = pair_of_texts(head) if chooses_text else None
+        if pair and not {*columns}.intersection(pair):
             first_name, second_name = (one_line(name, 40) for name in pair)
             hint = f"set data.text_column and {SECOND_TEXT_KEY} to use both, or only data.text_column to use one"
             raise DataError(f"the rows have two texts, '{first_name}' and '{second_name}'", where=file_name, hint=hint)
@@ -425,11 +422,9 @@ class LabelledTexts(TableReader):
             number = float(form) if NUMBER.fullmatch(form) and "," not in form and form.count(".") < 2 else None
             names_by_form.setdefault(form if number is None else number, []).append(f"'{one_line(name, 30)}'")
         same_names = next((names for names in names_by_form.values() if len(names) > 1), None)
-        return (
-            [f"{' and '.join(same_names)} are different classes; if they mean the same, use one spelling"]
-            if same_names
-            else []
-        )
+        if same_names is None:
+            return []
+        return [f"{' and '.join(same_names)} are different classes; if they mean the same, use one spelling"]
 
     def _class_words(self) -> Iterator[str]:
         """Yield the parts of the text `3 classes: joy: 812 rows, anger: 90, ...`, the largest class first."""
@@ -467,11 +462,9 @@ def _prediction(probabilities: Sequence[float], names: Sequence[str], thresholds
     """Return the prediction for a row. `thresholds` has one number for each of several labels, else none."""
     class_order = sorted(range(len(probabilities)), key=lambda number: -probabilities[number])
     predicted = [number for number in class_order if thresholds and probabilities[number] > thresholds[number]]
-    shown_probabilities = {
-        names[number]: round(probabilities[number], 6)
-        for rank, number in enumerate(class_order)
-        if rank < MOST_TABLE_CLASSES or number in predicted
-    }
+    shown_classes = class_order[:MOST_TABLE_CLASSES]
+    shown_classes += [number for number in class_order[MOST_TABLE_CLASSES:] if number in predicted]
+    shown_probabilities = {names[number]: round(probabilities[number], 6) for number in shown_classes}
     if thresholds:
         return {"labels": [names[number] for number in predicted], "probabilities": shown_probabilities}
     best_name = names[class_order[0]]

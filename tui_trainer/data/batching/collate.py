@@ -119,7 +119,7 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
 
 
 def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
-    """Collate rows for a model that reads whole rows. `more` gets a mask of the padding, and the other arguments."""
+    """Collate rows for a model that reads whole rows. The arguments include a mask of the padding."""
     names = rows[0].model_arguments
     arguments = {name: pad_rows([row.model_arguments[name] for row in rows], 0, width) for name in names}
     mask = pad_rows([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)

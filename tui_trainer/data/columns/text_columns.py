@@ -211,13 +211,9 @@ def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ..
     """Return the two columns, in table order, that most likely hold an input and its answer; () without two columns of
     text. Ids and descriptions do not count, nor do single words, unless `sentences` is False."""
     strings = strings_of(head)
-    text_lengths = {
-        name: length
-        for name, length in _mean_text_lengths(strings).items()
-        if not is_id(name)
-        and name.strip().lower() not in ABOUT_A_TEXT
-        and (_holds_sentences(strings[name]) or not sentences)
-    }
+    lengths = {name: length for name, length in _mean_text_lengths(strings).items() if not is_id(name)}
+    text_names = [name for name in lengths if name.strip().lower() not in ABOUT_A_TEXT]
+    text_lengths = {name: lengths[name] for name in text_names if not sentences or _holds_sentences(strings[name])}
     longest_columns = sorted(text_lengths, key=lambda name: -text_lengths[name])[:2]
     return tuple(name for name in text_lengths if name in longest_columns) if len(longest_columns) == 2 else ()
 

@@ -223,11 +223,8 @@ def _new_characters(new_characters: Sequence[str]) -> DataError:
     shown_characters = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in first_characters)
     more_count = len(new_characters) - _SHOWN_CHARACTERS
     shown_characters += f" and {more_count:,} more" if more_count > 0 else ""
-    problem = (
-        "a character that is not in the model's vocabulary"
-        if len(new_characters) == 1
-        else f"{len(new_characters):,} characters that are not in the model's vocabulary"
-    )
+    noun = "a character that is" if len(new_characters) == 1 else f"{len(new_characters):,} characters that are"
+    problem = f"{noun} not in the model's vocabulary"
     hint = "remove such characters from the text, or train a new model from scratch (without model.model_name_or_path)"
     return DataError(f"the text has {problem}: {shown_characters}", hint=hint)
 

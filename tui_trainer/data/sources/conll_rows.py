@@ -150,7 +150,10 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
             choices.remark(f"{label} is CoNLL-U: words from FORM, tags from UPOS; ranges and empty nodes are skipped")
             return _Layout(column_count, _UNIVERSAL)
         if column == 0 and column_count > 2:
-            tag_column = _tag_column_of_numbered(lines)
+            # With several levels of entities, the outermost one counts.
+            has_levels = all(ENTITY_TAG.fullmatch(tag) for fields in lines for tag in fields[2:])
+            has_chunks = not _CHUNKS.isdisjoint(fields[2].partition("-")[2] for fields in lines)
+            tag_column = 2 if has_levels and not has_chunks else column_count - 1
             unread = ["1", *(str(number + 1) for number in range(2, column_count) if number != tag_column)]
             choices.remark(f"{label}: column 1 numbers the words; columns that are not read: {', '.join(unread)}")
             marks_entities = all(ENTITY_TAG.fullmatch(fields[tag_column]) for fields in lines)
@@ -166,15 +169,6 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
         return _Layout(column_count, {WORDS: 1, TAGS: 0})
     tags = [fields[-1] for fields in lines if not fields[0].startswith("#")]
     return _Layout(column_count, {WORDS: 0, TAGS: -1}, bool(tags) and all(map(ENTITY_TAG.fullmatch, tags)))
-
-
-def _tag_column_of_numbered(lines: Sequence[Sequence[str]]) -> int:
-    """Return the column of the tags in a file whose first column numbers the words.
-
-    It is the last one, or the outermost one if all columns of tags mark entities, on several levels."""
-    last_column, third_fields = len(lines[0]) - 1, [fields[2] for fields in lines]
-    are_entities = all(ENTITY_TAG.fullmatch(tag) for fields in lines for tag in fields[2:])
-    return 2 if are_entities and not _CHUNKS & {tag.partition("-")[2] for tag in third_fields} else last_column
 
 
 def _is_no_word(fields: Sequence[str]) -> bool:

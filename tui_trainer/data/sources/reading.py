@@ -265,17 +265,13 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], spec: str, setting: str
         hint = "write slices like train[:10%], train[100:200] or train[-500:]"
         problem = f"{setting}: '{shown_slice}' is not a valid slice: {one_line(str(error), 120)}"
         raise DataError(problem, hint=hint) from None
-    selected_files = tuple(
-        entry
-        for instruction in slices
-        for entry in _rows_of(
-            files[instruction.splitname], row_counts[instruction.splitname], instruction.from_ or 0, instruction.to
-        )
-    )
+    selected_files: list[SourceFile] = []
+    for part in slices:
+        selected_files += _rows_of(files[part.splitname], row_counts[part.splitname], part.from_ or 0, part.to)
     if not selected_files:
         problem = f"{setting}: '{shown_slice}' selects no rows"
         raise DataError(problem, hint=f"there are {sum(map(sum, row_counts.values())):,} rows")
-    return selected_files
+    return tuple(selected_files)
 
 
 def _rows_of(files: Sequence[SourceFile], counts: list[int], start: int, end: int | None) -> Iterator[SourceFile]:

@@ -647,11 +647,9 @@ def _usable_files(
             other_names.append(name)
     if any(file.holds_rows for file in files.values()):
         # Descriptions of the rows, and scripts that make them: `git clone` of a data set includes them.
-        description_names = {
-            name
-            for name, file in files.items()
-            if not file.holds_rows and (is_readme_or_licence(name) or name.endswith(".py"))
-        } | _settings_files(files)
+        text_names = [name for name, file in files.items() if not file.holds_rows]
+        description_names = {name for name in text_names if is_readme_or_licence(name) or name.endswith(".py")}
+        description_names |= _settings_files(files)
         files = {name: file for name, file in files.items() if name not in description_names}
         other_names += description_names
     if not files:

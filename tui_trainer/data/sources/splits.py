@@ -501,12 +501,9 @@ def missing_files(files_by_name: Mapping[str, SourceFile], read_names: Iterable[
             numbers = range(first_number, count + first_number)
             absent_numbers = (number for number in numbers if number not in existing_shards[group])
             expected_names += [f"{shard_prefix}{number:05d}-of-{group[1]}{extension}" for number in absent_numbers]
-        missing_names += [
-            parent + file_name
-            for file_name in dict.fromkeys(expected_names)
-            if parent + file_name not in files_by_name
-            and (files_by_name[name].remote or not (folder / file_name).exists())
-        ]
+        file_names = [name for name in dict.fromkeys(expected_names) if parent + name not in files_by_name]
+        is_remote = files_by_name[name].remote
+        missing_names += [parent + file for file in file_names if is_remote or not (folder / file).exists()]
     return missing_names
 
 
