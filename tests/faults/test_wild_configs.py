@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 def imported(wild: WildConfig, folder: Path) -> Imported:
     """Import the file as the command does with --to imported.toml. Raises InputError."""
-    found = import_file(wild.write(folder), wild.kind, wild.processes, to=Path("imported.toml"))
+    found = import_file(wild.write(folder), wild.kind, wild.processes, config_path=Path("imported.toml"))
     found.refuse_other_runs()
     return found
 

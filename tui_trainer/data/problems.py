@@ -91,12 +91,15 @@ class ProblemList:
             return
         if self.count:
             is_one_kind = all_rows and len(self._kinds) == 1 and not self.file_errors
-            *problems, last = [similar.problem(all_rows=is_one_kind) for similar in self._kinds.values()]
+            *problems, last_problem = [similar.problem(all_rows=is_one_kind) for similar in self._kinds.values()]
             if self._more:
-                problems, last = [*problems, last], Problem(message=f"and {self._more:,} other problems")
+                problems, last_problem = (
+                    [*problems, last_problem],
+                    Problem(message=f"and {self._more:,} other problems"),
+                )
             if fix and self.count > len(self.file_errors):
-                last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
-            raise DataError([*problems, last])
+                last_problem = replace(last_problem, hint="; ".join(filter(None, (last_problem.hint, fix))))
+            raise DataError([*problems, last_problem])
 
 
 @dataclass(slots=True)
@@ -122,12 +125,12 @@ def excerpt_of(row: Mapping[str, object], message: str) -> str:
     return one_line(json.dumps(excerpt, ensure_ascii=False, default=str), _EXCERPT)
 
 
-def _shortened(value: Any, first: int = 0) -> Any:
+def _shortened(value: Any, first_index: int = 0) -> Any:
     if isinstance(value, str):
         return one_line(value, _SHOWN_VALUE)
     if isinstance(value, list):
-        ellipsis = ["\u2026"] if 0 < first < len(value) else []
-        items = value[len(ellipsis) and first :]
+        ellipsis = ["\u2026"] if 0 < first_index < len(value) else []
+        items = value[len(ellipsis) and first_index :]
         return [*ellipsis, *map(_shortened, items[:_SHOWN_ITEMS]), *_mark_of_cut(items)]
     if isinstance(value, dict):
         return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]} | _mark_of_cut(value)

@@ -316,37 +316,37 @@ def download_data(path: HubPath, *, ask: Ask, progress: Progress | None = None) 
     Raises DataError for an unknown name, revision or part, a missing account, or a data set without readable files;
     FolderError if the disk is too small; RunError if the network fails or on Ctrl+C."""
 
-    def choose(_: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
-        files = data_files_to_fetch(path, listed)
-        return files, _left_out(listed, files)
+    def choose(_: Any, all_files: list[HubFile]) -> tuple[Sequence[HubFile], str]:
+        files = data_files_to_fetch(path, all_files)
+        return files, _left_out(all_files, files)
 
     return download(DATA_SET, path.name, path.revision, choose, ask=ask, progress=progress)
 
 
-def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[HubFile, ...]:
+def data_files_to_fetch(path: HubPath, all_files: Sequence[HubFile]) -> tuple[HubFile, ...]:
     """Return the files of a data set to download. Raises DataError if there are none."""
-    names = [file.name for file in listed]
-    names_to_fetch = {*chosen_names(names, wanted.subpath)}
+    names = [file.name for file in all_files]
+    names_to_fetch = {*chosen_names(names, path.subpath)}
     if not names_to_fetch:
-        raise missing_part(wanted, names) if data_names(names) else _nothing_to_read(wanted, names)
-    return tuple(file for file in listed if file.name in names_to_fetch or file.name == README)
+        raise missing_part(path, names) if data_names(names) else _nothing_to_read(path, names)
+    return tuple(file for file in all_files if file.name in names_to_fetch or file.name == README)
 
 
-def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
-    copy_hint = f"the Hub has a Parquet copy of many datasets: try {HubPath(wanted.name, _COPY)}"
+def _nothing_to_read(path: HubPath, names: Sequence[str]) -> DataError:
+    copy_hint = f"the Hub has a Parquet copy of many datasets: try {HubPath(path.name, _COPY)}"
     if any("/" not in name and name.endswith(".py") for name in names):
-        message = f"{wanted.name} has only a loading script, and loading scripts are never run"
+        message = f"{path.name} has only a loading script, and loading scripts are never run"
         return DataError(message, hint=copy_hint)
     kinds = _endings(names)
-    message = f"{wanted.name} has no data that can be read{f': only {kinds}' if kinds else ': the repository is empty'}"
+    message = f"{path.name} has no data that can be read{f': only {kinds}' if kinds else ': the repository is empty'}"
     hint = f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, also compressed as .gz; {copy_hint}"
     return DataError(message, hint=hint)
 
 
-def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:
-    """Return a description of the files in `listed` that are not in `files` and thus not downloaded."""
+def _left_out(all_files: Iterable[HubFile], files: Sequence[HubFile]) -> str:
+    """Return a description of the files in `all_files` that are not in `files` and thus not downloaded."""
     unimportant = {*(file.name for file in files), ".gitattributes", *DESCRIPTION_FILES}
-    left_out_names = [file.name for file in listed if file.name not in unimportant]
+    left_out_names = [file.name for file in all_files if file.name not in unimportant]
     return f"{quantity(len(left_out_names), 'file')} ({_endings(left_out_names)})" if left_out_names else ""
 
 

@@ -116,23 +116,25 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     for name, tool in all_importers().items():
         scores[name] = len(tool.names & file_keys[name].keys()), len(tool.telltale_in(file_keys[name]))
     best_score = max(scores.values())
-    importer, *others = (all_importers()[name] for name, tool_score in scores.items() if tool_score == best_score)
+    importer, *other_tools = (all_importers()[name] for name, tool_score in scores.items() if tool_score == best_score)
     keys, as_hint = file_keys[importer.name], f"choose the kind with --as: {all_kinds}"
     if best_score[0] == 0:
         raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
-    found = [(tool, file_keys[tool.name]) for tool in (importer, *others)]
-    if not any(sum(map(tool.knows_key, tool_keys)) > _LEAST_SHARE * len(tool_keys) for tool, tool_keys in found):
+    tools_and_keys = [(tool, file_keys[tool.name]) for tool in (importer, *other_tools)]
+    if not any(
+        sum(map(tool.knows_key, tool_keys)) > _LEAST_SHARE * len(tool_keys) for tool, tool_keys in tools_and_keys
+    ):
         nearest_text = f"{importer.name}, the nearest supported tool, knows {best_score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.knows_key(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"
         raise ConfigError(f"is from an unsupported tool; {nearest_text}, but not {names}", where=where, hint=hint)
-    if not others:
+    if not other_tools:
         telltales = ", ".join(importer.telltale_in(keys)[:_SHOWN_KEYS])
         telltales = f", including {telltales}" if telltales else ""
         return importer, f"{best_score[0]} of {len(keys)} keys match{telltales}"
-    titles = ", ".join(other.name for other in others)
+    titles = ", ".join(other.name for other in other_tools)
     values = Conversion(importer, keys).values
-    if all(Conversion(other, file_keys[other.name]).values == values for other in others):
+    if all(Conversion(other, file_keys[other.name]).values == values for other in other_tools):
         return importer, f"the keys also match {titles}, with the same result"
     message = f"matches several tools, which would give different results: {importer.name}, {titles}"
     raise ConfigError(message, where=where, hint=as_hint)
@@ -158,7 +160,7 @@ def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
 
 
 def flatten_keys(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the file to the keys of the importer. A table becomes `table.key`, unless a rule converts whole tables.
+    """Return the file's values by the keys of the importer: `table.key` in a table, unless a rule is for whole tables.
 
     Raises ConfigError if two keys get the same name."""
     tables = {name.rpartition(".")[0] for name in importer.names}

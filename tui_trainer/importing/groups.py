@@ -188,9 +188,11 @@ def _decay(conversion: Conversion, arguments: dict[str, Any], has_stable_default
 
 def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raise ValueError if an argument of a schedule is missing in `usual` or has another value there."""
-    if others := [name for name in arguments if name not in usual or not is_same_value(arguments[name], usual[name])]:
+    if other_arguments := [
+        name for name in arguments if name not in usual or not is_same_value(arguments[name], usual[name])
+    ]:
         usual_text = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        names = one_line(", ".join(map(str, others)), 60)
+        names = one_line(", ".join(map(str, other_arguments)), 60)
         raise ValueError(f"unsupported: {names}; supported values: {usual_text}")
 
 
@@ -337,7 +339,7 @@ def start_adapter(
 
 
 def keep_adapter(conversion: Conversion) -> None:
-    """If the run continues an adapter, remove the settings whose values come from that adapter."""
+    """Remove the settings whose values come from the adapter, if the run continues one."""
     for key in _ADAPTER_SETTINGS.split() if conversion.continues_adapter else ():
         conversion.reject(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter sets this value")
 
@@ -395,16 +397,18 @@ def hold_out(conversion: Conversion, name: str, value: Any) -> None:
     """Convert the value of the key `name`, a share or a number of rows to hold out from the training data."""
     rows = whole(value) or 0
     if rows >= 1:
-        first, *other_parts = str(conversion.values.get(_SPLIT, "train")).split("+")
+        first_split, *other_parts = str(conversion.values.get(_SPLIT, "train")).split("+")
         paths = listed(conversion.values.get("data.path") or [])
-        if len(paths) != 1 or "," in paths[0] or "[" in first:
+        if len(paths) != 1 or "," in paths[0] or "[" in first_split:
             reason = "a number of rows can only be held out from a single data set; "
             reason += f"set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}] for one data set, "
             conversion.leave(Why.DOES_NOT_FIT, f"{reason}or data.eval_fraction for a share of all rows", name)
             return
         reason = "the first rows are held out, not random ones"
-        conversion.write("data.eval_split", f"{first}[:{rows}]", name, reason=reason)
-        conversion.change(_SPLIT, "+".join([f"{first}[{rows}:]", *other_parts]), name, "the rows that are not held out")
+        conversion.write("data.eval_split", f"{first_split}[:{rows}]", name, reason=reason)
+        conversion.change(
+            _SPLIT, "+".join([f"{first_split}[{rows}:]", *other_parts]), name, "the rows that are not held out"
+        )
     elif value is not None:
         conversion.write("data.eval_fraction", value, name)
 

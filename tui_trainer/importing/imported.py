@@ -140,10 +140,15 @@ class Imported:
 
 
 def import_file(
-    path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = (), to: Path | None = None
+    path: Path,
+    kind: str = "",
+    devices: int | None = None,
+    excluded_keys: Sequence[str] = (),
+    config_path: Path | None = None,
 ) -> Imported:
     """Convert a YAML or JSON file of another tool. `kind` is the importer, by default the detected one. `devices` is
-    the number of devices of the run. The keys `without` are ignored. `to` is the path of the config to be written.
+    the number of devices of the run. The keys `excluded_keys` are ignored. `config_path` is the path of the config to
+    be written.
 
     Raises ConfigError for an unreadable file or an unclear tool, and for `devices` without a batch size per device."""
     raw = read_foreign(path)
@@ -152,16 +157,18 @@ def import_file(
         refuse_toml(raw, str(path))
     importer, reason = (find_importer(kind), "as requested") if kind else detect(raw, str(path))
     given = flatten_keys(importer, raw)
-    for name in without:
+    for name in excluded_keys:
         if name not in given:
             message = f"the file has no key {one_line(name, _KEY_WIDTH)!r}"
             raise ConfigError(message, hint=name_hint(name, given), where="--without")
-    used_values = {name: value for name, value in given.items() if name not in without}
-    conversion = Conversion(importer, used_values, path.parent, devices, to and to.with_suffix(".jinja").absolute())
+    used_values = {name: value for name, value in given.items() if name not in excluded_keys}
+    conversion = Conversion(
+        importer, used_values, path.parent, devices, config_path and config_path.with_suffix(".jinja").absolute()
+    )
     drop_sharding(conversion)
     keep_adapter(conversion)
     rewrites = [*conversion.rewrites, *_defaults(conversion, importer)]
-    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without") for name in without]
+    ignored = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without") for name in excluded_keys]
     imported = Imported(
         path=path,
         importer=importer,

@@ -264,7 +264,7 @@ def listed_paths(entry: Mapping[str, Any]) -> list[str]:
     names = [str(name) for name in listed(entry.get("data_files") or [])]
     if str(data_path(path)).startswith(HUB_PREFIX):
         revision = str(entry.get("revision") or MAIN)
-        return [str(HubPath(str(path), revision, inside)) for inside in names or [str(entry.get("data_dir") or "")]]
+        return [str(HubPath(str(path), revision, subpath)) for subpath in names or [str(entry.get("data_dir") or "")]]
     paths = names or ([str(path)] if path else [])
     are_local = (is_data_file(path) or path.startswith(("/", "./", "../", "~")) or path_exists(path) for path in paths)
     return paths if all(are_local) else []

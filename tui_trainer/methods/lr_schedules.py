@@ -78,27 +78,27 @@ def _half_cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def _cosine(done: int, curve: LrCurve) -> float:
+def _cosine(steps_done: int, curve: LrCurve) -> float:
     # Source: transformers.optimization.get_cosine_with_min_lr_schedule_with_warmup, which without a floor is
     # get_cosine_schedule_with_warmup.
-    progress = (done - curve.warmup_steps) / max(1, curve.total_steps - curve.warmup_steps)
+    progress = (steps_done - curve.warmup_steps) / max(1, curve.total_steps - curve.warmup_steps)
     return max(0.0, curve.above_floor(_half_cosine(progress)))
 
 
-def _linear(done: int, curve: LrCurve) -> float:
-    return max(0.0, (curve.total_steps - done) / max(1, curve.total_steps - curve.warmup_steps))
+def _linear(steps_done: int, curve: LrCurve) -> float:
+    return max(0.0, (curve.total_steps - steps_done) / max(1, curve.total_steps - curve.warmup_steps))
 
 
-def _polynomial(done: int, curve: LrCurve) -> float:
-    if done >= curve.total_steps:
+def _polynomial(steps_done: int, curve: LrCurve) -> float:
+    if steps_done >= curve.total_steps:
         return POLYNOMIAL_END_RATE / curve.peak
-    remaining_share = 1 - (done - curve.warmup_steps) / (curve.total_steps - curve.warmup_steps)
+    remaining_share = 1 - (steps_done - curve.warmup_steps) / (curve.total_steps - curve.warmup_steps)
     return ((curve.peak - POLYNOMIAL_END_RATE) * remaining_share + POLYNOMIAL_END_RATE) / curve.peak
 
 
-def _inverse_sqrt(done: int, curve: LrCurve) -> float:
+def _inverse_sqrt(steps_done: int, curve: LrCurve) -> float:
     timescale = curve.warmup_steps or 10_000
-    return 1.0 / math.sqrt((done + timescale - curve.warmup_steps) / timescale)
+    return 1.0 / math.sqrt((steps_done + timescale - curve.warmup_steps) / timescale)
 
 
 DECAY_TYPES: dict[DecayType, Callable[[float], float]] = {
@@ -110,10 +110,10 @@ DECAY_TYPES: dict[DecayType, Callable[[float], float]] = {
 transformers.optimization.get_wsd_schedule."""
 
 
-def _warmup_stable_decay(done: int, curve: LrCurve) -> float:
+def _warmup_stable_decay(steps_done: int, curve: LrCurve) -> float:
     # Source: transformers.optimization.get_wsd_schedule with a linear warm-up. All steps between warm-up and decay are
     # stable.
-    decay_steps_done = done - (curve.total_steps - curve.decay_steps)
+    decay_steps_done = steps_done - (curve.total_steps - curve.decay_steps)
     if decay_steps_done < 0:
         return 1.0
     if decay_steps_done >= curve.decay_steps:

@@ -34,13 +34,13 @@ _KEPT_BY_TRANSFORMERS = {"t5": ("wo",), "mt5": ("wo",), "umt5": ("wo",)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FourBits:
-    """Settings of quantisation. `compute_dtype` is torch's name, or "" for the dtype of the other weights. `kept` holds
-    ends of the paths of modules that are not quantised, in addition to the head."""
+    """Settings of quantisation. `compute_dtype` is torch's name, or "" for the dtype of the other weights.
+    `unquantised` holds ends of the paths of modules that are not quantised, in addition to the head."""
 
     quant_type: str = "nf4"
     double_quant: bool = True
     compute_dtype: str = ""
-    kept: tuple[str, ...] = ()
+    unquantised: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: Config, shape: ModelShape) -> FourBits | None:
@@ -69,7 +69,9 @@ def quantised_linears(shape: ModelShape, four_bits: FourBits | None) -> tuple[Li
     """Return the kinds of linear layers that are quantised; empty without `four_bits`."""
     if four_bits is None:
         return ()
-    return tuple(linear for linear in shape.linears if not linear.is_head and not linear.path.endswith(four_bits.kept))
+    return tuple(
+        linear for linear in shape.linears if not linear.is_head and not linear.path.endswith(four_bits.unquantised)
+    )
 
 
 def bitsandbytes_config(
@@ -85,13 +87,18 @@ def bitsandbytes_config(
 
     with torch.device("meta"):
         skeleton = auto_class.from_config(shape, dtype=dtype, trust_remote_code=model.trust_remote_code)
-    regexes = [rf"(.*\.)?{re.escape(name)}" for name in four_bits.kept]
+    regexes = [rf"(.*\.)?{re.escape(name)}" for name in four_bits.unquantised]
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=four_bits.quant_type,
         bnb_4bit_use_double_quant=four_bits.double_quant,
         bnb_4bit_compute_dtype=getattr(torch, four_bits.compute_dtype) if four_bits.compute_dtype else dtype,
-        llm_int8_skip_modules=[*get_keys_to_not_convert(skeleton), *tower_modules(skeleton), *four_bits.kept, *regexes],
+        llm_int8_skip_modules=[
+            *get_keys_to_not_convert(skeleton),
+            *tower_modules(skeleton),
+            *four_bits.unquantised,
+            *regexes,
+        ],
     )
 
 

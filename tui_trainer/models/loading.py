@@ -221,7 +221,11 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     new_names.sort(key=lambda name: (name.startswith(body_prefix), name.endswith(".bias"), name))
     sentence = f"{_first_of(new_names)} {'are' if len(new_names) > 1 else 'is'} newly initialised"
     shape_pairs = shapes_by_name.values()
-    label_counts = {old[0] for old, expected in shape_pairs if old[1:] == expected[1:] and old[0] != expected[0]}
+    label_counts = {
+        stored_shape[0]
+        for stored_shape, expected in shape_pairs
+        if stored_shape[1:] == expected[1:] and stored_shape[0] != expected[0]
+    }
     if label_counts:
         old_label_count = label_counts.pop()
         sentence += f": the model in {one_line(str(folder))} has {old_label_count} labels, "
@@ -286,8 +290,9 @@ def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> st
             # transformers initialises only weights that it has not read.
             parameter._is_hf_initialized = False
         model._init_weights(module)
-    shown = one_line(", ".join(old_labels[:5]) + (", ..." if len(old_labels) > 5 else ""), 120)
-    return f"{one_line(', '.join(head_names), 120)} is newly initialised: the model was trained for the labels {shown}"
+    shown_labels = one_line(", ".join(old_labels[:5]) + (", ..." if len(old_labels) > 5 else ""), 120)
+    shown_parts = one_line(", ".join(head_names), 120)
+    return f"{shown_parts} is newly initialised: the model was trained for the labels {shown_labels}"
 
 
 def load_config(

@@ -64,7 +64,7 @@ def text_config(whole: PretrainedConfig, *, tied: bool) -> PretrainedConfig:
 
 
 def load_text_model(
-    folder: Path, whole: PretrainedConfig, dtype: torch.dtype, **options: Any
+    folder: Path, full_config: PretrainedConfig, dtype: torch.dtype, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Load the language model from the files of a multimodal checkpoint. All of its weights are in host memory at once.
     Return the model and transformers' report on its weights."""
@@ -72,10 +72,10 @@ def load_text_model(
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
     with torch.device("meta"):
-        skeleton = auto_class(CAUSAL, whole.model_type).from_config(whole)
+        skeleton = auto_class(CAUSAL, full_config.model_type).from_config(full_config)
     towers = {path.rpartition(".")[2]: 0 for path in tower_modules(skeleton)}
     tensors = {_text_name(name): tensor for name, tensor in stored_tensors(folder) if not is_of_tower(name, towers)}
-    config = text_config(whole, tied="lm_head.weight" not in tensors)
+    config = text_config(full_config, tied="lm_head.weight" not in tensors)
     options["ignore_mismatched_sizes"] = True  # the caller reports mismatches
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     model, report = model_class.from_pretrained(

@@ -192,7 +192,7 @@ class SequenceClassification(Task):
         data: PreparedData,
         model: Any,
         objective: Any,
-        seen: Sequence[tuple[Tensor, ...]],
+        observed: Sequence[tuple[Tensor, ...]],
         batch: MicroBatch | None,
     ) -> Calibration:
         """Divide the last layer by a temperature, and store it with the thresholds of several labels in the config."""
@@ -201,7 +201,7 @@ class SequenceClassification(Task):
         def divide(temperature: float) -> bool:
             return batch is not None and bool(objective.divide_logits(temperature, batch))
 
-        labels, logits_NC = (torch.cat(parts).cpu() for parts in zip(*seen, strict=True))
+        labels, logits_NC = (torch.cat(parts).cpu() for parts in zip(*observed, strict=True))
         if not logits_NC.isfinite().all():
             return Calibration()
         arrays, details = (logits_NC.double().numpy(), labels.long().numpy()), data.details
@@ -235,7 +235,9 @@ class SequenceClassification(Task):
         segments = encoded.segments or [[] for _ in contents]
         arguments = [{SEGMENTS: row_segments} if has_segments else {} for row_segments in segments]
         all_ids = [ids or [pad_token_id(tokenizer)] for ids in encoded.ids]
-        return [InputRow(ids, *rest) for ids, *rest in zip(all_ids, contents, arguments, encoded.is_cut, strict=True)]
+        return [
+            InputRow(ids, *fields) for ids, *fields in zip(all_ids, contents, arguments, encoded.is_cut, strict=True)
+        ]
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling

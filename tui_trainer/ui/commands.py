@@ -247,7 +247,7 @@ class ImportedDialog(Dialog):
             from tui_trainer.importing.rules import REFUSALS
 
             try:
-                imported = import_file(self._path, without=without)
+                imported = import_file(self._path, excluded_keys=without)
                 refused_keys = list(dict.fromkeys(entry.key for entry in imported.left_out if entry.why in REFUSALS))
             except ConfigError as error:
                 return None, [], error.problems

@@ -349,7 +349,7 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     first_step_by_size: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
         mean_positions = -(-positions // passes)
-        size = round_up_coarsely(mean_positions, most=2 * mean_positions)
+        size = round_up_coarsely(mean_positions, limit=2 * mean_positions)
         first_step_by_size[size] = min(step, first_step_by_size.get(size, step))
     if view.on_gpu:
         return first_step_by_size.get(max(first_step_by_size, default=0), 0) > since_step

@@ -175,24 +175,26 @@ def _next_labels(document: Document) -> Tokens:
     return (tokens_of(document) if own_labels is None else own_labels)[1:]
 
 
-def round_up_to_multiple(count: int, most: int, step: int = _WIDTH_STEP) -> int:
-    """Round `count` up to a multiple of `step`, but not beyond `most`.
+def round_up_to_multiple(count: int, limit: int, step: int = _WIDTH_STEP) -> int:
+    """Round `count` up to a multiple of `step`, but not beyond `limit`.
 
     Without rounding, results have so many different sizes that glibc cannot reuse freed memory: a BERT of 128 x 2 with
     rows of 20 to 64 tokens took 98 MiB instead of 56 MiB. On GPUs, multiplications of rounded widths are faster."""
-    return max(count, min(-(-count // step) * step, most))
+    return max(count, min(-(-count // step) * step, limit))
 
 
-def round_up_coarsely(count: int, most: int) -> int:
+def round_up_coarsely(count: int, limit: int) -> int:
     """Round `count` up like `round_up_to_multiple`; above 128, to a multiple of an eighth of the power of two below.
     This limits the number of sizes: oneDNN compiles and caches a kernel for each size of 16-bit numbers on a CPU."""
-    return round_up_to_multiple(count, most, max(_WIDTH_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
+    return round_up_to_multiple(count, limit, max(_WIDTH_STEP, 1 << max(0, (count - 1).bit_length() - 4)))
 
 
-def count_coarse_sizes(most: int) -> int:
-    """Return how many different sizes `round_up_coarsely` returns for counts from 1 to `most`."""
-    octaves = max(0, (most - 1).bit_length() - 7)
-    return 16 + 8 * octaves - (2 ** (7 + octaves) - most) // 2 ** (3 + octaves) if octaves else -(-most // _WIDTH_STEP)
+def count_coarse_sizes(limit: int) -> int:
+    """Return how many different sizes `round_up_coarsely` returns for counts from 1 to `limit`."""
+    octaves = max(0, (limit - 1).bit_length() - 7)
+    return (
+        16 + 8 * octaves - (2 ** (7 + octaves) - limit) // 2 ** (3 + octaves) if octaves else -(-limit // _WIDTH_STEP)
+    )
 
 
 Rounding = Callable[[int, int], int]

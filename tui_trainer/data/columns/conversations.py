@@ -494,17 +494,16 @@ class ConversationColumns:
         names = list(dict.fromkeys(names))
         columns = replace(self, pair=with_further_texts(self.pair, names)) if self.is_usual else self
         turns = (columns.conversation, columns.pair.target, *columns.question_columns)
-        others = [name for name in names if name not in turns]
-        columns_among = partial(usual_columns, names=others)
+        other_names = [name for name in names if name not in turns]
+        columns_among = partial(usual_columns, names=other_names)
         system, tools = (next(iter(columns_among(usual_names)), "") for usual_names in (SYSTEM_NAMES, TOOLS_NAMES))
         history = "" if self.conversation else next(iter(columns_among((HISTORY,))), "")
         read_names = {system, tools, history, *_ROW_FLAGS}
         if columns.is_translation:
             read_names.add(TRANSLATION)
-        return replace(
-            columns, names=self.names.union(turns, others), other_columns=tuple(others), system=system, tools=tools,
-            history=history, unread=tuple(name for name in others if name not in read_names)
-        )  # fmt: skip
+        unread = tuple(name for name in other_names if name not in read_names)
+        columns = replace(columns, system=system, tools=tools, history=history, unread=unread)
+        return replace(columns, names=self.names.union(turns, other_names), other_columns=tuple(other_names))
 
     def read(self, row: Row) -> Conversation:
         """Return the conversation of a row. Raises DataError, with the position of the row, if it cannot be used."""

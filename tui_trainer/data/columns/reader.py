@@ -115,9 +115,11 @@ class Reader(Protocol):
             self.begin([*head, row])
             for setting, column in self.found_columns.items():
                 if column != first_choice[setting] and setting not in self.late_columns:
-                    shown = one_line(column, 40)
+                    shown_column = one_line(column, 40)
                     hint = f"add this column to the first row as well, or set data.{setting} to the column to read"
-                    raise DataError(f"from this row on, '{shown}' would be data.{setting}", where=row.where, hint=hint)
+                    raise DataError(
+                        f"from this row on, '{shown_column}' would be data.{setting}", where=row.where, hint=hint
+                    )
         except DataError:
             self.begin(head)
             raise
@@ -189,7 +191,7 @@ def read_rows(reader: ReadsRows, rows: Iterator[Row], problems: ProblemList) -> 
 def read_more(
     reader: ReadsRows, rows: Iterator[Row], columns: Iterable[str], problems: ProblemList, head: Sequence[Row] = ()
 ) -> Iterator[tuple[Row, Any]]:
-    """Continue `read_rows` after the first rows (`head`), which have these `columns` and which the reader has seen."""
+    """Yield what `read_rows` does, for rows after the first ones (`head`), which have these `columns`."""
     check_late_row = getattr(reader, "check_late_row", lambda row, head: reader.begin([*head, row]))
     late_columns = LateColumns(columns, lambda row: check_late_row(row, head))
     for row in rows:

@@ -232,10 +232,10 @@ def _clearly_longest(texts: Mapping[str, float]) -> str:
     return ordered_names[0] if ordered_names else ""
 
 
-def _note_of_choice(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
+def _note_of_choice(column: str, other_candidates: Sequence[str], files: Sequence[str], pair: str) -> str:
     other_files = len(files) - 1
     files_text = f"{files[0]} and {quantity(other_files, 'more file')}" if other_files else files[0]
-    alternatives = f" (other candidates: {listed(others)})" if others else ""
+    alternatives = f" (other candidates: {listed(other_candidates)})" if other_candidates else ""
     shown_columns = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
     beginning = "the text is in the column" if not pair else "the two texts are in the columns"
     return f"{beginning} {' and '.join(shown_columns)} of {files_text}{alternatives}"
@@ -530,8 +530,8 @@ def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely_column
         and name != known_column
         and difflib.get_close_matches(name.strip().lower(), usual_names, n=1, cutoff=0.7)
     ]
-    missing = "an input" if pair.target else f"the answer to '{one_line(known_column, 40)}'"
-    cause = f"no column has a usual name for {missing}"
+    missing_column = "an input" if pair.target else f"the answer to '{one_line(known_column, 40)}'"
+    cause = f"no column has a usual name for {missing_column}"
     cause = cause if known_column else "no columns have usual names for input and answer"
     suggestion = next((name for name in (*similar_names, *likely_columns) if name != known_column), "")
     if known_column and suggestion:

@@ -203,16 +203,16 @@ def _read_beginning(entry: SourceFile, texts_of: Texts, beginning: _Beginning, m
     except DataError:
         return
     if entry.holds_rows:
-        _read_first_rows(first_bytes, entry, texts_of, beginning, whole=len(first_bytes) < most_bytes)
+        _read_first_rows(first_bytes, entry, texts_of, beginning, is_whole=len(first_bytes) < most_bytes)
     else:
         beginning.bytes += len(first_bytes)
         beginning.add(first_bytes.decode("utf-8", errors="ignore"))
 
 
-def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning: _Beginning, *, whole: bool) -> None:
-    """Add the rows in `head`, the first bytes of a file, to `beginning`. Unless `head` is the `whole` file, the last
+def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning: _Beginning, *, is_whole: bool) -> None:
+    """Add the rows in `head`, the first bytes of a file, to `beginning`. Unless `head` is the `is_whole` file, the last
     line is dropped; in JSON, half a row is assumed to be missing."""
-    if not whole and entry.form != "json":
+    if not is_whole and entry.form != "json":
         head = head[: head.rfind(b"\n") + 1] or head
     text_count_before = len(beginning.texts)
     try:
@@ -221,7 +221,7 @@ def _read_first_rows(head: bytes, entry: SourceFile, texts_of: Texts, beginning:
     except DataError:
         pass
     complete_rows = len(beginning.texts) - text_count_before
-    is_cut = not whole and entry.form == "json"
+    is_cut = not is_whole and entry.form == "json"
     beginning.bytes += len(head) * (complete_rows / (complete_rows + 0.5) if is_cut else 1)
 
 

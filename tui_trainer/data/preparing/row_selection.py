@@ -275,7 +275,7 @@ def _read_in_order(row: Row) -> None:
 
 
 def _survey_block(reader: Reader | None, task: _BlockTask) -> _BlockSurvey:
-    """Survey a block, in another process. Raises ReadInOrder if one process has to read all rows."""
+    """Read and survey a block, in another process. Raises ReadInOrder if one process has to read all rows."""
     survey, classes, problems = Survey(), dict[str, int](), RecordedProblems()
     with Spool(task.spool.with_name(f"{task.spool.name}-{os.getpid()}")) as spool:
         try:
@@ -607,9 +607,9 @@ def select_rows(surveys: Sequence[Survey], settings: RowSettings, names: Sequenc
     copies = copies_of(sides[0] == TRAIN, first_survey.counts, weights, settings.seed)
     leaked_count = int(is_leak.sum() if settings.dedup else (is_leak & (copies > 0)).sum())
     copies[sides[0] == HELD_OUT] = 1
-    used = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
+    used_copies = [copies, *((side == HELD_OUT).astype(np.int16) for side in sides[1:])]
     repeated_count = sum(int(is_repeat.sum()) for is_repeat in repeats)
-    return Selection(tuple(sides), tuple(used), repeated_count, leaked_count, split, weights)
+    return Selection(tuple(sides), tuple(used_copies), repeated_count, leaked_count, split, weights)
 
 
 def _hold_out_share(survey: Survey, settings: RowSettings, names: Sequence[str], is_usable: Mask) -> DocumentSplit:

@@ -155,14 +155,14 @@ class Rows:
             token_count += len(token_arrays[-1])
         return np.concatenate(token_arrays)
 
-    def stream(self, chosen: Sequence[int]) -> tuple[Tokens, NDArray[np.bool_]]:
+    def stream(self, row_numbers: Sequence[int]) -> tuple[Tokens, NDArray[np.bool_]]:
         """Return the tokens of the chosen rows one after another, int32 [N], and which of them are labels, bool [N].
 
         If a row directly follows the one before it in the file, the token that both share occurs only once. So all rows
         give the original stream, in which every token but the first is a label."""
         token_arrays, are_labels = [], []
-        for position, index in enumerate(chosen):
-            tokens, is_next = self.row(index), position > 0 and chosen[position - 1] == index - 1
+        for position, index in enumerate(row_numbers):
+            tokens, is_next = self.row(index), position > 0 and row_numbers[position - 1] == index - 1
             token_arrays.append(tokens[1:] if is_next else tokens)
             are_labels.append(np.arange(len(token_arrays[-1])) >= (0 if is_next else 1))
         return np.concatenate(token_arrays), np.concatenate(are_labels)

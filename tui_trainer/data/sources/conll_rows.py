@@ -112,7 +112,7 @@ def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
         text = text.rstrip("\r\n")
         if not split_count and (words := text.split()) and not words[0].startswith("#"):
             split_count = -1
-            if len(words) == 1 and (separator := next((each for each in _SEPARATORS if _ends_in_tag(text, each)), "")):
+            if len(words) == 1 and (separator := next((sign for sign in _SEPARATORS if _ends_in_tag(text, sign)), "")):
                 split_count = text.count(separator) or -1
         if "\t" in text:
             fields = [part.strip() for part in text.split("\t")]

@@ -143,9 +143,11 @@ def data_names(names: Iterable[str]) -> list[str]:
 def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     """Return the error for a folder or file that the data set does not have. `names` are the files that it has."""
     names_of_data = chosen_names([*names], "")
-    shown = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
+    shown_names = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
     cause = f"{path.name} has no data in '{one_line(path.subpath, 120)}'"
-    return DataError(cause, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format")
+    return DataError(
+        cause, hint=f"files found: {shown_names}" if shown_names else "the dataset has no file of a supported format"
+    )
 
 
 def missing_data_hint(path: HubPath) -> str:

@@ -544,10 +544,12 @@ def _chosen_split(
             raise _error_of_parts(request, files_by_name, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
         parts_by_kind = {kind: splits.with_split(kind) for kind in order if kind}
-        by_label |= {kind: files_of(found[0]) for kind, found in parts_by_kind.items() if len(found) == 1}
+        by_label |= {
+            kind: files_of(kind_parts[0]) for kind, kind_parts in parts_by_kind.items() if len(kind_parts) == 1
+        }
         unknown_labels = (label for label in choice.splits if label not in by_label)
-        if missing := next((label for label in unknown_labels if label in splits.missing_splits), ""):
-            message = f"{request.name}: the split {missing} is declared, but its files are missing"
+        if missing_split := next((label for label in unknown_labels if label in splits.missing_splits), ""):
+            message = f"{request.name}: the split {missing_split} is declared, but its files are missing"
             raise DataError(message, hint=_FETCH_AGAIN)
         chosen_files = _join_splits(by_label, request)
         read_files = [selected.files for selected in chosen_files.joined_splits or (chosen_files,)]
@@ -588,7 +590,7 @@ def _error_of_parts(
     alternatives = [
         (part.folder,) if part.folder and file_counts[part.folder] == len(files) else files for part, files in ordered
     ]
-    listed = "; ".join(one_line(", ".join(alternative), 80) for alternative in alternatives[:_MOST_SHOWN])
+    shown_alternatives = "; ".join(one_line(", ".join(alternative), 80) for alternative in alternatives[:_MOST_SHOWN])
     labels = Counter(part.label for part, _ in ordered)
     if unique_labels := [one_line(label, 60) for label, count in labels.items() if label and count == 1]:
         hint = f"set {request.choice.split_setting} to {' or '.join(unique_labels[:_MOST_SHOWN])}; or "
@@ -602,11 +604,13 @@ def _error_of_parts(
     if configurations := _configurations(files_by_name):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
     if splits.missing_train and not (request.choice.is_evaluation or request.choice.splits):
-        return DataError(f"{request.name}: {one_line(cause, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
+        return DataError(
+            f"{request.name}: {one_line(cause, 160)}; found: {shown_alternatives}", hint=f"{_FETCH_AGAIN}; or {hint}"
+        )
     if len(ordered) == 1:
-        return DataError(f"{request.name} has only the split {ordered[0][0].label}: {listed}", hint=hint)
+        return DataError(f"{request.name} has only the split {ordered[0][0].label}: {shown_alternatives}", hint=hint)
     reason = f" ({one_line(cause, 160)})" if cause else ""
-    return DataError(f"{request.name} has several splits or configurations: {listed}{reason}", hint=hint)
+    return DataError(f"{request.name} has several splits or configurations: {shown_alternatives}{reason}", hint=hint)
 
 
 def _configurations(names: Iterable[str]) -> list[str]:
@@ -654,8 +658,11 @@ def _usable_files(
         other_names += description_names
     if not files:
         endings = Counter(PurePosixPath(name).suffix.lower() or "without an extension" for name in other_names)
-        shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
-        reasons = [*unreadable[:_MOST_SHOWN], *([f"found only other files ({shown})"] if shown else [])]
+        shown_suffixes = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
+        reasons = [
+            *unreadable[:_MOST_SHOWN],
+            *([f"found only other files ({shown_suffixes})"] if shown_suffixes else []),
+        ]
         summary = "; ".join(reasons) or "nothing was found"
         raise DataError(f"no usable file in '{one_line(request.text, 200)}': {summary}", hint=SUPPORTED)
     files = _with_folder_labels(files)
@@ -703,8 +710,12 @@ def _error_of_opening(path: str, error: OSError | UnicodeEncodeError) -> DataErr
     if isinstance(error, FileNotFoundError):
         if os.path.islink(os.path.expanduser(path)):  # noqa: PTH111, PTH114 - of a user who is not here as well
             return DataError(f"'{shown_path}' is a broken link", hint="repair the link, or give the path of the file")
-        near = one_line(nearest_path(path), 200)
-        hint = f"did you mean '{near}'?" if near else "check the path; a dataset on the Hub is written hub:owner/name"
+        similar_path = one_line(nearest_path(path), 200)
+        hint = (
+            f"did you mean '{similar_path}'?"
+            if similar_path
+            else "check the path; a dataset on the Hub is written hub:owner/name"
+        )
         return DataError(f"there is no file or folder '{shown_path}'", hint=hint)
     return DataError(f"'{shown_path}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
 
@@ -852,9 +863,9 @@ def _rows_by_path(source: Source) -> RowsRead:
 
 
 def _unread_names(splits: Sequence[SplitFiles], ignored_files: Sequence[str]) -> tuple[str, ...]:
-    more = len(ignored_files) - _MOST_SHOWN
+    more_count = len(ignored_files) - _MOST_SHOWN
     names = [one_line(name, 80) for name in ignored_files[:_MOST_SHOWN]]
-    names += [f"{more:,} more files"] if more > 0 else []
+    names += [f"{more_count:,} more files"] if more_count > 0 else []
     return (*map(_with_files, splits), *names)
 
 

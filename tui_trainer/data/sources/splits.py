@@ -464,16 +464,20 @@ def _unsupported_option(option: str, value: object, shown_name: str) -> DataErro
 
 
 def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConfiguration:
-    listed = one_line(", ".join(names), 200)
+    known_names = one_line(", ".join(names), 200)
     problem = f"{shown_name} has no configuration '{one_line(name, 80)}'"
-    return NoConfiguration(problem, hint=f"set data.name to one of {listed}" if listed else "leave data.name empty")
+    return NoConfiguration(
+        problem, hint=f"set data.name to one of {known_names}" if known_names else "leave data.name empty"
+    )
 
 
-def _declared_splits(declared: Mapping[str, tuple[str, ...]], listed: frozenset[str] = frozenset()) -> NamedSplits:
+def _declared_splits(
+    declared: Mapping[str, tuple[str, ...]], listed_files: frozenset[str] = frozenset()
+) -> NamedSplits:
     """Return declared splits. Held-out files are removed from train, unless that would remove all its files."""
     parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in declared.items() if files}
     missing_splits = tuple(split for split, files in declared.items() if not files)
-    splits = NamedSplits(parts=parts, listed_files=listed, missing_splits=missing_splits)
+    splits = NamedSplits(parts=parts, listed_files=listed_files, missing_splits=missing_splits)
     held_out = splits.held_out_files
     for part in splits.with_split("train"):
         parts[part] = tuple(name for name in parts[part] if name not in held_out) or parts[part]

@@ -141,7 +141,8 @@ def write_listed(conversion: Conversion, given: Given, key: str, path: Path, nam
         return
     paths = [data_set.path for data_set in data_sets]
     conversion.write(key, groups.unwrap_single(paths), given, reason=f"from {path.name}")
-    if not is_training and "data.split" not in settings and all(it.startswith(HUB_PREFIX) for it in paths):
+    are_on_hub = all(data_path.startswith(HUB_PREFIX) for data_path in paths)
+    if not is_training and "data.split" not in settings and are_on_hub:
         conversion.write("data.eval_split", "train", given, reason="the split that LLaMA-Factory reads")
     for setting, value in settings.items():
         limit_key, reason = None, path.name

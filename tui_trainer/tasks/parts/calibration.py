@@ -125,8 +125,8 @@ def _best_threshold(values: Floats, targets: Ints) -> float:
     values = np.append(values[order], 0.0)
     f1_values = 2 * np.cumsum(targets[order]) / (np.arange(1, len(order) + 1) + targets.sum())
     # Equal values are predicted together.
-    last = int(np.where(values[:-1] > values[1:], f1_values, 0).argmax())
-    return float(values[last] + values[last + 1]) / 2
+    last_position = int(np.where(values[:-1] > values[1:], f1_values, 0).argmax())
+    return float(values[last_position] + values[last_position + 1]) / 2
 
 
 def calibration_error(probabilities_NC: Floats, targets_NC: Ints, kind: Kind) -> float:
@@ -136,8 +136,8 @@ def calibration_error(probabilities_NC: Floats, targets_NC: Ints, kind: Kind) ->
     if kind == MULTI_LABEL:
         values, is_right = probabilities_NC.ravel(), targets_NC.ravel()
     else:
-        rows, best = np.arange(len(targets_NC)), probabilities_NC.argmax(axis=1)
-        values, is_right = probabilities_NC[rows, best], targets_NC[rows, best]
+        rows, best_classes = np.arange(len(targets_NC)), probabilities_NC.argmax(axis=1)
+        values, is_right = probabilities_NC[rows, best_classes], targets_NC[rows, best_classes]
     bins = np.minimum((values * BINS).astype(np.int64), BINS - 1)
     return float(np.abs(np.bincount(bins, weights=is_right - values, minlength=BINS)).sum() / len(values))
 

@@ -32,8 +32,10 @@ def metric_problems(config: Config, measured: Iterable[str], where: str) -> list
     metric, available = config.evaluation.metric_for_best_model, ("loss", *measured)
     if metric in available:
         return []
-    near = get_close_matches(metric, available, n=1) or [name for name in available if name in metric or metric in name]
-    suggestion = f"did you mean {near[0]}? " if near else ""
+    similar_metrics = get_close_matches(metric, available, n=1) or [
+        name for name in available if name in metric or metric in name
+    ]
+    suggestion = f"did you mean {similar_metrics[0]}? " if similar_metrics else ""
     message = f"{one_line(metric, 40)} is not measured {where}"
     return [Problem(message=message, key=METRIC_KEY, hint=f"{suggestion}available: {', '.join(available)}")]
 
@@ -56,9 +58,11 @@ def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Sco
     flat_counts = np.bincount(labels_N * class_count + predicted_N, minlength=class_count * class_count)
     counts_CC = flat_counts.reshape(class_count, class_count)  # [true class, predicted class]
     shown_classes = _largest(counts_CC.sum(axis=1))
-    others = [number for number in range(class_count) if number not in set(shown_classes)]
-    groups = [[number] for number in shown_classes] + ([others] if others else [])
-    columns = tuple(names[number] for number in shown_classes) + ((f"({len(others)} others)",) if others else ())
+    other_classes = [number for number in range(class_count) if number not in set(shown_classes)]
+    groups = [[number] for number in shown_classes] + ([other_classes] if other_classes else [])
+    columns = tuple(names[number] for number in shown_classes) + (
+        (f"({len(other_classes)} others)",) if other_classes else ()
+    )
     table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
     return Scores(
         values=class_values(labels_N, predicted_N),

@@ -199,8 +199,12 @@ class StartsFromModel:
             return problems
         if not model.model_name_or_path:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
-            missing = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
-            return [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")] if scratch else [missing]
+            missing_model = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
+            return (
+                [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")]
+                if scratch
+                else [missing_model]
+            )
         stored_facts = stored_model_facts(config, self.head)
         problems = list(tower_problems(config, str(stored_facts.config.get("model_type"))))
         if not problems and not scratch:
@@ -447,7 +451,7 @@ def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int
     # Code that comes with the model may build another tokenizer from the same files.
     code_note = " with its code" if model_facts.has_remote_code and config.model.trust_remote_code else ""
     added = added_tokens(model_facts, config.model)
-    new = f" with {json.dumps(added.new_tokens)}" if added and added.new_tokens else ""
+    new_tokens_note = f" with {json.dumps(added.new_tokens)}" if added and added.new_tokens else ""
     vocabulary = facts.vocabulary if facts else model_facts.shape.vocabulary
     vocabulary += len(added.new_tokens if added else ())
-    return f"{model_facts.tokenizer_key or ''}{code_note}{new}", eos_id, vocabulary
+    return f"{model_facts.tokenizer_key or ''}{code_note}{new_tokens_note}", eos_id, vocabulary

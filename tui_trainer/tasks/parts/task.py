@@ -140,10 +140,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         data: PreparedData,
         model: Any,
         objective: Any,
-        seen: Sequence[tuple[Tensor, ...]],
+        observed: Sequence[tuple[Tensor, ...]],
         batch: MicroBatch | None,
     ) -> Calibration:
-        """Calibrate the final model, in place, from what the scorer has `seen` of the held-out rows. `batch` is one
+        """Calibrate the final model, in place, from what the scorer has `observed` of the held-out rows. `batch` is one
         micro-batch of them, or None if the weights cannot be changed. The caller sets the model to evaluation mode."""
         return Calibration()
 

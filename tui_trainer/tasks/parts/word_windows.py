@@ -32,22 +32,28 @@ def windows_of(
     text_end = next(token for token in range(len(ids), 0, -1) if word_ids[token - 1] is not None)
     ids_before, ids_after = ids[: starts[0]], ids[text_end:]
     limit, ends = max(max_length - len(ids_before) - len(ids_after), 1), [*starts[1:], text_end]
-    cuts: list[tuple[int, int]] = []  # (first word, last word + 1) of each window
+    word_ranges: list[tuple[int, int]] = []  # (first word, last word + 1) of each window
     first = 0
-    while not cuts or cuts[-1][1] < len(starts):
+    while not word_ranges or word_ranges[-1][1] < len(starts):
         last = first + 1
         while last < len(starts) and ends[last] - starts[first] <= limit:
             last += 1
-        cuts.append((first, last))
+        word_ranges.append((first, last))
         # The next window begins about a quarter before this one ends, and has at least one more word.
         shared = next((word for word in range(first + 1, last) if ends[last - 1] - starts[word] <= limit // 4), last)
         fits = (word for word in range(shared, last) if last < len(starts) and ends[last] - starts[word] <= limit)
         first = next(fits, last)
-    middles = [0, *((next_cut[0] + cut[1] + 1) // 2 for cut, next_cut in pairwise(cuts)), len(starts)]
+    middles = [
+        0,
+        *((next_range[0] + word_range_before[1] + 1) // 2 for word_range_before, next_range in pairwise(word_ranges)),
+        len(starts),
+    ]
     windows = []
-    for (first, last), word_range in zip(cuts, cuts if lists_all else pairwise(middles), strict=True):
-        part = ids[starts[first] : ends[last - 1]]
+    for (first, last), word_range in zip(word_ranges, word_ranges if lists_all else pairwise(middles), strict=True):
+        window_ids = ids[starts[first] : ends[last - 1]]
         offset = starts[first] - len(ids_before)
         firsts = [(starts[word] - offset, word_ids[starts[word]] or 0) for word in range(*word_range)]
-        windows.append(WordTokens([*ids_before, *part[:limit], *ids_after], firsts, truncated=len(part) > limit))
+        windows.append(
+            WordTokens([*ids_before, *window_ids[:limit], *ids_after], firsts, truncated=len(window_ids) > limit)
+        )
     return windows
