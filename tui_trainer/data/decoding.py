@@ -102,9 +102,8 @@ def _encoding_of(data: bytes) -> str:
             characters = [character for character in data.decode(encoding.lower()) if not character.isascii()]
         except (UnicodeDecodeError, LookupError):
             continue
-        letter_count = sum(
-            any(lowest <= character <= highest for lowest, highest in scripts) for character in characters
-        )
+        is_letter = (any(first <= character <= last for first, last in scripts) for character in characters)
+        letter_count = sum(is_letter)
         lower_count = sum(character.islower() or not character.isupper() for character in characters)
         if letter_count > max(least_share * len(characters), _FEWEST_LETTERS) and lower_count > len(characters) / 2:
             return encoding

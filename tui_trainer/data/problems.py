@@ -93,10 +93,8 @@ class ProblemList:
             is_one_kind = all_rows and len(self._kinds) == 1 and not self.file_errors
             *problems, last_problem = [similar.problem(all_rows=is_one_kind) for similar in self._kinds.values()]
             if self._more:
-                problems, last_problem = (
-                    [*problems, last_problem],
-                    Problem(message=f"and {self._more:,} other problems"),
-                )
+                problems.append(last_problem)
+                last_problem = Problem(message=f"and {self._more:,} other problems")
             if fix and self.count > len(self.file_errors):
                 last_problem = replace(last_problem, hint="; ".join(filter(None, (last_problem.hint, fix))))
             raise DataError([*problems, last_problem])

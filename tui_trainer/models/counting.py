@@ -286,7 +286,7 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
         "stored_blocks": layer_count(name for name, _ in body.named_parameters()),
         "positions": _positions(body, config),
         "attention_dropout": float(_field(config, "attention_dropout") or 0),
-        "attention": modules.attention_facts(body, calls, head_size, finished=bool(vectors_by_layer)),
+        "attention": modules.attention_facts(body, calls, head_size, is_finished=bool(vectors_by_layer)),
     }
     if has_towers(full_config.model_type):
         # Published config files omit the defaults of their family.

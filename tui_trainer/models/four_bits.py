@@ -69,9 +69,8 @@ def quantised_linears(shape: ModelShape, four_bits: FourBits | None) -> tuple[Li
     """Return the kinds of linear layers that are quantised; empty without `four_bits`."""
     if four_bits is None:
         return ()
-    return tuple(
-        linear for linear in shape.linears if not linear.is_head and not linear.path.endswith(four_bits.unquantised)
-    )
+    layers = (linear for linear in shape.linears if not linear.is_head)
+    return tuple(linear for linear in layers if not linear.path.endswith(four_bits.unquantised))
 
 
 def bitsandbytes_config(

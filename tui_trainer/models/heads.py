@@ -92,11 +92,8 @@ class Labels:
     def config_fields(self) -> dict[str, Any]:
         """Return these labels as fields of a config.json. Regression has one label."""
         numbers = {name: number for number, name in enumerate(self.names)}
-        fields: dict[str, Any] = {
-            "id2label": dict(enumerate(self.names)),
-            "label2id": numbers,
-            "num_labels": len(self.names),
-        }
+        names = dict(enumerate(self.names))
+        fields: dict[str, Any] = {"id2label": names, "label2id": numbers, "num_labels": len(names)}
         return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
 

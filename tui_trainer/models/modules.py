@@ -106,9 +106,8 @@ def soft_cap_of(model: Any) -> float:
     return 0.0
 
 
-def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, finished: bool) -> dict[str, Any]:
-    """Return fields of `AttentionFacts`. `calls` are those in a pass (`recorded_calls`), which finished if
-    `finished`."""
+def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, is_finished: bool) -> dict[str, Any]:
+    """Return fields of `AttentionFacts`, from the `calls` of a pass in `recorded_calls`, and whether it finished."""
     config = model.config
     layer_types = getattr(config, "layer_types", None) or ()
     attentions = [module for module in model.modules() if "attention" in type(module).__name__.lower()]
@@ -122,7 +121,7 @@ def attention_facts(model: Any, calls: list[dict[str, Any]], head_size: int, *, 
     return {
         "head_size": max(call["head_size"] for call in attention_calls),
         "value_size": max(call["value_size"] for call in attention_calls),
-        "has_sdpa": bool(calls) or (not finished and config._attn_implementation == "sdpa"),
+        "has_sdpa": bool(calls) or (not is_finished and config._attn_implementation == "sdpa"),
         "soft_cap": soft_cap_of(model),
         "learnt_bias": any(call["learnt_bias"] for call in attention_calls),
         "window": min((window for window in window_sizes if isinstance(window, int)), default=0),

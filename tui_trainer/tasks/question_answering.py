@@ -484,9 +484,8 @@ def _read_start(start: Any, where: str, hint: str) -> int | None:
         if not isinstance(start, bool) and isinstance(start, int | float | str) and float(start).is_integer():
             return int(float(start))
     shown_start = one_line(str(start), 40)
-    raise DataError(
-        f"answer_start is {kind_of_value(start)} ('{shown_start}'), not a whole number", where=where, hint=hint
-    )
+    problem = f"answer_start is {kind_of_value(start)} ('{shown_start}'), not a whole number"
+    raise DataError(problem, where=where, hint=hint)
 
 
 class _QuestionReader(TableReader):
@@ -634,9 +633,8 @@ class _Candidates:
     def answer(self) -> dict[str, Any]:
         """Return {"answer", "start", "end", "probability"} of the best answer; no start and end for an empty one."""
         best_candidates = sorted(self._candidates, key=lambda candidate: -candidate[0])[:_CANDIDATES]
-        scores = [score for score, *_ in best_candidates] + (
-            [self._null] if self._may_be_none or not best_candidates else []
-        )
+        scores = [score for score, *_ in best_candidates]
+        scores += [self._null] if self._may_be_none or not best_candidates else []
         weights = np.exp(np.array(scores) - max(scores))
         best_index = int(np.argmax(scores))
         probability = round(float(weights[best_index] / weights.sum()), 6)
@@ -677,9 +675,8 @@ def _best_positions_of_windows(
         window_rows = [replace(row, labels=np.zeros(2, np.int32)) for row in windows[start : start + rows_at_a_time]]
         batch = micro_batch(_collate(window_rows, pad_id)).to(model.device)
         with torch.no_grad():
-            best_positions = [
-                tensor.cpu().numpy() for tensor in _best_positions(loss.logits(batch), batch.inputs[_WINDOW])
-            ]
+            tensors = _best_positions(loss.logits(batch), batch.inputs[_WINDOW])
+            best_positions = [tensor.cpu().numpy() for tensor in tensors]
         yield from (tuple(values[row] for values in best_positions) for row in range(len(window_rows)))
 
 

@@ -235,9 +235,8 @@ class SequenceClassification(Task):
         segments = encoded.segments or [[] for _ in contents]
         arguments = [{SEGMENTS: row_segments} if has_segments else {} for row_segments in segments]
         all_ids = [ids or [pad_token_id(tokenizer)] for ids in encoded.ids]
-        return [
-            InputRow(ids, *fields) for ids, *fields in zip(all_ids, contents, arguments, encoded.is_cut, strict=True)
-        ]
+        rows = zip(all_ids, contents, arguments, encoded.is_cut, strict=True)
+        return [InputRow(ids, *fields) for ids, *fields in rows]
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling

@@ -192,9 +192,9 @@ def round_up_coarsely(count: int, limit: int) -> int:
 def count_coarse_sizes(limit: int) -> int:
     """Return how many different sizes `round_up_coarsely` returns for counts from 1 to `limit`."""
     octaves = max(0, (limit - 1).bit_length() - 7)
-    return (
-        16 + 8 * octaves - (2 ** (7 + octaves) - limit) // 2 ** (3 + octaves) if octaves else -(-limit // _WIDTH_STEP)
-    )
+    if not octaves:
+        return -(-limit // _WIDTH_STEP)
+    return 16 + 8 * octaves - (2 ** (7 + octaves) - limit) // 2 ** (3 + octaves)
 
 
 Rounding = Callable[[int, int], int]

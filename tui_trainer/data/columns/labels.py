@@ -152,13 +152,10 @@ def refuse_text_labels(values: Sequence[object], where: str, column: str) -> Non
     word_count = sum(len(text.split()) for text in texts)
     if 1 < len(texts) == len(labels) == len(set(texts)) and word_count >= _WORDS_OF_TEXT * len(texts):
         shown_column = one_line(column, 40)
-        hint = (
-            f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown_column}"; if the text '
-        )
-        hint += f"is the input and another column has the labels, set data.text_column and {_LABEL_KEY}"
-        raise DataError(
-            f"the column '{shown_column}' holds a different text in each row, not classes", where=where, hint=hint
-        )
+        hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown_column}"; if the '
+        hint += f"text is the input and another column has the labels, set data.text_column and {_LABEL_KEY}"
+        problem = f"the column '{shown_column}' holds a different text in each row, not classes"
+        raise DataError(problem, where=where, hint=hint)
 
 
 def infer_label_kind(values: Iterable[object], where: str, column: str) -> Kind:

@@ -117,9 +117,8 @@ class Reader(Protocol):
                 if column != first_choice[setting] and setting not in self.late_columns:
                     shown_column = one_line(column, 40)
                     hint = f"add this column to the first row as well, or set data.{setting} to the column to read"
-                    raise DataError(
-                        f"from this row on, '{shown_column}' would be data.{setting}", where=row.where, hint=hint
-                    )
+                    problem = f"from this row on, '{shown_column}' would be data.{setting}"
+                    raise DataError(problem, where=row.where, hint=hint)
         except DataError:
             self.begin(head)
             raise

@@ -352,13 +352,11 @@ def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Itera
 def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], better_column: str) -> str:
     """Return a hint for rows of preferences: the settings that train on the better answers only."""
     chosen_values = [row.values.get(better_column) for row in head]
-    whole_columns = (
-        [better_column] if any(isinstance(value, list) and len(value) > 1 for value in chosen_values) else []
-    )
+    has_lists = any(isinstance(value, list) and len(value) > 1 for value in chosen_values)
+    whole_columns = [better_column] if has_lists else []
     chats = [by_name[name] for name in CONVERSATION_NAMES if name in by_name]
-    whole_columns = [
-        name for name in chats if any("assistant" in str(row.values.get(name)) for row in head)
-    ] or whole_columns
+    with_answers = [name for name in chats if any("assistant" in str(row.values.get(name)) for row in head)]
+    whole_columns = with_answers or whole_columns
     inputs = [by_name[name] for usual in INPUTS_AND_ANSWERS for name in usual.inputs if name in by_name]
     settings = f'data.text_column = "{one_line((whole_columns or [*chats, *inputs, better_column])[0], 40)}"'
     if not whole_columns and (chats or inputs):

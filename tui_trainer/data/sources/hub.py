@@ -145,9 +145,8 @@ def missing_part(path: HubPath, names: Iterable[str]) -> DataError:
     names_of_data = chosen_names([*names], "")
     shown_names = "; ".join(one_line(name, 80) for name in names_of_data[:_MOST_SHOWN])
     cause = f"{path.name} has no data in '{one_line(path.subpath, 120)}'"
-    return DataError(
-        cause, hint=f"files found: {shown_names}" if shown_names else "the dataset has no file of a supported format"
-    )
+    shown_files = f"files found: {shown_names}" if shown_names else ""
+    return DataError(cause, hint=shown_files or "the dataset has no file of a supported format")
 
 
 def missing_data_hint(path: HubPath) -> str:

@@ -544,9 +544,7 @@ def _chosen_split(
             raise _error_of_parts(request, files_by_name, splits, f"several splits are named {repeated_label}")
         by_label = {part.label: files_of(part) for part in parts}
         parts_by_kind = {kind: splits.with_split(kind) for kind in order if kind}
-        by_label |= {
-            kind: files_of(kind_parts[0]) for kind, kind_parts in parts_by_kind.items() if len(kind_parts) == 1
-        }
+        by_label |= {kind: files_of(found[0]) for kind, found in parts_by_kind.items() if len(found) == 1}
         unknown_labels = (label for label in choice.splits if label not in by_label)
         if missing_split := next((label for label in unknown_labels if label in splits.missing_splits), ""):
             message = f"{request.name}: the split {missing_split} is declared, but its files are missing"
@@ -604,9 +602,8 @@ def _error_of_parts(
     if configurations := _configurations(files_by_name):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
     if splits.missing_train and not (request.choice.is_evaluation or request.choice.splits):
-        return DataError(
-            f"{request.name}: {one_line(cause, 160)}; found: {shown_alternatives}", hint=f"{_FETCH_AGAIN}; or {hint}"
-        )
+        problem = f"{request.name}: {one_line(cause, 160)}; found: {shown_alternatives}"
+        return DataError(problem, hint=f"{_FETCH_AGAIN}; or {hint}")
     if len(ordered) == 1:
         return DataError(f"{request.name} has only the split {ordered[0][0].label}: {shown_alternatives}", hint=hint)
     reason = f" ({one_line(cause, 160)})" if cause else ""
@@ -659,10 +656,8 @@ def _usable_files(
     if not files:
         endings = Counter(PurePosixPath(name).suffix.lower() or "without an extension" for name in other_names)
         shown_suffixes = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
-        reasons = [
-            *unreadable[:_MOST_SHOWN],
-            *([f"found only other files ({shown_suffixes})"] if shown_suffixes else []),
-        ]
+        reasons = unreadable[:_MOST_SHOWN]
+        reasons += [f"found only other files ({shown_suffixes})"] if shown_suffixes else []
         summary = "; ".join(reasons) or "nothing was found"
         raise DataError(f"no usable file in '{one_line(request.text, 200)}': {summary}", hint=SUPPORTED)
     files = _with_folder_labels(files)

@@ -466,9 +466,8 @@ def _unsupported_option(option: str, value: object, shown_name: str) -> DataErro
 def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConfiguration:
     known_names = one_line(", ".join(names), 200)
     problem = f"{shown_name} has no configuration '{one_line(name, 80)}'"
-    return NoConfiguration(
-        problem, hint=f"set data.name to one of {known_names}" if known_names else "leave data.name empty"
-    )
+    hint = f"set data.name to one of {known_names}" if known_names else "leave data.name empty"
+    return NoConfiguration(problem, hint=hint)
 
 
 def _declared_splits(

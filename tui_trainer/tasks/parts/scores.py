@@ -32,9 +32,8 @@ def metric_problems(config: Config, measured: Iterable[str], where: str) -> list
     metric, available = config.evaluation.metric_for_best_model, ("loss", *measured)
     if metric in available:
         return []
-    similar_metrics = get_close_matches(metric, available, n=1) or [
-        name for name in available if name in metric or metric in name
-    ]
+    similar_metrics = get_close_matches(metric, available, n=1)
+    similar_metrics = similar_metrics or [name for name in available if name in metric or metric in name]
     suggestion = f"did you mean {similar_metrics[0]}? " if similar_metrics else ""
     message = f"{one_line(metric, 40)} is not measured {where}"
     return [Problem(message=message, key=METRIC_KEY, hint=f"{suggestion}available: {', '.join(available)}")]
@@ -60,9 +59,8 @@ def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Sco
     shown_classes = _largest(counts_CC.sum(axis=1))
     other_classes = [number for number in range(class_count) if number not in set(shown_classes)]
     groups = [[number] for number in shown_classes] + ([other_classes] if other_classes else [])
-    columns = tuple(names[number] for number in shown_classes) + (
-        (f"({len(other_classes)} others)",) if other_classes else ()
-    )
+    columns = tuple(names[number] for number in shown_classes)
+    columns += (f"({len(other_classes)} others)",) if other_classes else ()
     table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
     return Scores(
         values=class_values(labels_N, predicted_N),

@@ -200,11 +200,9 @@ class StartsFromModel:
         if not model.model_name_or_path:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
             missing_model = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
-            return (
-                [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")]
-                if scratch
-                else [missing_model]
-            )
+            if not scratch:
+                return [missing_model]
+            return [*scratch_problems(model.scratch, self.head), *tower_problems(config, "")]
         stored_facts = stored_model_facts(config, self.head)
         problems = list(tower_problems(config, str(stored_facts.config.get("model_type"))))
         if not problems and not scratch:

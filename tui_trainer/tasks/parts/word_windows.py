@@ -43,17 +43,13 @@ def windows_of(
         shared = next((word for word in range(first + 1, last) if ends[last - 1] - starts[word] <= limit // 4), last)
         fits = (word for word in range(shared, last) if last < len(starts) and ends[last] - starts[word] <= limit)
         first = next(fits, last)
-    middles = [
-        0,
-        *((next_range[0] + word_range_before[1] + 1) // 2 for word_range_before, next_range in pairwise(word_ranges)),
-        len(starts),
-    ]
+    middles = [(next_start + end + 1) // 2 for (_, end), (next_start, _) in pairwise(word_ranges)]
     windows = []
-    for (first, last), word_range in zip(word_ranges, word_ranges if lists_all else pairwise(middles), strict=True):
+    listed_ranges = word_ranges if lists_all else pairwise([0, *middles, len(starts)])
+    for (first, last), word_range in zip(word_ranges, listed_ranges, strict=True):
         window_ids = ids[starts[first] : ends[last - 1]]
         offset = starts[first] - len(ids_before)
         firsts = [(starts[word] - offset, word_ids[starts[word]] or 0) for word in range(*word_range)]
-        windows.append(
-            WordTokens([*ids_before, *window_ids[:limit], *ids_after], firsts, truncated=len(window_ids) > limit)
-        )
+        is_cut, row_ids = len(window_ids) > limit, [*ids_before, *window_ids[:limit], *ids_after]
+        windows.append(WordTokens(row_ids, firsts, truncated=is_cut))
     return windows
