@@ -54,7 +54,7 @@ class FourBits:
             quant_type=settings.bnb_4bit_quant_type,
             double_quant=settings.bnb_4bit_use_double_quant,
             compute_dtype="" if dtype == "auto" else dtype,
-            kept=(*saved_names, *_KEPT_BY_TRANSFORMERS.get(shape.model_type, ())),
+            unquantised=(*saved_names, *_KEPT_BY_TRANSFORMERS.get(shape.model_type, ())),
         )
 
     @property

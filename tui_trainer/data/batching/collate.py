@@ -194,7 +194,7 @@ def count_coarse_sizes(limit: int) -> int:
     octaves = max(0, (limit - 1).bit_length() - 7)
     if not octaves:
         return -(-limit // _WIDTH_STEP)
-    return 16 + 8 * octaves - (2 ** (7 + octaves) - limit) // 2 ** (3 + octaves)
+    return 16 + 8 * octaves - ((1 << (7 + octaves)) - limit) // (1 << (3 + octaves))
 
 
 Rounding = Callable[[int, int], int]

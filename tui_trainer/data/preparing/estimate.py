@@ -122,9 +122,14 @@ def _texts_of_rows(rows: Iterator[Row], reader: Reader, problems: ProblemList) -
 
 def _sample_size(texts: list[str]) -> Size:
     lengths = tuple(map(len, texts))
-    counts = {"characters": sum(lengths), "documents": len(texts), "alphabet": len(set("".join(texts)))}
-    shown_texts, reason = tuple(_first_texts(texts, LOOK_BYTES)), "the character count of the sample"
-    return Size(**counts, lengths=lengths, texts=shown_texts, reason=reason)
+    return Size(
+        characters=sum(lengths),
+        documents=len(texts),
+        alphabet=len(set("".join(texts))),
+        lengths=lengths,
+        texts=tuple(_first_texts(texts, LOOK_BYTES)),
+        reason="the character count of the sample",
+    )
 
 
 def text_excerpts(size: Size) -> tuple[str, ...]:

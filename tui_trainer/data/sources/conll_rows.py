@@ -249,7 +249,7 @@ def _sentence_column(row: Row) -> str:
 
 
 def _join_words(rows: Sequence[Row], column: str, problems: ProblemList, problems_at_start: int) -> Iterator[Row]:
-    """Yield the joined sentence, unless it had an unreadable row, which was added to the `problems_at_start`."""
+    """Yield the joined sentence, unless a row of it was unreadable, and `problems` has grown since its start."""
     if problems.count != problems_at_start:
         return
     if len(rows) == 1:

@@ -36,9 +36,8 @@ GLOB_SIGNS = frozenset("*?[")
 # Two kinds of revision contain a `/`; in all others it is written %2F. Source: HfFileSystem.resolve_path of
 # huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
 _REVISION = r"refs/convert/\w+|refs/pr/\d+|[^/@]+"
-_HUB_PATH = re.compile(
-    rf"({hub_layout.NAME_PART}/{hub_layout.NAME_PART}|{hub_layout.NAME_PART}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?"
-)
+_NAME = hub_layout.NAME_PART
+_HUB_PATH = re.compile(rf"({_NAME}/{_NAME}|{_NAME}(?![^@]))(?:@({_REVISION}))?(?:/(.*))?")
 _FORMS_WITHOUT_ROWS = frozenset({"text", "unknown", "unsupported"})
 _MOST_SHOWN = 6
 
@@ -130,12 +129,9 @@ def chosen_names(names: Sequence[str], subpath: str) -> list[str]:
 def data_names(names: Iterable[str]) -> list[str]:
     """Return the files that hold rows among all files of a repository, sorted; if there are none, the .txt files."""
     visible = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
-    row_files = [
-        (name, name.rpartition("/")[2]) for name in visible if form_of(PurePosixPath(name)) not in _FORMS_WITHOUT_ROWS
-    ]
-    names_of_rows = [
-        name for name, base in row_files if base not in DESCRIPTION_FILES and not MAP_CACHE_FILE.fullmatch(base)
-    ]
+    paths = [PurePosixPath(name) for name in visible if form_of(PurePosixPath(name)) not in _FORMS_WITHOUT_ROWS]
+    paths = [path for path in paths if path.name not in DESCRIPTION_FILES and not MAP_CACHE_FILE.fullmatch(path.name)]
+    names_of_rows = [str(path) for path in paths]
     text_names = (name for name in visible if name.lower().removesuffix(".gz").endswith(".txt"))
     return sorted(names_of_rows or [name for name in text_names if not is_readme_or_licence(name)])
 

@@ -103,8 +103,8 @@ def _raw_rows(
         case "jsonl" | "json":
             yield from read_json(content, label, problems, usually_lines=file.form == "jsonl")
         case "csv" | "tsv":
-            usual, columns = TAB if file.form == "tsv" else ",", file.header
-            yield from read_csv(content, label, problems, choices, file.separator, columns, usual_delimiter=usual)
+            usual, header = TAB if file.form == "tsv" else ",", file.header
+            yield from read_csv(content, label, problems, choices, file.separator, header, usual_delimiter=usual)
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":

@@ -171,7 +171,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """Return (input, output) of one row as text to show, the output with at most `new_tokens` new tokens."""
+        """Return (input, output) of one row as text, with at most `new_tokens` new tokens. The caller seeds torch."""
 
     @abstractmethod
     def encode_inputs(
@@ -183,7 +183,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """Return the model's predictions for each row, as JSON objects, in one pass. The caller sets eval()."""
+        """Return predictions for each row, as JSON objects, in one pass. The caller seeds torch and calls eval()."""
 
     @abstractmethod
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
