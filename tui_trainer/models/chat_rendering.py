@@ -320,22 +320,17 @@ class ConversationRenderer:
     special tokens, `added` those of all tokens that it never splits, and `stops` those that end generation."""
 
     def __init__(
-        self,
-        template: ChatTemplate,
-        special_tokens: Sequence[str],
-        added_tokens: Sequence[str],
-        stop_tokens: Sequence[str],
-        loss_on: str,
+        self, template: ChatTemplate, special: Sequence[str], added: Sequence[str], stops: Sequence[str], loss_on: str
     ) -> None:
         """Raise ConfigError for a template that cannot render a question and an answer."""
         _refuse_powers(template)
         self._template, self._loss_on = template, loss_on
-        self.turn_end, self._text_after_answer = self._find_end(added_tokens)
+        self.turn_end, self._text_after_answer = self._find_end(added)
         # Text that ends a turn without being a special token: it must not occur in the data.
         plain_end = "" if self.turn_end else self._text_after_answer.strip()
-        self._plain_turn_end = plain_end if self.turn_end in ("", *special_tokens) else self.turn_end
-        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stop_tokens]))
-        longest_first = sorted({*special_tokens, *self.stops}, key=len, reverse=True)
+        self._plain_turn_end = plain_end if self.turn_end in ("", *special) else self.turn_end
+        self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
+        longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         keys_in_template = set(_KEYS_READ.findall(template.text))
         # The keys under which the template reads the reasoning of a turn.

@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Fields with which a config could make transformers fetch or run code. The shape does not depend on them.
-_UNTRUSTED_FIELDS = {"auto_map", "model_type", "trust_remote_code", "attn_implementation", "quantization_config"}
+_CODE_FIELDS = {"auto_map", "model_type", "trust_remote_code", "attn_implementation", "quantization_config"}
 
 
 @contextmanager
@@ -148,9 +148,7 @@ def model_config(config: dict[str, Any], labels: int = 0) -> Any:
 
     if config.get("model_type") not in CONFIG_MAPPING:
         raise ValueError("transformers does not know the architecture")
-    fields = {
-        name: value for name, value in config.items() if name not in _UNTRUSTED_FIELDS and not name.startswith("_")
-    }
+    fields = {name: value for name, value in config.items() if name not in _CODE_FIELDS and not name.startswith("_")}
     built = AutoConfig.for_model(config["model_type"], **fields)
     if labels:
         built.num_labels = labels

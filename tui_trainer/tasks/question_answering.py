@@ -612,12 +612,10 @@ class _Candidates:
         self._candidates: list[tuple[float, int, int, str]] = []
         self._null = float("inf")
 
-    def add(
-        self, window: _Window, offsets: NDArray[np.int32], text: str, best_positions: Sequence[NDArray[Any]]
-    ) -> None:
-        """Add the candidates of a window of the context `text`. `best_positions` is a result of `_best_positions`;
+    def add(self, window: _Window, offsets: NDArray[np.int32], text: str, positions: Sequence[NDArray[Any]]) -> None:
+        """Add the candidates of a window of the context `text`. `positions` is a result of `_best_positions`;
         `offsets` holds the start and the end of each context token in `text`, in characters."""
-        starts, start_scores, ends, end_scores, null_score = best_positions
+        starts, start_scores, ends, end_scores, null_score = positions
         self._null = min(self._null, float(null_score))
         token_counts = ends[None, :] - starts[:, None] + 1
         scores = start_scores[:, None] + end_scores[None, :]

@@ -201,17 +201,15 @@ Rounding = Callable[[int, int], int]
 """A function that rounds a width up, from the required width and the largest permitted one."""
 
 
-def round_collate_widths(
-    collate: Collate, pad_id: int, widest: int, longest_target: int, rounding: Rounding
-) -> Collate:
+def round_collate_widths(collate: Collate, pad_id: int, widest: int, target_limit: int, rounding: Rounding) -> Collate:
     """Return a collate function that rounds up widths with `rounding`: those of inputs to `widest` at most, and those
-    of an encoder-decoder's answers to `longest_target`. Only for models whose results do not depend on padding."""
+    of an encoder-decoder's answers to `target_limit`. Only for models whose results do not depend on padding."""
 
     def collate_rounded(rows: Sequence[TokenRow], *, width: int = 0) -> Batch:
         batch = collate(rows, width=max(width, rounding(max(row.longest for row in rows), widest)))
         if (decoder_inputs := batch.model_arguments.get("decoder_input_ids")) is None:
             return batch
-        answer_width = rounding(decoder_inputs.shape[1], longest_target)
+        answer_width = rounding(decoder_inputs.shape[1], target_limit)
         arguments = {**batch.model_arguments, "decoder_input_ids": _filled(decoder_inputs, answer_width, pad_id)}
         return replace(batch, labels=_filled(batch.labels, answer_width, IGNORE), model_arguments=arguments)
 

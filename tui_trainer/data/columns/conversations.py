@@ -496,7 +496,7 @@ class ConversationColumns:
         turns = (columns.conversation, columns.pair.target, *columns.question_columns)
         other_names = [name for name in names if name not in turns]
         columns_among = partial(usual_columns, names=other_names)
-        system, tools = (next(iter(columns_among(usual_names)), "") for usual_names in (SYSTEM_NAMES, TOOLS_NAMES))
+        system, tools = (next(iter(columns_among(names_of_kind)), "") for names_of_kind in (SYSTEM_NAMES, TOOLS_NAMES))
         history = "" if self.conversation else next(iter(columns_among((HISTORY,))), "")
         read_names = {system, tools, history, *_ROW_FLAGS}
         if columns.is_translation:

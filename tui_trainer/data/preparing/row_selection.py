@@ -320,9 +320,7 @@ class Surveyor:
             rows_before = len(survey.hashes)
             choices = ColumnChoices(part.text_column if settings.reads_text else "")
             if self._processes:
-                spooled_rows += self._rows_from_processes(
-                    self._processes, part, settings, choices, progress, survey, path
-                )
+                spooled_rows += self._rows_in_parallel(self._processes, part, settings, choices, progress, survey, path)
             else:
                 read_rows = self._documents if settings.reads_text else self._rows
                 with Spool(path) as spool:
@@ -333,7 +331,7 @@ class Surveyor:
         survey.chunks = chunks_of(spooled_rows, np.frombuffer(survey.lengths, dtype=np.int64))
         return survey
 
-    def _rows_from_processes(
+    def _rows_in_parallel(
         self,
         processes: Processes,
         part: Source,

@@ -217,12 +217,10 @@ def _parse_or_none(line: bytes) -> Any:
         return None
 
 
-def _rows_of_list(
-    text: JsonText, label: str, problems: ProblemList, first_values: tuple[object, ...] = ()
-) -> Iterator[Row]:
-    """Yield the rows of a list whose opening bracket and `first_values` objects were already read."""
-    later_values = text.rest_of_list(bool(first_values), may_end_in_comma=True)
-    for item_number, value in enumerate(chain(first_values, later_values), start=1):
+def _rows_of_list(text: JsonText, label: str, problems: ProblemList, head: tuple[object, ...] = ()) -> Iterator[Row]:
+    """Yield the rows of a list whose opening bracket and `head` objects were already read."""
+    later_values = text.rest_of_list(bool(head), may_end_in_comma=True)
+    for item_number, value in enumerate(chain(head, later_values), start=1):
         where = f"{label}, item {item_number:,}"
         try:
             row = _row(value, where, "expected a list of objects")
