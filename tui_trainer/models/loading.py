@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config, ModelSection, is_known_attention
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.models import heads
 from tui_trainer.models.config_json import bad_model, read_json
 from tui_trainer.models.four_bits import FourBits, bitsandbytes_config, refuse_poisoned_files
-from tui_trainer.models.heads import (
-    CAUSAL,
-    CLASSIFYING_HEADS,
-    ENCODER_DECODER,
-    Head,
-    Labels,
-    auto_class,
-    config_label_names,
-)
 from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.rope import set_positions
 from tui_trainer.models.shape import scratch_config
@@ -99,8 +91,8 @@ def load_pretrained(
     dtype: torch.dtype,
     *,
     device: torch.device | None = None,
-    head: Head = CAUSAL,
-    labels: Labels | None = None,
+    head: heads.Head = heads.CAUSAL,
+    labels: heads.Labels | None = None,
     pad_token_id: int | None = None,
     four_bits: FourBits | None = None,
     positions: Mapping[str, Any] | None = None,
@@ -120,7 +112,7 @@ def load_pretrained(
             model_config = _config_of(folder, model, labels)
             if positions:
                 set_positions(model_config, positions)
-            model_class: Any = auto_class(head, model_config.model_type)
+            model_class: Any = heads.auto_class(head, model_config.model_type)
             options = _attention(model)
             if device is not None and device.type != "cpu":
                 options["device_map"] = {"": device}
@@ -173,7 +165,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity_before)
 
 
-def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
+def set_padding(model: Any, head: heads.Head, pad_token_id: int | None) -> None:
     """Set the padding of a loaded model. transformers freezes the pad token, which may also end texts.
 
     In a causal model, padding has no label and no token attends to it, so its row gets no gradient from padding, and a
@@ -181,13 +173,13 @@ def set_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
     text_config = model.config.get_text_config()
     pad_id = getattr(text_config, "pad_token_id", None)
     has_none = pad_id is None or pad_id < 0  # -1 in early Llamas
-    if head == CAUSAL or has_none:
+    if head == heads.CAUSAL or has_none:
         model.get_input_embeddings().padding_idx = None
-    if head != CAUSAL and has_none:
+    if head != heads.CAUSAL and has_none:
         text_config.pad_token_id = pad_token_id
 
 
-def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> PretrainedConfig:
+def _config_of(folder: Path, model: ModelSection, labels: heads.Labels | None) -> PretrainedConfig:
     from transformers import AutoConfig
 
     options = {"local_files_only": True, "trust_remote_code": model.trust_remote_code}
@@ -197,7 +189,7 @@ def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> Pret
     return config
 
 
-def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) -> str:
+def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: heads.Head) -> str:
     """Return a sentence about newly initialised parts, or "". Raise ConfigError if the body lacks weights."""
     missing_names = sorted(map(str, report.get("missing_keys") or ()))
     # The shapes in the files and in the model, by tensor name.
@@ -205,7 +197,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     shapes_by_name = {str(name): (tuple(stored_shape), tuple(expected)) for name, stored_shape, expected in entries}
     body_prefix = f"{model.base_model_prefix}."
     # Masked language models are published without a pooler.
-    head_names = (*missing_names, *shapes_by_name) if head in CLASSIFYING_HEADS else ()
+    head_names = (*missing_names, *shapes_by_name) if head in heads.CLASSIFYING_HEADS else ()
     new_names = [name for name in head_names if not name.startswith(body_prefix) or ".pooler." in name]
     for names in (missing_names, sorted(shapes_by_name)):
         if wrong_names := [name for name in names if name not in new_names]:
@@ -273,12 +265,12 @@ def merge_adapter(model: Any, folder: Path, *, excluded: Sequence[str] = ()) -> 
     return merged_model
 
 
-def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:
+def _new_head(model: Any, folder: Path, head: heads.Head, labels: heads.Labels | None) -> str:
     """Reset a classifier's head if the stored head is for other labels of the same number. Return a sentence about it,
     else "". Labels called `LABEL_0` have no name to compare."""
-    if labels is None or head not in CLASSIFYING_HEADS:
+    if labels is None or head not in heads.CLASSIFYING_HEADS:
         return ""
-    old_labels = config_label_names(read_json(folder / "config.json") or {})
+    old_labels = heads.config_label_names(read_json(folder / "config.json") or {})
     if any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *labels.names)):
         return ""
     if len(old_labels) != len(labels.names) or set(old_labels) == set(labels.names):
@@ -301,8 +293,8 @@ def load_config(
     *,
     vocabulary: int,
     tokenizer: PreTrainedTokenizerBase,
-    head: Head = CAUSAL,
-    labels: Labels | None = None,
+    head: heads.Head = heads.CAUSAL,
+    labels: heads.Labels | None = None,
 ) -> PretrainedConfig:
     """Return the config of a model with random weights: the folder's config.json, else the model of [model.scratch]
     (Llama for causal models, BERT for classifiers, T5 for seq2seq)."""
@@ -311,7 +303,7 @@ def load_config(
     token_fields = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     token_fields["vocab_size"] = vocabulary
     # The decoder starts with the pad token, as in T5.
-    token_fields |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == ENCODER_DECODER else {}
+    token_fields |= {"decoder_start_token_id": tokenizer.pad_token_id} if head == heads.ENCODER_DECODER else {}
     max_length = config.data.max_length
     if folder is not None:
         stored_config = _config_of(folder, config.model, labels)
@@ -320,7 +312,7 @@ def load_config(
         return stored_config
     fields = scratch_config(config.model.scratch, vocabulary, head, max_length=max_length)
     fields |= token_fields | (labels.config_fields() if labels else {})
-    if head == CAUSAL:
+    if head == heads.CAUSAL:
         fields["max_position_embeddings"] = max_length
     new_config: PretrainedConfig = AutoConfig.for_model(**fields)
     return new_config
@@ -346,10 +338,10 @@ def config_only(fields: Mapping[str, Any], tokenizer: Any, *, is_new: bool, prob
 
 
 def new_model(
-    shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: Head = CAUSAL
+    shape: PretrainedConfig, model: ModelSection, dtype: torch.dtype, *, head: heads.Head = heads.CAUSAL
 ) -> PreTrainedModel:
     """Return a model of this config with random weights from torch's global generator."""
-    build: Any = auto_class(head, shape.model_type).from_config
+    build: Any = heads.auto_class(head, shape.model_type).from_config
     built: PreTrainedModel = build(shape, dtype=dtype, trust_remote_code=model.trust_remote_code, **_attention(model))
     use_eager_for_soft_cap(built)
     return built

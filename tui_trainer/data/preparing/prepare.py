@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, ReadInOrder
-from tui_trainer.data.preparing import cache, unknown_tokens
+from tui_trainer.data.preparing import cache, token_rows, unknown_tokens
 from tui_trainer.data.preparing.byte_bpe import TRAINED_TOKENIZER_KEY
 from tui_trainer.data.preparing.cache import SOURCES_KEY, Counts, RowSettings
 from tui_trainer.data.preparing.processes import Processes
@@ -47,15 +47,6 @@ from tui_trainer.data.preparing.row_selection import (
     chosen_rows,
     select_rows,
     source_rows,
-)
-from tui_trainer.data.preparing.token_rows import (
-    INPUT_IDS,
-    LABELS,
-    Columns,
-    DocumentWriter,
-    Rows,
-    RowWriter,
-    StreamWriter,
 )
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
@@ -85,7 +76,7 @@ class EncodedBatch:
     bool [rows], tells whether each row was truncated, and `row_characters`, int32 [rows], the length of its text."""
 
     side: int
-    columns: Columns
+    columns: token_rows.Columns
     counts: Counter[str]
     is_cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
@@ -111,7 +102,7 @@ def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> Enc
     unknown_counts, unknown_rows = unknown_tokens.count_unknown(reader, columns)
     row_counts = Counter(
         documents=len(labelled_rows),
-        tokens=len(columns[INPUT_IDS][0]),
+        tokens=len(columns[token_rows.INPUT_IDS][0]),
         labels=sum(row.label_count for row in labelled_rows),
         characters=sum(len(example.text) for example in examples),
         truncated_rows=int(is_cut.sum()),
@@ -259,7 +250,7 @@ def _load(reader: Reader) -> None:
 class _SideFile:
     """The file of one split, training or held-out, and the counts of its rows."""
 
-    writer: RowWriter
+    writer: token_rows.RowWriter
     counts: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
     inexact_example: str = ""
@@ -271,9 +262,11 @@ class _SideFile:
     def add(self, batch: EncodedBatch) -> None:
         if len(batch.is_cut):
             self.writer.add(batch.columns)
-            self._rows.append((batch.is_cut, batch.columns[INPUT_IDS][1].astype(np.int32), batch.row_characters))
-        if LABELS in batch.columns:
-            self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
+            self._rows.append(
+                (batch.is_cut, batch.columns[token_rows.INPUT_IDS][1].astype(np.int32), batch.row_characters)
+            )
+        if token_rows.LABELS in batch.columns:
+            self.longest_labels = max(self.longest_labels, int(batch.columns[token_rows.LABELS][1].max(initial=0)))
         self.counts.update(batch.counts)
         self.inexact_example = self.inexact_example or batch.inexact_example
         self.unknown_texts += batch.unknown_texts[: max(0, unknown_tokens.TEXTS_KEPT - len(self.unknown_texts))]
@@ -391,7 +384,9 @@ class _Preparation:
             details[SOURCES_KEY] = [asdict(rows) for rows in rows_of_sources]
         lengths: tuple[int, ...] = ()
         if self._settings.rows != "stream":  # the rows of a stream all have the same length
-            lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._settings.reads_text))
+            lengths = cache.quantiles(
+                token_rows.Rows(folder / cache.TRAIN_FILE).lengths - int(self._settings.reads_text)
+            )
         return cache.PreparedContent(counts, tuple(notes), lengths, details)
 
     def _training_texts(self, surveys: Sequence[Survey], selection: Selection) -> Iterator[str]:
@@ -422,10 +417,10 @@ class _Preparation:
         meter.finish(total_characters)
         return train, held_out
 
-    def _writer(self, path: Path) -> RowWriter:
+    def _writer(self, path: Path) -> token_rows.RowWriter:
         if self._settings.rows == "examples":
-            return RowWriter(path, self._reader.columns)
-        split_writer = StreamWriter if self._settings.rows == "stream" else DocumentWriter
+            return token_rows.RowWriter(path, self._reader.columns)
+        split_writer = token_rows.StreamWriter if self._settings.rows == "stream" else token_rows.DocumentWriter
         return split_writer(path, max_length=self._settings.max_length)
 
     def _refuse_empty(self, surveys: Sequence[Survey]) -> None:

@@ -23,7 +23,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, st
 from tui_trainer.data.preparing.byte_bpe import TEXT_SPECIAL_TOKENS, TRAINED_TOKENIZER_KEY, SpecialTokens
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.models import loading, unsloth
+from tui_trainer.models import heads, loading, unsloth
 from tui_trainer.models.adapters import adapter_problems, refuse_other_labels, should_continue_adapter, starting_adapter
 from tui_trainer.models.added_tokens import (
     add_to_tokenizer,
@@ -40,15 +40,6 @@ from tui_trainer.models.config_json import ConfigFields, bad_model, read_json
 from tui_trainer.models.facts import Adapter, ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import (
-    CALIBRATION,
-    CAUSAL,
-    CLASSIFYING_HEADS,
-    ENCODER_DECODER,
-    Head,
-    Labels,
-    config_label_names,
-)
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
 from tui_trainer.models.rope import POSITIONS, is_scaling_requested, rope_problems, scaled_config
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
@@ -182,11 +173,11 @@ _USUAL_TOKENS_PER_CHARACTER = 0.25
 class StartsFromModel:
     """The methods of tasks that find, check and build a model. `head` is the kind of head that the task trains."""
 
-    head: Head = CAUSAL
+    head: heads.Head = heads.CAUSAL
     specials: SpecialTokens = TEXT_SPECIAL_TOKENS
     """Special tokens of the tokenizer that a run from scratch trains on the data."""
 
-    def labels(self, config: Config, data: PreparedData) -> Labels | None:
+    def labels(self, config: Config, data: PreparedData) -> heads.Labels | None:
         return None
 
     def model_problems(self, config: Config) -> list[Problem]:
@@ -212,7 +203,7 @@ class StartsFromModel:
             return problems
         facts = find_model_facts(config, self.head)
         problems = [*length_problems(facts.shape, config.data.max_length), *adapter_problems(facts, config)]
-        problems += [] if scratch else language_problems(facts, writes_answers=self.head == ENCODER_DECODER)
+        problems += [] if scratch else language_problems(facts, writes_answers=self.head == heads.ENCODER_DECODER)
         # A model that is only in the catalogue can be planned. It is refused at the start of training.
         problems += model_problems(facts, model.init, model.trust_remote_code) if facts.folder else []
         return problems
@@ -252,7 +243,7 @@ class StartsFromModel:
 
     def set_length(self, config: Config, tokenizer: Tokenizer) -> None:
         """Set the length to which a trained model's tokenizer truncates texts; causal models get prompts uncut."""
-        if self.head != CAUSAL:
+        if self.head != heads.CAUSAL:
             loading.set_truncation(tokenizer, config.data.max_length)
 
     def build_model(
@@ -303,13 +294,13 @@ class StartsFromModel:
         if facts and not config.is_from_scratch and (new_tokens := added_tokens(facts, settings)):
             resize_tables(built_model, new_tokens.embedding_rows, new_tokens.ids)
         self.set_generation(config, built_model, tokenizer)
-        vars(built_model.config).pop(CALIBRATION, None)  # thresholds of the run that trained this model before
+        vars(built_model.config).pop(heads.CALIBRATION, None)  # thresholds of the run that trained this model before
         self.record_settings(config, data, built_model)
         return built_model
 
-    def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
+    def _keeps_head(self, config: Config, adapter: Adapter, labels: heads.Labels) -> bool:
         """Return whether the starting adapter has a head for these labels. Raise ConfigError if others continue."""
-        adapter_labels = config_label_names(read_json(adapter.folder / "config.json") or {})
+        adapter_labels = heads.config_label_names(read_json(adapter.folder / "config.json") or {})
         if adapter_labels and should_continue_adapter(config.tuning):
             refuse_other_labels(adapter_labels, labels.names, adapter.folder)
         return adapter_labels in ((), labels.names)
@@ -332,7 +323,7 @@ class StartsFromModel:
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
         """Return the generation settings in the model's files that change its texts, which are ignored here. None for a
         model from scratch or without generation. Raise ConfigError."""
-        if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING_HEADS:
+        if config.is_from_scratch or not config.model.model_name_or_path or self.head in heads.CLASSIFYING_HEADS:
             return None
         facts = stored_model_facts(config, self.head)
         folders = [folder for folder in (facts.folder, facts.adapter and facts.adapter.folder) if folder]
@@ -365,13 +356,13 @@ class StartsFromModel:
         return TextInputs(config.data)
 
 
-def stored_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+def stored_model_facts(config: Config, head: heads.Head, classes: int = 0) -> ModelFacts:
     """Return the facts of the model as it is stored; with `model.text_only`, those of its language model alone."""
     facts = find_model(config.model.model_name_or_path, config.model.revision, head=head, labels=classes)
     return text_facts(facts) if config.model.text_only else facts
 
 
-def find_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts:
+def find_model_facts(config: Config, head: heads.Head, classes: int = 0) -> ModelFacts:
     """Return the facts of the model to train, with added tokens and scaled positions. Raise ConfigError."""
     facts = stored_model_facts(config, head, classes)
     if config.is_from_scratch:
@@ -383,7 +374,7 @@ def find_model_facts(config: Config, head: Head, classes: int = 0) -> ModelFacts
 
 def scratch_change_problems(config: Config) -> list[Problem]:
     """Return a problem for each setting that adds tokens or scales positions: a model from scratch can have neither."""
-    problems = rope_problems({}, config, CAUSAL)
+    problems = rope_problems({}, config, heads.CAUSAL)
     if config.model.add_tokens.strip():
         unit = "characters" if config.task.type == "char_lm" else "tokens"
         message = f"the {unit} of a model from scratch come from its data, so no others can be added"
@@ -391,7 +382,7 @@ def scratch_change_problems(config: Config) -> list[Problem]:
     return problems
 
 
-def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
+def load_own_tokenizer(config: Config, head: heads.Head) -> Tokenizer:
     """Load the tokenizer of the model, with added tokens. Raise ConfigError if it marks texts with a language that it
     has no token for, because transformers would use the unknown token."""
     facts = stored_model_facts(config, head)
@@ -404,7 +395,7 @@ def load_own_tokenizer(config: Config, head: Head) -> Tokenizer:
         tokenizer.model_max_length = max(tokenizer.model_max_length, position_limit)
     if hasattr(tokenizer, "set_src_lang_special_tokens"):
         language_ids = list(tokenizer("")["input_ids"])
-        language_ids += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
+        language_ids += tokenizer(text_target="")["input_ids"] if head == heads.ENCODER_DECODER else []
         if tokenizer.unk_token_id in language_ids:
             message = "the tokenizer has no token for the src_lang or tgt_lang of tokenizer_config.json"
             raise bad_model(message, "set src_lang and tgt_lang to special tokens of the tokenizer", str(folder))
@@ -417,7 +408,7 @@ def load_trained_tokenizer(path: Path, config: Config, special: SpecialTokens) -
     return loading.tokenizer_of_file(path, config.data.max_length, tokens, distinguishes_pairs=has_pairs)
 
 
-def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[str]) -> float:
+def estimate_tokens_per_character(config: Config, head: heads.Head, texts: Sequence[str]) -> float:
     """Return the tokens per character of these texts with the model's tokenizer, or a usual value if it is missing."""
     facts = None if config.is_from_scratch else stored_model_facts(config, head)
     measured_rate = None
@@ -427,7 +418,7 @@ def estimate_tokens_per_character(config: Config, head: Head, texts: Sequence[st
     return measured_rate or _USUAL_TOKENS_PER_CHARACTER
 
 
-def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool:
+def has_unknown_tokens(config: Config, head: heads.Head, texts: Sequence[str]) -> bool:
     """Return whether the model's tokenizer encodes a part of these texts as unknown; False without the tokenizer."""
     facts = stored_model_facts(config, head)
     if facts.tokenizer_folder is None:
@@ -437,7 +428,7 @@ def has_unknown_tokens(config: Config, head: Head, texts: Sequence[str]) -> bool
     return token_counts is not None and 0 in token_counts.values()
 
 
-def tokenizer_identity(config: Config, head: Head) -> tuple[str, int | None, int]:
+def tokenizer_identity(config: Config, head: heads.Head) -> tuple[str, int | None, int]:
     """Return (key, end token, number of tokens) of the tokenizer that a run will use, without loading it."""
     if config.is_from_scratch:
         return TRAINED_TOKENIZER_KEY, None, config.model.scratch.vocab_size
