@@ -64,8 +64,7 @@ class OptimizerSpec:
     state_bytes: float = 0.0
     """Bytes of state for each trained parameter."""
     hidden_state_bytes: float | None = None
-    """Bytes of state for each parameter of hidden matrices (inside layers), if their update differs. Such an optimizer
-    needs a model whose weights all train."""
+    """Bytes of state per parameter of hidden matrices, if their update differs; such a model must train all weights."""
     factored_state: bool = False
     """Whether the state of a matrix is one fp32 number for each row and column. A vector has one for each parameter."""
     state_words: str = ""

@@ -242,8 +242,7 @@ def resized_table(stored_table: Tensor, rows: int, ids: Sequence[int]) -> Tensor
 
 
 def _fill_with_mean(weight: Tensor, rows_before: int, first: int, count: int) -> None:
-    """Set the rows of new tokens (`first` to `first + count`), and those that resizing added (from `rows_before` to the
-    end), to the mean of the older rows."""
+    """Set the rows of new tokens and those that resizing added, from `rows_before`, to the mean of the older rows."""
     import torch
 
     mean_row = weight[: min(first, rows_before)].mean(dim=0, dtype=torch.float32).to(weight.dtype)

@@ -24,8 +24,7 @@ class CatalogueEntry:
     parameters: int
     """Exact number of weights of the architecture in config.json; shared weights count once."""
     weights_bytes: int | None
-    """Bytes of all tensors in the safetensors files, or None if unknown. Files may have more tensors than the
-    architecture; `source` then says so."""
+    """Bytes of all stored tensors, or None. Files may have more than the architecture; `source` then says so."""
     gated: bool
     """Whether the hub requires an account that accepted the model's terms, when the entry was written."""
     license: str

@@ -146,8 +146,7 @@ class RenderingTooLongError(Exception):
 
 
 def render_with_limit(template: str, render: Callable[[], T]) -> T:
-    """Return the result of `render`, which renders this template. Raise RenderingTooLongError if it takes too long, and
-    TemplateError if the template is not valid Jinja."""
+    """Return the result of `render` for this template. Raise RenderingTooLongError, or TemplateError for invalid Jinja."""
     _add_checks(template)
     _deadline.seconds = time.thread_time() + LIMIT_SECONDS
     try:

@@ -36,8 +36,7 @@ _TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Answers:
-    """Cached answers of the worker to one kind of question. `format_version` counts the formats of questions and
-    answers; answers of another version are not used."""
+    """Cached answers of the worker to one kind of question. Answers of another `format_version` are not used."""
 
     name: str
     format_version: int
@@ -206,8 +205,7 @@ answers = Answers("count_model", format_version=5)
 
 
 def deciding_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config.json that modules and their results depend on. Of the token ids, only the pad token
-    can matter, because it may shift positions."""
+    """Return the fields of a config.json that decide modules and results. The pad token's id may shift positions."""
     return {
         name: value
         for name, value in config.items()

@@ -355,8 +355,7 @@ def _attention(model: ModelSection) -> dict[str, Any]:
 
 
 def use_eager_for_soft_cap(model: PreTrainedModel) -> None:
-    """Use eager attention for a model with a soft cap: older transformers (5.17, and Unsloth's) run Gemma 2 with SDPA,
-    which ignores the soft cap of the scores."""
+    """Use eager attention for a model with a soft cap of scores: transformers 5.17 would run SDPA, which ignores it."""
     if model.config._attn_implementation == "sdpa" and soft_cap_of(model):
         model.set_attn_implementation("eager")
 

@@ -125,8 +125,7 @@ class ModelShape:
 
     @property
     def has_grouped_experts(self) -> bool:
-        """Whether one tensor holds the weights of all experts for `grouped_mm`, so that they have no linear layers.
-        Source: transformers/integrations/moe.py of 5.17."""
+        """Whether tensors hold the weights of all experts (transformers/integrations/moe.py), without linear layers."""
         return any("experts" in part.path.split(".") for part in self.parts)
 
     def matrix_parameters_read(self, reads: modules.Reads) -> int:

@@ -126,8 +126,7 @@ def copy_processor_files(base: Path, folder: Path) -> None:
 
 
 def tower_problems(config: Config, model_type: str) -> Iterator[Problem]:
-    """Yield the settings that were not tested with a multimodal model or with the text model made from one, and
-    settings of towers for a model without them."""
+    """Yield settings that were not tested with multimodal models, and settings of towers for a model without them."""
     # `heads.py` imports this module and should not load the editing of settings.
     from tui_trainer.config.editing import refused_values, toml_text
 

@@ -63,8 +63,7 @@ def _longest_first(lengths: Lengths, capacity: int) -> tuple[NDArray[np.int64], 
 
 
 class _RowsByFreeSpace:
-    """Rows by their free space. The bits of one integer record which amounts of free space occur, so that two bit
-    operations find the smallest one that fits."""
+    """Rows by their free space. The bits of an integer are the amounts that occur, to find the smallest that fits."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}

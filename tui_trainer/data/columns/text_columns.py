@@ -519,8 +519,7 @@ def _parsed_answers(text: str, column: str, where: str) -> object:
 
 
 def _unclear_columns(label: str, names: Sequence[str], pair: Pair, likely_columns: Sequence[str]) -> DataError:
-    """Return the error for a pair without an input or an answer column. It suggests a column whose name is similar to a
-    usual one, or else one of the `likely_columns`."""
+    """Return the error for a pair that lacks a column. It suggests a similar name, or else one of `likely_columns`."""
     known_column = next(filter(None, pair.columns), "")
     usual_names = [name for row in INPUTS_AND_ANSWERS for name in (row.targets if pair.source else row.inputs)]
     similar_names = [

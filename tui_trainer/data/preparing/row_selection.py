@@ -109,8 +109,7 @@ def copies_of(is_trained: Mask, counts: Sequence[int], weights: Sequence[float],
 def source_rows(
     source: Source, counts: Sequence[int], selection: "Selection", replay_sources: int
 ) -> tuple[SourceRows, ...]:
-    """Return the rows of each source; () for a single source without a weight. Raises DataError if a weight is so small
-    that an epoch uses no rows of its source."""
+    """Return the rows of each source; () for one without a weight. Raises DataError if an epoch uses none of a source."""
     if not source.joined_sources and not selection.weights:
         return ()
     sources, first_row = list[SourceRows](), 0
@@ -611,8 +610,7 @@ def select_rows(surveys: Sequence[Survey], settings: RowSettings, names: Sequenc
 
 
 def _hold_out_share(survey: Survey, settings: RowSettings, names: Sequence[str], is_usable: Mask) -> DocumentSplit:
-    """Hold out a share of each source: of the characters of documents, or of the rows of each class of a table. Sources
-    of data.replay are only trained on."""
+    """Hold out a share of each source except data.replay: of the characters of documents, or of the rows of a class."""
     trained_rows = sum(survey.counts[: len(survey.counts) - settings.replay_sources])
     is_usable = is_usable & (np.arange(len(is_usable)) < trained_rows)
     if settings.reads_text:

@@ -38,8 +38,7 @@ def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[
 
 
 def unknown_text(reader: Reader, texts: Iterable[str]) -> list[str]:
-    """Return what is outside the vocabulary in some texts: characters, or a whole word if all of its letters are
-    unknown alone, as with a vocabulary of words."""
+    """Return what is outside the vocabulary in some texts: characters, or a word if all of its letters are unknown."""
     unknown_parts: dict[str, None] = {}
     for text in texts:
         words = _with_unknown(reader, list(dict.fromkeys(text.split())))

@@ -76,8 +76,7 @@ _FRONT_MATTER = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
 class SplitPart(NamedTuple):
-    """Key of files that belong together. `label` is the name of their split, or "". They are in `folder`, which is
-    inside the `data_folder` of the whole data set."""
+    """Key of files that belong together, inside `folder`. `label` is their split's name, or "". `data_folder` has all."""
 
     folder: str
     label: str

@@ -66,8 +66,7 @@ class LearnsFromData:
     """Whether a text that is longer than a row is split into overlapping windows, so that nothing is lost."""
     specials: SpecialTokens
     waiting_bytes: int = 8
-    """Bytes on disk for each token while the data is prepared. The spool takes about twice the text
-    (`data/preparing/row_selection.py`)."""
+    """Bytes on disk for each token during preparation: the spool takes about twice the text (`row_selection.py`)."""
     row_kind: RowKind = "examples"
     masks_padding: bool = False
     """Whether the model gets a mask of the padding, so that padding does not change its results."""
