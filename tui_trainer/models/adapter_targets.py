@@ -72,7 +72,7 @@ def needs_built_model(shape: ModelShape, tuning: TuningSection) -> bool:
 
 
 def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSection, saved: str) -> AdaptedParts:
-    """Return the parts of a model that get an adapter, in seconds at first. `saved`: modules that are trained whole.
+    """Return the parts of a model that get an adapter. `saved` lists the modules that are trained as a whole.
 
     Raise ConfigError for targets that match nothing, or no linear layer, and for settings that experts do not support.
     """

@@ -166,7 +166,7 @@ def _quiet() -> Iterator[None]:
 
 
 def set_padding(model: Any, head: heads.Head, pad_token_id: int | None) -> None:
-    """Set the padding of a loaded model. transformers freezes the pad token, which may also end texts.
+    """Set the padding of a loaded model. transformers does not train the pad token, but it may also end texts.
 
     In a causal model, padding has no label and no token attends to it, so its row gets no gradient from padding, and a
     token that both pads and ends documents may learn. Models with other heads recognise padding by its id."""

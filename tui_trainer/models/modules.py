@@ -61,7 +61,7 @@ class ModelPart:
 
 
 def path_in_block(name: str) -> str:
-    """Return a module's or tensor's path in its block: `mlp.up_proj` of `model.layers.7.mlp.up_proj`; else the name."""
+    """Return the path inside of a block, `mlp.up_proj` for `model.layers.7.mlp.up_proj`; other names unchanged."""
     path_parts = name.split(".")
     block_index = next((index for index, word in enumerate(path_parts) if word.isdigit()), None)
     return name if block_index is None else ".".join(path_parts[block_index + 1 :])

@@ -125,7 +125,7 @@ class ModelShape:
 
     @property
     def has_grouped_experts(self) -> bool:
-        """Whether tensors hold the weights of all experts (transformers/integrations/moe.py), without linear layers."""
+        """Whether single tensors hold the weights of all experts, so that experts have no linear layers."""
         return any("experts" in part.path.split(".") for part in self.parts)
 
     def matrix_parameters_read(self, reads: modules.Reads) -> int:

@@ -145,7 +145,8 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
 
 
 def count_tokens(folder: Path, texts: Iterable[str], added: tuple[str, ...] = ()) -> int | None:
-    """Return the number of tokens in all texts without special tokens, after adding `added`; None without a fast one."""
+    """Return the number of tokens in all texts without special tokens, or None if the tokenizer is not a fast one.
+    `added` holds tokens to add to its vocabulary."""
     tokenizer = _tokenizer_in(folder, added)
     if tokenizer is None:
         return None

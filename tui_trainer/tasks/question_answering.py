@@ -134,7 +134,7 @@ class QuestionAnswering(Task):
     def baselines_on(
         self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]
     ) -> Baselines | None:
-        """Return scores of two baselines: the sentence that shares most words with the question, and the empty answer."""
+        """Return scores of two baselines: the sentence with most words of the question, and the empty answer."""
         tokenizer, best_sentences = self.load_tokenizer(config, data), dict[tuple[int, int], tuple[int, str]]()
         true_answers: dict[tuple[int, int], list[str]] = {}
         for index in eval_rows:

@@ -109,7 +109,7 @@ def copies_of(is_trained: Mask, counts: Sequence[int], weights: Sequence[float],
 def source_rows(
     source: Source, counts: Sequence[int], selection: "Selection", replay_sources: int
 ) -> tuple[SourceRows, ...]:
-    """Return the rows of each source; () for one without a weight. Raises DataError if an epoch uses none of a source."""
+    """Return the rows of each source; () for one without a weight. Raises DataError if no row of a source is used."""
     if not source.joined_sources and not selection.weights:
         return ()
     sources, first_row = list[SourceRows](), 0

@@ -76,7 +76,7 @@ _FRONT_MATTER = re.compile(r"---\r?\n(.*?)\r?\n---", re.DOTALL)
 
 
 class SplitPart(NamedTuple):
-    """Key of files that belong together, inside `folder`. `label` is their split's name, or "". `data_folder` has all."""
+    """Key of files that belong together, in `folder` of `data_folder`. `label` is the name of their split, or ""."""
 
     folder: str
     label: str
