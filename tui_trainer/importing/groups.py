@@ -113,7 +113,7 @@ def precision(conversion: Conversion, *given: Given | None) -> None:
 
 
 def warmup(conversion: Conversion, share: Given, steps: Given | None) -> None:
-    """Convert the warm-up `share`, unless there is a `steps` above 0, which takes precedence as in transformers."""
+    """Convert the warm-up `share`, unless `steps` is above 0, which takes precedence as in transformers."""
     share_value = share.number
     if steps and not steps.is_off:
         conversion.leave(Why.NOT_NEEDED, "warmup_steps takes precedence", share)

@@ -146,7 +146,7 @@ class RenderingTooLongError(Exception):
 
 
 def render_with_limit(template: str, render: Callable[[], T]) -> T:
-    """Return the result of `render` for this template. Raise RenderingTooLongError, or TemplateError if it is invalid."""
+    """Return the result of `render` for this template. Raise RenderingTooLongError, or TemplateError if invalid."""
     _add_checks(template)
     _deadline.seconds = time.thread_time() + LIMIT_SECONDS
     try:
