@@ -153,7 +153,7 @@ class ShownSample:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoding:
+class _Decoder:
     """The speller of tokens, the names of classes or tags by number, and which rows were cut, bool [rows]."""
 
     spell: Speller
@@ -173,16 +173,16 @@ def preview_rows(
     progress: Progress | None = None,
 ) -> list[ShownSample]:
     """Return the first `count` rows of the batches from step 1; fewer if an epoch has fewer. `cut`: bool [rows]."""
-    decoding, meter = _Decoding(Speller(tokenizer), names, cut), Meter(progress, "decoding the samples", count, "rows")
+    decoder, meter = _Decoder(Speller(tokenizer), names, cut), Meter(progress, "decoding the samples", count, "rows")
     shown_samples: list[ShownSample] = []
-    for sample in islice(_all_samples(rows, order, layout, decoding), count):
+    for sample in islice(_all_samples(rows, order, layout, decoder), count):
         shown_samples.append(sample)
         meter.report(len(shown_samples))
     meter.finish(len(shown_samples))
     return shown_samples
 
 
-def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Decoding) -> Iterator[ShownSample]:
+def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoder: _Decoder) -> Iterator[ShownSample]:
     for step in range(1, order.steps_per_epoch + 1):
         step_rows = [(int(row_number), rows.example(int(row_number))) for row_number in order.at(step)]
         row_numbers = {id(document): row_number for row_number, document in step_rows}
@@ -193,7 +193,7 @@ def _all_samples(rows: Rows, order: RowOrder, layout: RowLayout, decoding: _Deco
                 rows_of_pass = [[document] for documents in rows_of_pass for document in documents]
             for row_index, numbered_documents in enumerate(rows_of_pass):
                 read_row = _whole_row if _MASK in batch.model_arguments else _joined_row
-                shown_documents, used_width = read_row(batch, row_index, numbered_documents, decoding)
+                shown_documents, used_width = read_row(batch, row_index, numbered_documents, decoder)
                 is_answer = _ANSWER in batch.model_arguments
                 answer_padding = int((batch.labels[row_index] == IGNORE).sum()) if is_answer else 0
                 yield ShownSample(
@@ -218,7 +218,7 @@ def _numbered(rows: Sequence[TokenRow], row_numbers: Mapping[int, int]) -> Itera
 
 
 def _joined_row(
-    batch: Batch, row: int, documents: Numbered, decoding: _Decoding
+    batch: Batch, row: int, documents: Numbered, decoder: _Decoder
 ) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the documents of a row of a causal model, and the number of inputs that they use.
 
@@ -234,10 +234,10 @@ def _joined_row(
         shown_documents.append(
             ShownDocument(
                 number=row_number + 1,
-                pieces=decoding.spell.pieces(ids.tolist(), is_trained.tolist()),
+                pieces=decoder.spell.pieces(ids.tolist(), is_trained.tolist()),
                 tokens=len(ids),
                 trained_tokens=int(is_trained.sum()),
-                cut=_is_cut(decoding, row_number),
+                cut=_is_cut(decoder, row_number),
                 part=part,
             )
         )
@@ -245,9 +245,7 @@ def _joined_row(
     return tuple(shown_documents), start
 
 
-def _whole_row(
-    batch: Batch, row: int, documents: Numbered, decoding: _Decoding
-) -> tuple[tuple[ShownDocument, ...], int]:
+def _whole_row(batch: Batch, row: int, documents: Numbered, decoder: _Decoder) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the only document of a row that the model reads whole, and its number of input tokens."""
     (row_number, _, _), tokens = documents[0], int(batch.model_arguments[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
@@ -256,27 +254,27 @@ def _whole_row(
     if _ANSWER in batch.model_arguments:
         answer_ids = labels[row][labels[row] != IGNORE].tolist()
     elif labels.ndim == 1 or labels.dtype.kind == "f":
-        label = _label_name(labels[row], decoding.names)
+        label = _label_name(labels[row], decoder.names)
     elif labels.shape[1] != batch.input_ids.shape[1]:  # the first and the last token of an answer
         first_token, last_token = labels[row].tolist()
         is_trained[first_token : last_token + 1] = [True] * (last_token + 1 - first_token)
     else:
         is_trained = (labels[row, :tokens] != IGNORE).tolist()
-        tags = [_name_of(tag, decoding.names) if tag != IGNORE else "" for tag in labels[row, :tokens].tolist()]
+        tags = [_name_of(tag, decoder.names) if tag != IGNORE else "" for tag in labels[row, :tokens].tolist()]
     document = ShownDocument(
         number=row_number + 1,
-        pieces=decoding.spell.pieces(ids, is_trained, tags),
+        pieces=decoder.spell.pieces(ids, is_trained, tags),
         tokens=tokens + len(answer_ids),
         trained_tokens=sum(is_trained) + len(answer_ids),
-        cut=_is_cut(decoding, row_number),
+        cut=_is_cut(decoder, row_number),
         label=label,
-        answer=decoding.spell.pieces(answer_ids, [True] * len(answer_ids)),
+        answer=decoder.spell.pieces(answer_ids, [True] * len(answer_ids)),
     )
     return (document,), tokens
 
 
-def _is_cut(decoding: _Decoding, number: int) -> bool | None:
-    return None if decoding.cut is None else bool(decoding.cut[number])
+def _is_cut(decoder: _Decoder, number: int) -> bool | None:
+    return None if decoder.cut is None else bool(decoder.cut[number])
 
 
 def _label_name(label: Any, names: Sequence[str]) -> str:

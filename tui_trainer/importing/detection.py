@@ -121,9 +121,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     if best_score[0] == 0:
         raise ConfigError(f"has no known key (keys found: {_listed(list(raw))})", where=where, hint=as_hint)
     tools_and_keys = [(tool, file_keys[tool.name]) for tool in (importer, *other_tools)]
-    if not any(
-        sum(map(tool.knows_key, tool_keys)) > _LEAST_SHARE * len(tool_keys) for tool, tool_keys in tools_and_keys
-    ):
+    if not any(sum(map(tool.knows_key, names)) > _LEAST_SHARE * len(names) for tool, names in tools_and_keys):
         nearest_text = f"{importer.name}, the nearest supported tool, knows {best_score[0]} of {len(keys)} keys"
         names = _listed([name for name in keys if not importer.knows_key(name)])
         hint = f"use --as {importer.name} to read the keys that {importer.name} knows; other kinds: {all_kinds}"

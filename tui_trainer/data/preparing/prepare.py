@@ -262,9 +262,8 @@ class _SideFile:
     def add(self, batch: EncodedBatch) -> None:
         if len(batch.is_cut):
             self.writer.add(batch.columns)
-            self._rows.append(
-                (batch.is_cut, batch.columns[token_rows.INPUT_IDS][1].astype(np.int32), batch.row_characters)
-            )
+            row_tokens = batch.columns[token_rows.INPUT_IDS][1].astype(np.int32)
+            self._rows.append((batch.is_cut, row_tokens, batch.row_characters))
         if token_rows.LABELS in batch.columns:
             self.longest_labels = max(self.longest_labels, int(batch.columns[token_rows.LABELS][1].max(initial=0)))
         self.counts.update(batch.counts)
@@ -384,9 +383,8 @@ class _Preparation:
             details[SOURCES_KEY] = [asdict(rows) for rows in rows_of_sources]
         lengths: tuple[int, ...] = ()
         if self._settings.rows != "stream":  # the rows of a stream all have the same length
-            lengths = cache.quantiles(
-                token_rows.Rows(folder / cache.TRAIN_FILE).lengths - int(self._settings.reads_text)
-            )
+            token_counts = token_rows.Rows(folder / cache.TRAIN_FILE).lengths
+            lengths = cache.quantiles(token_counts - int(self._settings.reads_text))
         return cache.PreparedContent(counts, tuple(notes), lengths, details)
 
     def _training_texts(self, surveys: Sequence[Survey], selection: Selection) -> Iterator[str]:

@@ -508,9 +508,7 @@ def _draw(sizes: NDArray[np.int64], target: float, seed: int) -> list[int]:
     order = np.argsort(random_numbers, kind="stable")
     chosen_documents: list[int] = []
     target_left, candidates = target, order
-    while len(
-        candidates := candidates[sizes[candidates] <= target_left]
-    ):  # never draws all: their sum exceeds `target`
+    while len(candidates := candidates[sizes[candidates] <= target_left]):  # never draws all: they exceed `target`
         running_totals = np.cumsum(sizes[candidates])
         fitting_count = int(np.searchsorted(running_totals, target_left, side="right"))
         chosen_documents += candidates[:fitting_count].tolist()
@@ -676,10 +674,8 @@ def chosen_rows(surveys: Sequence[Survey], selection: Selection, settings: RowSe
                 train_rows = np.concatenate([train_rows[counts > copy] for copy in range(counts.max(initial=1))])
             eval_rows = rows[(sides[rows] == HELD_OUT) | np.isin(rows - start, list(chunk_tails))]
             no_rows = np.zeros(0, dtype=np.int64)
-            for portions in zip_longest(
-                _portions(train_rows, lengths), _portions(eval_rows, lengths), fillvalue=no_rows
-            ):
-                yield ChosenRows(chunk, (portions[0] - start, portions[1] - start), chunk_tails)
+            for pair in zip_longest(_portions(train_rows, lengths), _portions(eval_rows, lengths), fillvalue=no_rows):
+                yield ChosenRows(chunk, (pair[0] - start, pair[1] - start), chunk_tails)
             start += chunk.row_count
 
 

@@ -333,7 +333,7 @@ def splits_of_cache(folder: Path, names: Iterable[str]) -> NamedSplits | None:
     for split in splits:
         pattern = re.compile(rf"{re.escape(name)}-{re.escape(split)}(-\d{{5}}-of-\d{{5}})?\.arrow")
         files_of_split[split] = tuple(file for file in all_names if pattern.fullmatch(file))
-    return _declared_splits(files_of_split) if any(files_of_split.values()) else None
+    return _named_splits(files_of_split) if any(files_of_split.values()) else None
 
 
 def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
@@ -423,7 +423,7 @@ def configured_splits(folder: Path, name: str, shown_name: str) -> tuple[NamedSp
     exact_names = frozenset(name for names in declared.values() for name in names if name in front_matter)
     features = builder.info.features.to_dict() if builder.info.features else None
     reader_options = _reader_options(builder.config, shown_name)
-    return _declared_splits(declared, exact_names), {"features": features, **reader_options}
+    return _named_splits(declared, exact_names), {"features": features, **reader_options}
 
 
 def _addresses(configs: object) -> Iterator[str]:
@@ -469,9 +469,7 @@ def no_configuration(shown_name: str, name: str, names: Iterable[str]) -> NoConf
     return NoConfiguration(problem, hint=hint)
 
 
-def _declared_splits(
-    declared: Mapping[str, tuple[str, ...]], listed_files: frozenset[str] = frozenset()
-) -> NamedSplits:
+def _named_splits(declared: Mapping[str, tuple[str, ...]], listed_files: frozenset[str] = frozenset()) -> NamedSplits:
     """Return declared splits. Held-out files are removed from train, unless that would remove all its files."""
     parts = {SplitPart("", split, "declared", split_in(split)): files for split, files in declared.items() if files}
     missing_splits = tuple(split for split, files in declared.items() if not files)
@@ -483,7 +481,7 @@ def _declared_splits(
 
 
 def missing_files(files_by_name: Mapping[str, SourceFile], read_names: Iterable[str]) -> list[str]:
-    """Return missing files that belong to those `read`: shards of `-00000-of-00003`, and files in a state.json."""
+    """Return missing files that belong to those read: shards of `-00000-of-00003`, and files in a state.json."""
     existing_shards: dict[tuple[str, ...], set[int]] = {}
     for name in files_by_name:
         if shard := _NUMBERED_SHARD.fullmatch(name):
