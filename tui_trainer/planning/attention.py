@@ -93,9 +93,8 @@ def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachi
     attention = _forced_kernel(shape, requested) or _of_sdpa(shape, rows, machine)
     wait_reason = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
-        wait_reason = (
-            f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits for the GPU"
-        )
+        wait_reason = f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits "
+        wait_reason += "for the GPU"
     return attention.model_copy(update={"hidden_wait": wait_reason})
 
 
@@ -118,10 +117,8 @@ def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) 
     if machine.device == "cpu":
         return _on_cpu(shape)
     if rows.packed and not (refusal := _lengths_refusal(shape, machine)):
-        library = _library_by_lengths(machine)
-        reason = (
-            f"documents are packed, and {library} uses their lengths instead of a mask (verified when the run starts)"
-        )
+        reason = f"documents are packed, and {_library_by_lengths(machine)} uses their lengths instead of a mask "
+        reason += "(verified when the run starts)"
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
     mask_reason = planned_mask_reason(shape, rows)
     refusals = [f"variable-length attention {refusal}"] if rows.packed else []

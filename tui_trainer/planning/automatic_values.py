@@ -107,12 +107,10 @@ def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precisi
         return exact("fp32", "the GPU does not report its capability")
     if target.has_native_bf16:
         return exact("bf16", f"native from compute capability 8.0; this GPU has {version_text(capability)}")
+    lack = f"no bf16 with compute capability {version_text(capability)}"
     if shape.model_type in OVERFLOWS_IN_FP16:
-        family = shape.model_type
-        return exact(
-            "fp32", f"no bf16 with compute capability {version_text(capability)}, and {family} overflows in fp16"
-        )
-    return exact("fp16", f"no bf16 with compute capability {version_text(capability)}; the loss is scaled")
+        return exact("fp32", f"{lack}, and {shape.model_type} overflows in fp16")
+    return exact("fp16", f"{lack}; the loss is scaled")
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:
@@ -126,13 +124,17 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Trainin
 def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Iterator[tuple[str, str, str]]:
     """Yield the key, the message and the hint of each unsupported setting."""
     requested_type, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
-    clause, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
+    clause, bf16_flags = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested_type == "fp16" and on_cpu:
-        yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
+        yield (
+            MIXED,
+            f"fp16 needs a GPU, {clause}",
+            f"set it to {'bf16, which this CPU supports' if bf16_flags else 'auto'}",
+        )
     if requested_type == "bf16" and target.has_native_bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
-    if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not native:
+    if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not bf16_flags:
         message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16), and emulation is slower than fp32"
         yield MIXED, message, "set it to auto"
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
@@ -198,25 +200,22 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     """Return the number of tokens whose logits exist at one time; 0 for all tokens of a micro-batch."""
     requested_tokens, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
-        why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
-        return exact(
-            0,
-            "a classifier has few logits"
-            if shape.head in CLASSIFYING_HEADS
-            else f"{why}, so they are computed all at once",
-        )
+        if shape.head in CLASSIFYING_HEADS:
+            return exact(0, "a classifier has few logits")
+        reason = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
+        return exact(0, f"{reason}, so they are computed all at once")
     if requested_tokens != "auto":
         return exact(requested_tokens, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        why = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
+        reason = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
         tuning = loaded.config.tuning
         trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
         if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
-            return exact(FEW_LABELS, why)
+            return exact(FEW_LABELS, reason)
         # Each chunk adds to the gradient of the head and moves 12 bytes for each number of it. A fused loss moves 6
         # bytes for each token and word. Both take equally long in chunks of 2 x hidden size tokens.
         chunk_tokens = max(FEW_LABELS, 2 * shape.hidden_size)
-        return exact(chunk_tokens, f"{why}; chunks are larger because the head is trained")
+        return exact(chunk_tokens, f"{reason}; chunks are larger because the head is trained")
     return exact(0, "auto: on a CPU, computing all logits at once is faster")
 
 
@@ -248,8 +247,8 @@ def choose(
     saved_names = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
     targets = match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters) if has_lora else ()
     linears, experts = adapted_linears(shape, targets), tuple[ExpertTensor, ...]()
-    looks_up = has_lora and needs_built_model(shape, tuning)
-    if looks_up:
+    needs_model = has_lora and needs_built_model(shape, tuning)
+    if needs_model:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
         parts = find_adapted(model, shape, tuning, saved_names)
         linears, experts = parts.linears, parts.experts
@@ -285,7 +284,7 @@ def choose(
         backward_layers=trained_part.backward_layers if trained_part else 0,
         lora_rank=tuning.r if has_lora else 0,
         lora_targets=targets,
-        lora_linears=linears if looks_up else (),
+        lora_linears=linears if needs_model else (),
         lora_experts=experts,
         lora_parameters=names_in(tuning.target_parameters) if has_lora else (),
         lora_dropout=has_lora and tuning.lora_dropout > 0,
@@ -322,12 +321,11 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
             return None, None
         message = f"is {requested_weight}, but transformers computes no router loss for {shape.model_type}"
         raise ConfigError(loaded.problem(ROUTER_LOSS_KEY, message, "set it to auto, or to 0"))
+    source = f"from {loaded.where(ROUTER_LOSS_KEY)}"
     if requested_weight == "model":
-        return routers, exact(
-            routers.coefficient, f"from {loaded.where(ROUTER_LOSS_KEY)}: the coefficient of the model's config"
-        )
+        return routers, exact(routers.coefficient, f"{source}: the coefficient of the model's config")
     if requested_weight != "auto":
-        return routers, exact(requested_weight, f"from {loaded.where(ROUTER_LOSS_KEY)}")
+        return routers, exact(requested_weight, source)
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
     reason = f"auto: off, as in the model's config, whose coefficient is {routers.coefficient:g}"
@@ -348,10 +346,12 @@ def _merged_parameters(config: Config, shape: ModelShape) -> int:
 def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
     """Raise ConfigError if a matrix is too small for the rank of adapters that start from it."""
     tuning = loaded.config.tuning
-    limit = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
-    if tuning.r > limit:
-        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {limit} for the narrowest matrix"
-        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {limit} or less, or {INIT_KEY} to default"))
+    max_rank = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
+    if tuning.r > max_rank:
+        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {max_rank} for the narrowest matrix"
+        raise ConfigError(
+            loaded.problem("tuning.r", message, f"set it to {max_rank} or less, or {INIT_KEY} to default")
+        )
 
 
 def _attention(

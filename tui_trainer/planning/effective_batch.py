@@ -125,16 +125,13 @@ def most_rows_of_step(epochs: float | Auto, rows: int) -> int:
     return _power_of_two_up_to(max(epochs * rows / LEAST_STEPS_OF_A_RUN, min(LEAST_ROWS, rows)))
 
 
-def _power_of_two_up_to(most: float) -> int:
-    return 1 << max(0, math.floor(most).bit_length() - 1)
+def _power_of_two_up_to(limit: float) -> int:
+    return 1 << max(0, math.floor(limit).bit_length() - 1)
 
 
 def _both_written(loaded: LoadedConfig) -> bool:
-    training = loaded.config.training
-    numbers = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    return all(isinstance(size, int) for size in numbers) and all(
-        loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY)
-    )
+    keys = (MICRO_BATCH_KEY, ACCUMULATION_KEY)
+    return all(isinstance(value_of(loaded.config, key), int) and loaded.origin(key).by_user for key in keys)
 
 
 def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:

@@ -83,7 +83,7 @@ def step_key(
     if shape.head != CAUSAL:
         model += f"-{shape.head}"
     versions = [f"{name} {libraries.get(name) or 'unknown'}" for name in ("torch", "transformers")]
-    names_in_use = {
+    features_in_use = {
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
         f"{setup.trained_parameters}trained": setup.freezes_layers or bool(setup.lora_parameters),
@@ -97,12 +97,13 @@ def step_key(
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,
     }
-    way = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    method = setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"
+    features = [word for word, is_used in features_in_use.items() if is_used]
     keys = [key for key, setting in all_settings().items() if setting.in_step_key]
-    others = json.dumps([value_of(config, key) for key in keys], default=str).encode()
+    other_settings = json.dumps([value_of(config, key) for key in keys], default=str).encode()
     return StepKey(
         model=", ".join((f"{config.task.type} {model}", *versions)),
-        setup="-".join([*way, *(word for word, used in names_in_use.items() if used), sha256(others).hexdigest()[:8]]),
+        setup="-".join([method, *features, sha256(other_settings).hexdigest()[:8]]),
         cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
     )
 
@@ -261,9 +262,8 @@ def micro_batch_key(
     rows = -(-step_rows(loaded.config) // processes)
     step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, rows, setup.longest_row, processes)
     other_values = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
-    return step_key_of_rows.record_key(
-        device, data=sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16]
-    )
+    data = sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16]
+    return step_key_of_rows.record_key(device, data)
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
@@ -338,18 +338,14 @@ def correct_parts(
     The parts that depend on the rows are scaled by the deviation of the peak from the plan of its own passes.
     `parts_at` returns that plan for the rows of a training pass and of an evaluation pass."""
     parts_before = [part for part in parts_at(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
-    total, pass_bytes_before, now = (
-        sum(part.bytes for part in parts_before),
-        _pass_bytes(parts_before),
-        _pass_bytes(parts),
-    )
-    if not pass_bytes_before or not now:
+    planned_bytes, pass_bytes = _pass_bytes(parts_before), _pass_bytes(parts)
+    if not planned_bytes or not pass_bytes:
         return parts
     share = 1.0 if device == "cuda" or peak.rows == rows else _OTHER_ROWS_SHARE
-    added_bytes = share * (peak.bytes - total)
+    added_bytes = share * (peak.bytes - sum(part.bytes for part in parts_before))
     # Memory that libraries take at first use does not depend on the rows.
     fixed_bytes = max(-_FIXED_BYTES, min(added_bytes, _FIXED_BYTES))
-    scale = max(0.0, now * (1 + (added_bytes - fixed_bytes) / pass_bytes_before) + fixed_bytes) / now
+    scale = max(0.0, pass_bytes * (1 + (added_bytes - fixed_bytes) / planned_bytes) + fixed_bytes) / pass_bytes
     return tuple(
         part
         if part.name in _CONSTANT
@@ -364,6 +360,5 @@ def _pass_bytes(parts: Sequence[MemoryPart]) -> int:
 
 def measured_words(peak: MeasuredPeak) -> str:
     """Return a measured peak in words: `1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
-    runs_text = quantity(peak.runs, "run")
-    rows_text = quantity(peak.rows, "row")
-    return f"{runs_text} here with {rows_text} per pass had a peak of {format_bytes(peak.bytes)}"
+    runs_text = f"{quantity(peak.runs, 'run')} here with {quantity(peak.rows, 'row')}"
+    return f"{runs_text} per pass had a peak of {format_bytes(peak.bytes)}"

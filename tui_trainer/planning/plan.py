@@ -291,7 +291,7 @@ class Plan(BaseModel):
                 yield name, figure, value
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield the `figures` that matter for this run: `decide_grouping`, for example, only without packing."""
+        """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
         is_used = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
@@ -407,9 +407,8 @@ def _make(
     host_problems = host_memory_problems(plan.host_memory_bytes, hardware)
     if budget.total_bytes is not None and memory_bytes > budget.total_bytes:
         shortage, basis = memory_problem(loaded, budget, memory_bytes), basis_of(loaded, hardware, plan)
-        raise MemoryShortage(
-            [*problems, shortage, *host_problems], shortage, basis, budget.usable_share * budget.total_bytes
-        )
+        usable_bytes = budget.usable_share * budget.total_bytes
+        raise MemoryShortage([*problems, shortage, *host_problems], shortage, basis, usable_bytes)
     if problems or host_problems:
         raise ConfigError([*problems, *host_problems])
     return plan
@@ -474,11 +473,10 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         packing_factor = times_of_packing(config, facts, shape, setup)
         if packing_factor > MOST_TIMES_OF_PACKING:
             reason = "auto: packed rows with a mask need more computation than separate rows"
-            alone = decide(
-                resolved(with_decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu
-            )
-            if packing_factor * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
-                return alone
+            unpacked = resolved(with_decided(initial, PACKING, value=False, reason=reason))
+            unpacked_decisions = decide(unpacked, hardware, facts, chosen_gpu)
+            if packing_factor * (1 - unpacked_decisions.padding) > MOST_TIMES_OF_PACKING:
+                return unpacked_decisions
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
@@ -493,14 +491,11 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         return memory_room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= memory_room.budget_bytes
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
-        exact_weights = resolved(
-            with_decided(
-                initial, choices.DTYPE, value="float32", reason="auto: bf16 weights with fp32 masters do not fit"
-            )
-        )
-        alone = decide(exact_weights, hardware, facts, chosen_gpu)
-        if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
-            return alone
+        reason = "auto: bf16 weights with fp32 masters do not fit"
+        fp32_weights = resolved(with_decided(initial, choices.DTYPE, value="float32", reason=reason))
+        fp32_decisions = decide(fp32_weights, hardware, facts, chosen_gpu)
+        if needed_bytes(shape, fp32_decisions.setup, config, 1) <= (memory_room.budget_bytes or 0):
+            return fp32_decisions
     strategy = strategy_of(loaded, group, fits, offloads=is_offloaded)
     setup = split_over(setup, strategy.value, processes, group.per_node)
     is_tuning = config.training.per_device_train_batch_size == TUNE
@@ -541,16 +536,15 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding, narrowest_pass = padding_of_rows(cut.micro_batch).of(is_grouped=grouping_figure.value)
         setup = replace(setup, narrowest_pass=narrowest_pass)
     if is_tuning:
-        words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
-        cut = replace(cut, micro_reason=words)
+        reason = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
+        cut = replace(cut, micro_reason=reason)
     # A micro-batch and a count of micro-batches that are both set change the effective batch.
     rows = -(-max_rows_of_step(config, facts, packing_figure.value, cut.effective_batch) // processes)
+    cpu_offload = offload_of(loaded, strategy.value, target.device == "cuda")
     return Decisions(
         loaded=loaded,
         target=target,
-        group=replace(
-            group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
-        ),
+        group=replace(group, strategy=strategy, cpu_offload=cpu_offload),
         memory_budget=memory_room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
@@ -575,15 +569,26 @@ def _label_share(facts: DataFacts) -> float:
 
 
 def _assemble(
-    asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: PlanInputs
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, decided: Decisions, made_from: PlanInputs
 ) -> Plan:
     """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
-    loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
+    loaded, shape, setup, cut, group, gpu = (
+        decided.loaded,
+        decided.shape,
+        decided.setup,
+        decided.cut,
+        decided.group,
+        decided.target.gpu,
+    )
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
 
     # The model.
-    name, whole, trained_count = config.model.model_name_or_path, shape.loaded_parameters, setup.trained_parameters
+    name, parameter_count, trained_count = (
+        config.model.model_name_or_path,
+        shape.loaded_parameters,
+        setup.trained_parameters,
+    )
     count_source = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, config.model.revision, head=shape.head, labels=shape.labels).folder:
         count_source += ", which has not been downloaded: use `tui-trainer download`"
@@ -593,18 +598,17 @@ def _assemble(
     if shape.towers:
         frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
         frozen += ", on the host" if setup.towers_on_host else ""
-    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "the whole model"
-    begins = None
-    if tuning.mutates_weights:
-        begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
-    if begins:
-        share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
-        share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
-    peak_rate, ratio, floor = (
-        learning_rate(asked, whole, cut.effective_batch),
-        tuning.loraplus_lr_ratio,
-        training.min_lr_rate,
+    share_text = (
+        f"{trained_count / parameter_count:.2%} of the model" if trained_count < parameter_count else "the whole model"
     )
+    decomposition = None
+    if tuning.mutates_weights:
+        decomposition = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
+        share_text += f"; adapters are initialised by {decomposition.how} of each of {decomposition.count:,} matrices "
+        share_text += f"before the first step ({decomposition.operations:.1e} operations) and saved with rank "
+        share_text += f"{2 * tuning.r}"
+    peak_rate = learning_rate(original, parameter_count, cut.effective_batch)
+    ratio, floor = tuning.loraplus_lr_ratio, training.min_lr_rate
     ratio_reason = f"{ratio:g} times the learning rate, from tuning.loraplus_lr_ratio"
     floor_reason = f"{floor:g} of the peak rate, from training.min_lr_rate"
 
@@ -617,20 +621,20 @@ def _assemble(
         eval_batch = min(requested, max(facts.eval_rows, 1))
         eval_reason = f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
     warmup = steps.warmup(training.lr_scheduler_type, training.warmup_steps)
-    threads_reason = made.threads.reason
+    threads_reason = decided.threads.reason
     if setup.device == "cpu" and is_spin_automatic():
-        sleeps = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
+        sleeps = is_busy(hardware.load_of_others, decided.threads.value * group.per_node)
         how = "sleep, because other programs need the cores" if sleeps else "do not sleep, because the cores are free"
         threads_reason += f"; waiting threads {how}"
-    loader_workers = choices.loader_workers(loaded, made.target)
+    loader_workers = choices.loader_workers(loaded, decided.target)
 
     # Memory and disk.
     parts = parts_of_run(shape, setup, config, cut.micro_batch, eval_batch)
     peak = nearest_peak(setup.measured_peaks, cut.micro_batch, eval_batch)
-    memory_reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
+    memory_reason = f"{measured_words(peak)}; {decided.memory_reason}" if peak else decided.memory_reason
     host_parts, host_bytes = host_memory(shape, setup, config, loader_workers.value, group.per_node)
     checkpoint_size, saved_reason = checkpoint_bytes(shape, setup)
-    final_model = final_model_bytes(whole, setup)
+    final_model = final_model_bytes(parameter_count, setup)
     disk_bytes, disk_reason = run_bytes(
         checkpoint_size,
         final_model,
@@ -640,17 +644,17 @@ def _assemble(
         total_steps=steps.total.value,
     )
     if setup.merged_parameters and setup.has_adapter:
-        disk_bytes += whole * Static(shape, setup).weight_number_bytes
+        disk_bytes += parameter_count * Static(shape, setup).weight_number_bytes
         disk_reason += ", and the merged base model of the adapter"
 
     # Time is that of one process, because all compute at the same time.
     longest_tokens, rows = longest_row_tokens(config, setup), cut.process_rows_of(facts.rows)
     # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
-    computed_tokens = (facts.row_tokens or longest_tokens) / (1 - made.padding)
+    computed_tokens = (facts.row_tokens or longest_tokens) / (1 - decided.padding)
     is_by_document = facts.row_tokens and not setup.packed
     row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if is_by_document else longest_tokens
-    device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
-    card = gpu.card if gpu else None
+    device = device_key(hardware.cpu_name, decided.threads.value, full_name(gpu) if gpu else "")
+    card, tried_on = gpu.card if gpu else None, trial_device(hardware, gpu) if gpu else ""
 
     def time_of_setup(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
         """Return the operations of a step, the key of its measurements, its planned seconds, and what was measured."""
@@ -691,14 +695,14 @@ def _assemble(
         total = None if total is None else total + seconds * answer_rounds(steps.evaluation_count, interval)
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluation_count, 'evaluation')}"
     beginning_figure = None
-    if begins:
-        beginning_figure = begins.seconds(card, on_card=setup.device == "cuda")
+    if decomposition:
+        beginning_figure = decomposition.seconds(card, on_card=setup.device == "cuda")
         time_clause = f"{format_seconds(beginning_figure.value)} for " if beginning_figure.value is not None else ""
         time_reason += f", and {time_clause}{beginning_figure.reason}"
         total = None if total is None or beginning_figure.value is None else total + beginning_figure.value
     time_reason += "; not counting loading, saving and samples"
     load = hardware.load_of_others if setup.device == "cpu" else None
-    busy_text = busy_words(load, hardware.usable_cores, made.threads.value * group.per_node, calibration.load)
+    busy_text = busy_words(load, hardware.usable_cores, decided.threads.value * group.per_node, calibration.load)
     sample_figure = exact(0, "set by the task")
     if task.continues:
         sample_figure = sample_tokens(training_seconds, steps.sample_count, sample_token_seconds(shape, setup))
@@ -710,9 +714,9 @@ def _assemble(
         hardware_profile=loaded.hardware_profile.name if loaded.hardware_profile else "",
         hardware_reason=loaded.hardware_reason,
         hardware_settings=tuple(key for key in loaded.layers if loaded.origin(key) is Origin.HARDWARE),
-        device=made.target.device,
+        device=decided.target.device,
         device_name=full_name(gpu) if gpu else hardware.cpu_name,
-        device_reason=made.target.reason,
+        device_reason=decided.target.reason,
         gpu_uuid=gpu.cuda_uuid if gpu else "",
         nodes=group.nodes,
         gpu_uuids=group.gpu_uuids,
@@ -728,58 +732,58 @@ def _assemble(
         data_notes=facts.notes,
         train_rows=Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
         eval_rows=steps.eval_rows,
-        packing=made.packing,
-        grouping=made.grouping,
-        padding_share=estimated(made.padding, "of the positions that a step computes") if made.padding else None,
+        packing=decided.packing,
+        grouping=decided.grouping,
+        padding_share=estimated(decided.padding, "of the positions that a step computes") if decided.padding else None,
         vocabulary=Planned(
             value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else count_source
         ),
         classes=facts.class_count,
         head=_head(loaded, facts, shape),
-        parameters=Planned(value=whole, exact=is_exact, reason=count_source + frozen),
-        trained_parameters=Planned(value=trained_count, exact=is_exact, reason=share),
-        precision=made.chosen.precision,
-        best_precision=choices.best_precision(hardware, made.target, shape).value,
-        attention=made.chosen.attention,
-        weights_dtype=made.chosen.weights_dtype,
+        parameters=Planned(value=parameter_count, exact=is_exact, reason=count_source + frozen),
+        trained_parameters=Planned(value=trained_count, exact=is_exact, reason=share_text),
+        precision=decided.chosen.precision,
+        best_precision=choices.best_precision(hardware, decided.target, shape).value,
+        attention=decided.chosen.attention,
+        weights_dtype=decided.chosen.weights_dtype,
         learning_rate=peak_rate,
-        usual_learning_rate=usual_learning_rate(asked, whole, cut.effective_batch),
+        usual_learning_rate=usual_learning_rate(original, parameter_count, cut.effective_batch),
         loraplus_learning_rate=None if ratio == 1 else exact(peak_rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
         final_learning_rate=exact(peak_rate.value * floor, floor_reason) if floor else None,
         longest_row=longest_tokens,
         training_setup=setup,
-        loss_chunk_tokens=made.chosen.loss_chunk_tokens,
-        kernels=fused_kernels(loaded, hardware, made.target, shape),
+        loss_chunk_tokens=decided.chosen.loss_chunk_tokens,
+        kernels=fused_kernels(loaded, hardware, decided.target, shape),
         loader_workers=loader_workers,
         train_tokens=Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
         effective_batch_size=exact(cut.effective_batch, effective_reason),
-        effective_batch_is_auto=is_automatic(asked),
+        effective_batch_is_auto=is_automatic(original),
         processes=group.count,
         strategy=group.strategy,
         cpu_offload=offload_figure,
         per_device_train_batch_size=exact(cut.micro_batch, cut.micro_reason),
-        memory_key=str(made.memory_key),
-        untuned_key=str(made.memory_key) if made.is_untuned else "",
+        memory_key=str(decided.memory_key),
+        untuned_key=str(decided.memory_key) if decided.is_untuned else "",
         gradient_accumulation_steps=exact(cut.accumulation, cut.accumulation_reason),
         per_device_eval_batch_size=exact(eval_batch, eval_reason),
-        num_train_epochs=epochs_figure(asked, loaded),
+        num_train_epochs=epochs_figure(original, loaded),
         steps_per_epoch=steps.per_epoch,
         total_steps=steps.total,
         warmup_steps=warmup,
         decay_steps=steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
-        router_aux_loss_coef=made.chosen.router_aux_loss_coef,
+        router_aux_loss_coef=decided.chosen.router_aux_loss_coef,
         eval_every_steps=steps.interval_steps("eval_steps", config.evaluation.eval_steps),
         save_every_steps=steps.interval_steps("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.interval_steps("sample_steps", config.logging.sample_steps),
         sample_tokens=sample_figure,
         answer_rows=answers_figure,
         answers_interval=interval,
-        threads=exact(made.threads.value, threads_reason),
+        threads=exact(decided.threads.value, threads_reason),
         checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,
         disk_bytes=estimated(disk_bytes, disk_reason),
-        memory_budget_bytes=made.memory_budget.budget_bytes,
+        memory_budget_bytes=decided.memory_budget.budget_bytes,
         memory_bytes=estimated(total_bytes(parts), memory_reason),
         memory_parts=parts,
         host_memory_bytes=host_bytes,
@@ -794,13 +798,7 @@ def _assemble(
             recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds
         ),
         compute_rates=compute_rates(
-            flops / rows,
-            shape,
-            setup,
-            device=device,
-            processes=group.per_node,
-            card=card,
-            tried_on=trial_device(hardware, gpu) if gpu else "",
+            flops / rows, shape, setup, device=device, processes=group.per_node, card=card, tried_on=tried_on
         ),
         busy_words=busy_text,
     )
@@ -811,10 +809,14 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None
-    had = config_label_names(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
-    if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
+    old_labels = config_label_names(
+        find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config
+    )
+    if not old_labels or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *names)):
         return None
-    old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
-    if set(had) == set(names):
-        return exact("kept", f"the model already has the labels of the data: {old}")
-    return exact("new", f"the model has the labels {old}, but the data has {new}")
+    old_text, new_text = (
+        one_line(", ".join(labels[:5]) + (", ..." if len(labels) > 5 else ""), 120) for labels in (old_labels, names)
+    )
+    if set(old_labels) == set(names):
+        return exact("kept", f"the model already has the labels of the data: {old_text}")
+    return exact("new", f"the model has the labels {old_text}, but the data has {new_text}")

@@ -227,9 +227,8 @@ def _rename_damaged(path: Path, inode: int, error: Exception) -> bool:
     try:
         if path.stat().st_ino == inode:
             path.rename(new_path)
-            print_to_stderr(
-                f"cannot read the measurements of this machine ({error}): {path} was renamed to {new_path.name}"
-            )
+            problem = f"cannot read the measurements of this machine ({error})"
+            print_to_stderr(f"{problem}: {path} was renamed to {new_path.name}")
     except FileNotFoundError:
         return True
     except OSError:

@@ -126,15 +126,12 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     layer_tokens = model.shape.layers * batch.tokens
-    own, adapters = (
-        layer_tokens * model.plain_temporary_bytes,
-        layer_tokens * model.adapter_temporaries(batch.row_tokens),
-    )
+    model_bytes = layer_tokens * model.plain_temporary_bytes
+    adapter_bytes = layer_tokens * model.adapter_temporaries(batch.row_tokens)
     gradient_bytes = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
     kept_share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
-    size_bytes = (
-        kept_share * own - FILLED_SHARE * min(own, gradient_bytes) + model.ADAPTER_SHARE[model.compute_size] * adapters
-    )
+    size_bytes = kept_share * model_bytes - FILLED_SHARE * min(model_bytes, gradient_bytes)
+    size_bytes += model.ADAPTER_SHARE[model.compute_size] * adapter_bytes
     is_mapped = FP32_BYTES * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
@@ -155,15 +152,13 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     whole_loss = model.loss(batch.labels)
     is_chunked = model.setup.chunks_loss(batch.labels)
     # glibc returns mapped blocks: the logits are freed before the gradients of head and embedding are computed.
-    matrix, logit_bytes = (
-        FP32_BYTES * model.shape.vocabulary * model.shape.hidden_size,
-        FP32_BYTES * batch.labels * model.class_count,
-    )
+    head_bytes = FP32_BYTES * model.shape.vocabulary * model.shape.hidden_size
+    logit_bytes = FP32_BYTES * batch.labels * model.class_count
     trains_head = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
-    if is_chunked or not trains_head or min(matrix, logit_bytes) < MAPPED_BLOCK_BYTES:
+    if is_chunked or not trains_head or min(head_bytes, logit_bytes) < MAPPED_BLOCK_BYTES:
         return whole_loss
     formula = f"{whole_loss.formula}, less the memory that gradients of embeddings reuse"
-    return MemoryPart(whole_loss.name, max(0, whole_loss.bytes - 2 * matrix), formula)
+    return MemoryPart(whole_loss.name, max(0, whole_loss.bytes - 2 * head_bytes), formula)
 
 
 def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
