@@ -54,7 +54,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
             layout, passes = session.components.batches.layout, session.plan.gradient_accumulation_steps.value
             largest_pass = MicroBatchTries(session, resident_bytes).try_steps(layout.rows_per_pass, passes)
-            session.components.lay_out_anew(layout)
+            session.components.set_layout(layout)
             if "failed" in largest_pass:
                 return largest_pass
         core_seconds_before, utilisation = _core_seconds(), Utilisation(session.plan)

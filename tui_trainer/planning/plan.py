@@ -56,7 +56,7 @@ from tui_trainer.planning.conflicts import (
 )
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
 from tui_trainer.planning.duration import (
-    MOST_TIMES_OF_PACKING,
+    MAX_PACKING_COST_FACTOR,
     SAMPLE_TOKENS,
     Decomposition,
     answer_rounds,
@@ -67,12 +67,12 @@ from tui_trainer.planning.duration import (
     compute_rates,
     launch_tokens,
     offload_words,
+    packing_cost_factor,
     recomputed_share,
     sample_token_seconds,
     sample_tokens,
     starting_seconds,
     step_time,
-    times_of_packing,
     training_flops,
 )
 from tui_trainer.planning.effective_batch import (
@@ -470,12 +470,12 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     )
     setup, chosen_values = choices.choose(loaded, hardware, target, shape, rows_of_data)
     if packing_figure.value and initial.config.data.packing == "auto" and setup.device == "cpu":
-        packing_factor = times_of_packing(config, facts, shape, setup)
-        if packing_factor > MOST_TIMES_OF_PACKING:
+        packing_factor = packing_cost_factor(config, facts, shape, setup)
+        if packing_factor > MAX_PACKING_COST_FACTOR:
             reason = "auto: packed rows with a mask need more computation than separate rows"
             unpacked = resolved(with_decided(initial, PACKING, value=False, reason=reason))
             unpacked_decisions = decide(unpacked, hardware, facts, chosen_gpu)
-            if packing_factor * (1 - unpacked_decisions.padding) > MOST_TIMES_OF_PACKING:
+            if packing_factor * (1 - unpacked_decisions.padding) > MAX_PACKING_COST_FACTOR:
                 return unpacked_decisions
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):

@@ -72,7 +72,7 @@ class Recorder:
         return median(self._recent_seconds) if len(self._recent_seconds) >= _ENOUGH_STEPS else None
 
     @property
-    def has_read_all(self) -> bool:
+    def has_written_all(self) -> bool:
         """Whether all steps are written. The device has then finished them."""
         return not self._waiting
 
