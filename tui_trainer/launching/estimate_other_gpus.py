@@ -35,12 +35,8 @@ class CardPlan:
     def as_values(self) -> dict[str, object]:
         """Return the plan as JSON values, in bytes and seconds."""
         plan = self.plan
-        values: dict[str, object] = {
-            "card": self.card.label,
-            "cards": self.card_count,
-            "hardware_profile": self.profile,
-        }
-        values["assumed_libraries"] = list(self.missing_libraries)
+        values: dict[str, object] = {"card": self.card.label, "cards": self.card_count}
+        values |= {"hardware_profile": self.profile, "assumed_libraries": list(self.missing_libraries)}
         if plan is None:
             return values | {"fits": False, "problem": self.problem}
         return values | {

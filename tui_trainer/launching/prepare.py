@@ -95,19 +95,15 @@ def exact_plan(
     _announce_data(task.choice_count(loaded.config, data), data, started_at, journal)
 
     def make() -> Plan:
-        return make_plan(
-            loaded,
-            with_memory_now(probe()),
-            task.facts(loaded.config, data),
-            made_from=PlanInputs(
-                data_key=data.folder.name,
-                data_fingerprint=data.fingerprint,
-                model_key=task.model_key(loaded.config),
-                model_commit=commit_of(loaded.config),
-                versions=versions(),
-            ),
-            chosen_gpu=gpu,
+        inputs = PlanInputs(
+            data_key=data.folder.name,
+            data_fingerprint=data.fingerprint,
+            model_key=task.model_key(loaded.config),
+            model_commit=commit_of(loaded.config),
+            versions=versions(),
         )
+        facts = task.facts(loaded.config, data)
+        return make_plan(loaded, with_memory_now(probe()), facts, inputs=inputs, chosen_gpu=gpu)
 
     plan = make()
     if tunes and plan.untuned_key:
@@ -134,9 +130,8 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint = "the run continues with the rows that were prepared when it started"
             journal.append(RunProblem(step=step, kind="data changed", message=change_message, hint=hint))
     else:
-        rows_difference = compare_rows(
-            sources, task.row_settings(config), plan.data_key, plan.data_fingerprint, progress
-        )
+        row_settings = task.row_settings(config)
+        rows_difference = compare_rows(sources, row_settings, plan.data_key, plan.data_fingerprint, progress)
         if rows_difference == "other_data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
@@ -253,11 +248,8 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
     row_indices = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
     baselines = find_task(plan.config.task.type).baselines(plan.config, data, row_indices)
     if baselines is not None:
-        journal.append(
-            BaselinesMeasured(
-                losses=baselines.losses, eval_tokens=baselines.eval_tokens, unit="token", scores=baselines.scores
-            )
-        )
+        losses, tokens = baselines.losses, baselines.eval_tokens
+        journal.append(BaselinesMeasured(losses=losses, eval_tokens=tokens, unit="token", scores=baselines.scores))
     return baselines
 
 

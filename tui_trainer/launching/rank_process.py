@@ -69,25 +69,17 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     plan = read_plan(folder)
     assert plan is not None, "the plan is written before the processes are started"
     plan = plan.model_copy(update={"gpu_uuid": _gpu_uuid(plan)})
-    job = Job(
-        plan=plan,
-        data=_prepared(plan),
-        folder=folder,
-        checkpoint=assignment.checkpoint,
-        baselines=assignment.baselines,
-        versions=versions(),
-    )
+    checkpoint, baselines, data = assignment.checkpoint, assignment.baselines, _prepared(plan)
+    job = Job(plan=plan, data=data, folder=folder, checkpoint=checkpoint, baselines=baselines, versions=versions())
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
     # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
-    with JournalWriter(path, tell_failing=send_failure_reason if rank == 0 else lambda reason: None) as journal:
-        this_host = socket.gethostname()
-        other_pids = [
-            pid for host, pid in ranks.gathered((this_host, os.getpid())) if host == this_host and pid != os.getpid()
-        ]
-        gauges = GaugeWriter(journal, others=other_pids)
+    with JournalWriter(path, report_failing=send_failure_reason if rank == 0 else lambda reason: None) as journal:
+        this_process = socket.gethostname(), os.getpid()
+        others = [other for other in ranks.gathered(this_process) if other != this_process]
+        gauges = GaugeWriter(journal, other_pids=[pid for host, pid in others if host == this_process[0]])
         if rank == 0:
             gauges.watch_card_of(plan)
             gauges.start()

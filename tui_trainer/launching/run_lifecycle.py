@@ -34,7 +34,7 @@ from tui_trainer.launching import prepare
 from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.merged_base import with_merged_base
 from tui_trainer.launching.open_run import OpenRun
-from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, uses_other_processes
+from tui_trainer.launching.torchrun import RankEnded, command_words, train_in_group, uses_other_processes
 from tui_trainer.planning.measured_steps import StepKey, is_busy, keep_calibration, keep_measured_peak
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
@@ -157,9 +157,8 @@ def _execute(run: OpenRun, gauges: GaugeWriter) -> Outcome:
         reason = _prepare_and_train(run, gauges)
         return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
     except _StopRequested:
-        journal.append(
-            RunFinished(step=_saved_step(run.folder), reason="stopped", loss=None, eval_loss=None, seconds=0.0)
-        )
+        step = _saved_step(run.folder)
+        journal.append(RunFinished(step=step, reason="stopped", loss=None, eval_loss=None, seconds=0.0))
         return Outcome(exit_code=EXIT_STOPPED)
     except InputError as error:
         journal.append(RunFailed(step=_saved_step(run.folder), message=str(error)))
@@ -223,7 +222,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
         if uses_other_processes(plan):
             # The first process of the group writes the journal, including the gauges.
             gauges.stop()
-            result, plan = _train_together(run, job, progress)
+            result, plan = _train_in_group(run, job, progress)
         else:
             # torch and transformers take seconds to load, so they are imported only after the input was accepted.
             from tui_trainer.training.run import run as train
@@ -242,7 +241,7 @@ def _raise_if_stopped(run: OpenRun) -> None:
         raise _StopRequested
 
 
-def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
+def _train_in_group(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
     """Train in several processes. Return the result and the plan, whose micro-batch may have been reduced.
 
     If a process ends too early, all processes restart from the newest checkpoint: at most `_MOST_RESTARTS` times if no
@@ -250,14 +249,13 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
     journal, tries_left = run.journal, _MOST_RESTARTS
     while True:
         try:
-            return train_together(job, run.controls, progress, journal.set_other_writer_error), job.plan
+            return train_in_group(job, run.controls, progress, journal.set_other_writer_error), job.plan
         except (RankEnded, GroupOutOfMemory) as error:
             failure = error
         finally:
             journal.take_over()
-        run.controls.last_earlier_id = last_answered_id(
-            run.controls.last_earlier_id, JournalReader(run.folder.journal).stream()
-        )
+        events, controls = JournalReader(run.folder.journal).stream(), run.controls
+        controls.last_earlier_id = last_answered_id(controls.last_earlier_id, events)
         previous_step = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)
         step = checkpoint.step if checkpoint else 0
@@ -276,7 +274,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
             tries_left = _MOST_RESTARTS
         elif not isinstance(failure, GroupOutOfMemory):  # those end by themselves, at one row
             tries_left -= 1
-        if not tries_left or run.controls.has_stop():
+        if not tries_left or controls.has_stop():
             raise failure
         journal.append(event)
         job = replace(job, checkpoint=checkpoint)
@@ -348,9 +346,8 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
     try:
         clear_leftovers(folder.checkpoints)
     except OSError as error:
-        journal.append(
-            RunProblem(kind="leftovers", message=f"could not remove an unfinished checkpoint: {system_reason(error)}")
-        )
+        message = f"could not remove an unfinished checkpoint: {system_reason(error)}"
+        journal.append(RunProblem(kind="leftovers", message=message))
     damage_messages: list[str] = []
     checkpoint = newest_whole(folder.checkpoints, damage_messages.append)
     consequence = f"resumes from step {checkpoint.step}" if checkpoint else "starts over, as no checkpoint is left"
@@ -360,9 +357,7 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
     return checkpoint
 
 
-def _started(
-    run: OpenRun, plan: Plan | None, checkpoint: CheckpointFolder | None, *, again: bool = False
-) -> RunStarted:
+def _started(run: OpenRun, plan: Plan | None, checkpoint: CheckpointFolder | None, again: bool = False) -> RunStarted:
     """Return the RunStarted event. `again` marks a restart of the training without a restart of the program."""
     config = plan.config if plan else run.loaded.config if run.loaded else None
     step = checkpoint.step if checkpoint else 0

@@ -86,9 +86,8 @@ class Assignment:
         """Return a new assignment. Raises ConfigError if the port is in use, and RunError if Slurm names no nodes."""
         if plan.nodes == 1:
             return cls(**fields)
-        return cls(
-            rendezvous=_address(plan), attempt=uuid4().hex, starter=_owner_name(read_lock_owner(folder.lock)), **fields
-        )
+        starter = _owner_name(read_lock_owner(folder.lock))
+        return cls(rendezvous=_address(plan), attempt=uuid4().hex, starter=starter, **fields)
 
     @classmethod
     def read(cls, folder: RunFolder) -> Assignment | None:
@@ -246,22 +245,23 @@ def uses_other_processes(plan: Plan) -> bool:
     return plan.is_group or unsloth.is_asked(plan.config)
 
 
-def train_together(
-    job: Job, controls: Controls, progress: Progress, tell_failing: Callable[[str | None], None]
+def train_in_group(
+    job: Job, controls: Controls, progress: Progress, report_failing: Callable[[str | None], None]
 ) -> Result:
     """Train in all processes of the plan until the run ends, and return the result.
 
-    `tell_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
+    `report_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
     GroupOutOfMemory, RunError, InputError."""
     folder, plan = job.folder, job.plan
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
+    last_id = controls.last_earlier_id
     assignment = Assignment.of(
-        folder, plan, checkpoint=job.checkpoint, last_earlier_id=controls.last_earlier_id, baselines=job.baselines
+        folder, plan, checkpoint=job.checkpoint, last_earlier_id=last_id, baselines=job.baselines
     )
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
-    messages = GroupMessages(tell_failing)
+    messages = GroupMessages(report_failing)
     _train_here(folder, plan, assignment, messages, lambda: controls.is_stopped_here)
     if messages.failed_process.get("exit_code", 0) > 0:
         messages.failed_process = failure_on_other_node(folder, plan, assignment.attempt) or messages.failed_process
@@ -269,16 +269,10 @@ def train_together(
 
 
 def _start_agent(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = "") -> Child:
-    environment = (
-        os.environ
-        | unsloth.python_variables(plan.config)
-        | {
-            # Keeps Python from importing a torch.py of the current folder.
-            "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": str(plan.threads.value),
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        }
-    )
+    # PYTHONSAFEPATH keeps Python from importing a torch.py of the current folder.
+    variables = {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(plan.threads.value)}
+    variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+    environment = os.environ | unsloth.python_variables(plan.config) | variables
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     command = [unsloth.python_path(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)]
@@ -290,7 +284,7 @@ def _start_agent(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int =
 class GroupMessages:
     """Messages that the processes of a group sent through the socket or standard output rather than in files."""
 
-    tell_failing: Callable[[str | None], None] = lambda reason: None
+    report_failing: Callable[[str | None], None] = lambda reason: None
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Results by rank, from processes that could not write their result file."""
     failed_process: dict[str, Any] = field(default_factory=dict)
@@ -299,7 +293,7 @@ class GroupMessages:
     def read_line(self, line: bytes) -> None:
         match json_object(line):
             case {"failing": str() | None as reason}:
-                self.tell_failing(reason)
+                self.report_failing(reason)
             case {"rank": int(rank), "result": dict(result)}:
                 self.results[rank] = result
             case {"rank": int(rank), "exit_code": int(exit_code)}:
@@ -447,23 +441,23 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
     The processes of this node are started whenever the first node starts a group. Set `stop` to stop the run from this
     node. Raises RunError if the first node does not begin or no longer responds, and InputError if this node cannot
     take part."""
-    last_attempt, seen_bytes, changed_at = "", -1, monotonic()
+    last_attempt, old_journal_bytes, changed_at = "", -1, monotonic()
     while True:
         assignment, journal_bytes = Assignment.current(folder), 0
         with suppress(OSError):
             journal_bytes = folder.journal.stat().st_size
         if assignment is not None and assignment.attempt not in ("", last_attempt):
             last_attempt = assignment.attempt
-            _take_part(folder, node_rank, assignment, progress, stop)
+            _join_attempt(folder, node_rank, assignment, progress, stop)
             changed_at = monotonic()
         elif read_lock_owner(folder.lock) is None and last_attempt:
             state = read_run(folder)
             if state.finished is None:
                 return EXIT_FAILED
             return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
-        elif journal_bytes != seen_bytes:
+        elif journal_bytes != old_journal_bytes:
             # The first node writes gauges every few seconds, so a journal that grows shows that it is alive.
-            seen_bytes, changed_at = journal_bytes, monotonic()
+            old_journal_bytes, changed_at = journal_bytes, monotonic()
         elif monotonic() - changed_at > WAIT_SECONDS:
             waited_text = format_seconds(WAIT_SECONDS)
             problem = "no longer responds" if last_attempt else "has not started the run"
@@ -471,7 +465,7 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
         sleep(POLL_SECONDS)
 
 
-def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progress: Progress, stop: Event) -> None:
+def _join_attempt(folder: RunFolder, node_rank: int, assignment: Assignment, progress: Progress, stop: Event) -> None:
     attempt = assignment.attempt
     try:
         plan = read_plan(folder)
@@ -487,14 +481,10 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
     report_node(folder, node_rank, attempt)
 
     def is_over() -> bool:
-        current_assignment = Assignment.current(folder)
-        return current_assignment is None or current_assignment.attempt != attempt
+        current = Assignment.current(folder)
+        return current is None or current.attempt != attempt
 
     messages = GroupMessages()
     _train_here(folder, plan, assignment, messages, stop.is_set, node_rank, is_over)
-    report_node(
-        folder,
-        node_rank,
-        attempt,
-        ended={**messages.failed_process, "node": node_rank} if messages.failed_process else {},
-    )
+    ended = {**messages.failed_process, "node": node_rank} if messages.failed_process else {}
+    report_node(folder, node_rank, attempt, ended=ended)

@@ -78,19 +78,14 @@ class GainBench:
             fitting_steps = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
             most_steps = min(max(fitting_steps, _LEAST_STEPS), _MOST_STEPS)
         request = short_run(as_request(self.loaded, {}), most_steps, {})
-        steps = Steps(
-            request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least_steps=_LEAST_STEPS
-        )
+        steps = Steps(request, self.gpu, count=most_steps, share_seconds=share_seconds, least_steps=_LEAST_STEPS)
         before, after = Variant(name=CURRENT), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
-        measure_in_turns(
-            [before, after],
-            steps.ask,
-            time_limit,
-            rounds=self.pairs,
-            notify=lambda line: self.notify(f"{finding.name}: {line.strip()}"),
-            needs_all=True,
-        )
+
+        def notify(line: str) -> None:
+            self.notify(f"{finding.name}: {line.strip()}")
+
+        measure_in_turns([before, after], steps.ask, time_limit, rounds=self.pairs, notify=notify, needs_all=True)
         failed_variant = next((variant for variant in (before, after) if variant.reason and not variant.answers), None)
         if failed_variant and not time_limit.cut_short:
             self._keep(finding, Gain(at=utc_now(), reason=f"{failed_variant.name}: {failed_variant.reason}"))

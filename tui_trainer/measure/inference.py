@@ -86,9 +86,8 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
             predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
             first_token_seconds = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
         else:
-            inputs = trained.task.encode_inputs(
-                trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling
-            )
+            model, tokenizer, sampling = predictor.model, predictor.tokenizer, predictor.sampling
+            inputs = trained.task.encode_inputs(trained.plan.config, model, tokenizer, contents, sampling)
             token_count, first_token_seconds = sum(map(len, inputs)), []
         # The peak is read before the loss is computed, because those passes have other shapes.
         peak_bytes = peak_memory_bytes(next(predictor.model.parameters()).device)
@@ -224,16 +223,13 @@ class InferenceBench:
 
         Missing exports are written to a folder that is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
-
-            def ask_variant(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-                return self._ask(variant, is_first, seconds, Path(export_folder))
-
+            ask_variant = partial(self._ask, folder=Path(export_folder))
             variants, time_limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
             measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
-            expected_predictions: list[str] = next(
+            expected: list[str] = next(
                 (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
             )
-            return [self._row(variant, expected_predictions) for variant in variants], time_limit.cut_short
+            return [self._row(variant, expected) for variant in variants], time_limit.cut_short
 
     def variants(self) -> list[Variant]:
         no_adapter_reason = "" if self.trained.base else "this run trained all weights, so there is no adapter"
@@ -248,7 +244,7 @@ class InferenceBench:
             Variant(name=f"{BEAMS} beams", patch={"beams": BEAMS}, reason=no_text_reason),
             Variant(name="no KV cache", patch={"cached": False}, reason=no_text_reason),
             Variant(name="adapter not merged", patch={"adapter": True}, reason=no_adapter_reason),
-            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_no_bf16(hardware, gpu)),
+            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_lack_of_bf16(hardware, gpu)),
             Variant(name=COMPILED, patch={"compiled": True}),
             *(self._exported(form, is_on_gpu=gpu is not None) for form in all_formats() if form.has_own_speed),
         ]
@@ -265,7 +261,7 @@ class InferenceBench:
         name_parts = [name, *(["one by one"] if is_one_by_one else []), *(["on the CPU"] if is_on_gpu else [])]
         return Variant(name=", ".join(name_parts), patch={"format": name, "batched": not is_one_by_one}, reason=reason)
 
-    def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
+    def _ask(self, variant: Variant, is_first: bool, seconds: float, folder: Path) -> dict[str, Any]:
         target_tokens = self.trained.plan.config.task.max_target_length
         question = {
             "run": str(self.trained.run.root),
@@ -277,22 +273,21 @@ class InferenceBench:
             "scored": is_first,
         }
         if format_name := question.get("format"):
-            question["folder"] = str(self._export(format_name, question, seconds, place))
+            question["folder"] = str(self._export(format_name, question, seconds, folder))
         limit_seconds = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
         try:
-            figures: dict[str, Any] = ask("run_model", question, timeout_seconds=limit_seconds, sees_gpus=True)
-            return figures
+            return dict(ask("run_model", question, timeout_seconds=limit_seconds, sees_gpus=True))
         except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
                 raise
             raise WorkerFailed(f"not worth it here: compiling and one round {failure}") from None
 
-    def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
-        """Return the folder of the run's export if its certificate is good, else of one that is written to `place`."""
+    def _export(self, name: str, question: dict[str, Any], seconds: float, new_folder: Path) -> Path:
+        """Return the folder of the run's export if its certificate is good, else of one written to `new_folder`."""
         if name not in self._exports:
             folder = self.trained.run.exports / name
             if certificates(self.trained.run).get(name, {}).get("is_good") is not True:
-                folder = place / name
+                folder = new_folder / name
                 folder.mkdir(exist_ok=True)
                 self.notify(f"exporting to {name}")
                 ask("write_format", {**question, "write": str(folder)}, timeout_seconds=seconds, sees_gpus=True)
@@ -326,7 +321,7 @@ class InferenceBench:
         }
 
 
-def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
+def _lack_of_bf16(hardware: Hardware, card: Gpu | None) -> str:
     """Return why the GPU, or the CPU if `card` is None, does not support bf16; empty if it does."""
     if card is not None:
         return "" if card.abilities and card.abilities.bf16 else "this GPU does not support bf16"
@@ -412,10 +407,8 @@ def notes(rows: list[dict[str, Any]]) -> list[str]:
     if compiled_row and batched_row:
         plain_seconds, compiled_seconds = (1 / row["samples_per_second"] for row in (batched_row, compiled_row))
         compile_seconds = compiled_row["compile_seconds"]
-        payoff = (
-            f"which pays off after {compile_seconds / (plain_seconds - compiled_seconds):,.0f} rows"
-            if compiled_seconds < plain_seconds
-            else "which never pays off here"
-        )
+        payoff = "which never pays off here"
+        if compiled_seconds < plain_seconds:
+            payoff = f"which pays off after {compile_seconds / (plain_seconds - compiled_seconds):,.0f} rows"
         sentences.append(f"{COMPILED}: the compiler took {format_seconds(compile_seconds)} at each start, {payoff}")
     return sentences

@@ -6,7 +6,7 @@ faster alternatives one after another if pairs of turns in fresh processes show 
 Settings that failed are never chosen.
 
 The search for the best number of rows (`EffectiveBatches`) doubles the rows per step until memory is full, or until two
-doublings in a row gain less than `GAIN`. Each turn takes the largest pass of the run and then some steps. In the
+doublings in a row gain less than `LEAST_GAIN`. Each turn takes the largest pass of the run and then some steps. In the
 remaining time each size is measured again, and its fastest turn counts, because other load only slows turns down."""
 
 import json
@@ -153,9 +153,8 @@ def alternatives(
     """Yield the alternatives to the settings of this config, the most promising first."""
     for alternative in (*_lengths(plan), *_micro_batch_alternatives(plan, tries), *_switches(plan, hardware, tries)):
         if alternative.group != "cut" and not alternative.reason:
-            alternative.reason = one_line(
-                steps.why_not_measurable(plan, alternative.patch, partial(load_patched, loaded), gpu), 300
-            )
+            reason = steps.why_not_measurable(plan, alternative.patch, partial(load_patched, loaded), gpu)
+            alternative.reason = one_line(reason, 300)
         yield alternative
 
 
@@ -185,18 +184,15 @@ def _micro_batch_alternatives(plan: Plan, tries: MicroBatches) -> Iterator[Alter
     for rows in smaller_sizes[:_SMALLER_CUTS]:
         yield replace(_micro_batch_alternative(plan, tries, rows), faster_prerequisite=previous_name)
         previous_name = _micro_batch_alternative(plan, tries, rows).name
-    failed_sizes = [rows for rows, trial in tries.tried.items() if trial.failure_words and rows > tries.largest]
-    if failed_sizes:
-        yield replace(
-            _micro_batch_alternative(plan, tries, min(failed_sizes)),
-            reason=tries.tried[min(failed_sizes)].failure_words,
-        )
+    failed_tries = [trial for trial in tries.tried.values() if trial.failure_words and trial.rows > tries.largest]
+    if failed_tries:
+        smallest = min(failed_tries, key=attrgetter("rows"))
+        yield replace(_micro_batch_alternative(plan, tries, smallest.rows), reason=smallest.failure_words)
 
 
 def _micro_batch_alternative(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
-    return Alternative(
-        group="cut", patch=micro_batch_patch(plan, rows), name=split_words(rows, -(-tries.step_rows // rows))
-    )
+    name = split_words(rows, -(-tries.step_rows // rows))
+    return Alternative(group="cut", patch=micro_batch_patch(plan, rows), name=name)
 
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
@@ -209,11 +205,8 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
         # Checkpointing makes room for larger passes, whose gain may exceed the cost of computing activations twice.
         rows = min(2 * tries.largest, tries.step_rows)
         patch = {CHECKPOINTING: True, **micro_batch_patch(plan, rows)}
-        yield Alternative(
-            group="cut",
-            patch=patch,
-            name=f"gradient_checkpointing = true, {_micro_batch_alternative(plan, tries, rows).name}",
-        )
+        name = f"gradient_checkpointing = true, {_micro_batch_alternative(plan, tries, rows).name}"
+        yield Alternative(group="cut", patch=patch, name=name)
     yield from _precisions(plan)
     current_attention = config.model.attn_implementation
     for name in all_settings()[ATTENTION].choices:
@@ -258,7 +251,7 @@ _CLEAR_GAIN_RATIO = 1.25
 # A higher loss is accepted if rounding (share of the loss) or another seed (multiple of its difference) explains it.
 _LOSS_ROUNDING, _SEED_DIFFERENCE_FACTOR = 0.005, 2.0
 # Name of an alternative that changes the micro-batch, such as `8 x 4`: rows and passes.
-_SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
+_SPLIT_NAME = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
 
 @dataclass(kw_only=True)
@@ -296,8 +289,6 @@ class Tuning(Search):
             self._search(list(alternatives(self.loaded, self.plan, probe(), tries, self.gpu)))
         explain_unmeasured(self.measured, self.cut_short or "no time was left")
         return self
-
-    # ------------------------------------------------------------- the search
 
     def _search(self, others: Sequence[Alternative]) -> None:
         """Add results to the attributes step by step, so that they are kept if the search is interrupted."""
@@ -357,9 +348,9 @@ class Tuning(Search):
     @staticmethod
     def _is_faster(variant: Variant, best: Variant) -> bool:
         rate, best_rate = variant.median("tokens_per_second"), best.median("tokens_per_second")
-        return (
-            not variant.reason and rate is not None and best_rate is not None and rate > _PAIRS_FROM_RATIO * best_rate
-        )
+        if variant.reason or rate is None or best_rate is None:
+            return False
+        return rate > _PAIRS_FROM_RATIO * best_rate
 
     def _compare(self, before: Variant, after: Variant) -> Gain:
         """Take pairs of turns in alternating order until the result is clear, and return the gain of `after`."""
@@ -381,10 +372,8 @@ class Tuning(Search):
         if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
             return "not measurably faster"
         loss, old_loss = after.median("loss") or 0.0, before.median("loss") or 0.0
-        loss_increase = loss - old_loss
-        if loss_increase > _LOSS_ROUNDING * abs(
-            old_loss
-        ) and loss_increase > _SEED_DIFFERENCE_FACTOR * self._seed_difference(old_loss):
+        is_above_rounding = loss - old_loss > _LOSS_ROUNDING * abs(old_loss)
+        if is_above_rounding and loss - old_loss > _SEED_DIFFERENCE_FACTOR * self._seed_difference(old_loss):
             return f"faster, but rejected: its loss is {loss:.3f} instead of {old_loss:.3f} after the same steps"
         if patch.get(COMPILE):
             start_seconds = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
@@ -422,8 +411,6 @@ class Tuning(Search):
             raise TimeOver
         return tries.tried[rows].failure_words
 
-    # ------------------------------------------------------------- turns
-
     def _try_micro_batches(self, seconds: float, **more: Any) -> MicroBatches:
         return try_micro_batches(self.request, self.plan, self.gpu, seconds=seconds, notify=self.notify, **more)
 
@@ -449,8 +436,6 @@ class Tuning(Search):
             return _STEPS
         return self.steps_of_a_turn(micro_batch.seconds / 2 / min(micro_batch.passes, 2) * micro_batch.passes)
 
-    # ------------------------------------------------------------- the result
-
     @property
     def speed_up(self) -> float | None:
         return prod(gain.speed_up or 1.0 for gain in self.gains) if self.gains else None
@@ -467,8 +452,7 @@ class Tuning(Search):
             spread = self.gains[0].spread if len(self.gains) == 1 else None
             comparison_words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
             return f"{self.speed_up:.2f} times as fast as now ({comparison_words}): {short_words(self.patch)}"
-        unmeasured_count = sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured)
-        if unmeasured_count:
+        if unmeasured_count := sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured):
             return f"nothing was measurably faster; no time was left for {unmeasured_count} settings (raise --minutes)"
         return DEFAULT_IS_BEST
 
@@ -513,13 +497,13 @@ def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
 def notes_of(result: Mapping[str, Any]) -> list[str]:
     """Return lines about the meaning of the columns, and about why variants failed or were not chosen."""
     legend = "speed-up: ratio of tokens/s; loss: held-out loss"
-    if cut := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
+    if cut := next((match for row in result["variants"] if (match := _SPLIT_NAME.fullmatch(row["name"]))), None):
         legend = f"{cut[0]}: {cut[1]} rows per micro-batch, {cut[2]} micro-batches per step; {legend}"
     disturbance_lines = [result["disturbed_by"]] if result["disturbed_by"] else []
     return [legend, *disturbance_lines, *reasons(result["variants"])]
 
 
-GAIN = 1.05
+LEAST_GAIN = 1.05
 """A batch is worthwhile if it processes at least this many times as many rows per second as half the batch."""
 _COLUMNS_WORDS = "busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows"
 _LEAST_ROWS, _MOST_TURNS = 8, 3
@@ -595,8 +579,8 @@ class EffectiveBatches(Search):
         if rows <= self.planned_step_rows or len(self.measured) < 3:
             return ""
         before_speed, middle_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
-        if middle_speed < GAIN * before_speed and newest_speed < GAIN * middle_speed:
-            return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {GAIN - 1:.0%}"
+        if middle_speed < LEAST_GAIN * before_speed and newest_speed < LEAST_GAIN * middle_speed:
+            return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {LEAST_GAIN - 1:.0%}"
         return ""
 
     def _size(self, rows: int) -> Size:
@@ -604,9 +588,8 @@ class EffectiveBatches(Search):
         # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
         patch = {MICRO_BATCH_KEY: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION_KEY: "auto"}
         name = f"{rows} rows per step"
-        return Size(
-            name=name, patch={EFFECTIVE_BATCH_KEY: rows, **patch}, rows=rows, learning_rate=self._learning_rate(rows)
-        )
+        patch = {EFFECTIVE_BATCH_KEY: rows, **patch}
+        return Size(name=name, patch=patch, rows=rows, learning_rate=self._learning_rate(rows))
 
     def _learning_rate(self, rows: int) -> float:
         """Return the planned learning rate scaled to this many rows, within the limit of the optimizer."""
@@ -647,14 +630,14 @@ class EffectiveBatches(Search):
 
     @property
     def best(self) -> Size | None:
-        """Recommended size: the planned size, unless another is at least `GAIN` times as fast; None without figures.
+        """Recommended size: the planned one, unless another is `LEAST_GAIN` times as fast or faster; None without figures.
 
         Sizes that would leave too few steps are not recommended."""
         allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.planned_step_rows)]
         larger_sizes = [size for size in allowed_sizes if size.rows >= self.planned_step_rows]
         best_size = larger_sizes[0] if larger_sizes else None
         for size in (*larger_sizes[1:], *(size for size in allowed_sizes if size.rows < self.planned_step_rows)):
-            if best_size is None or size.rows_per_second >= GAIN * best_size.rows_per_second:
+            if best_size is None or size.rows_per_second >= LEAST_GAIN * best_size.rows_per_second:
                 best_size = size
         return best_size
 
@@ -667,8 +650,8 @@ class EffectiveBatches(Search):
         """Rows of the smallest size that is larger than the fastest size and clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
-        larger_sizes = [size for size in self.measured if size.rows > fastest.rows]
-        return next((size.rows for size in larger_sizes if size.rows_per_second * GAIN < fastest.rows_per_second), None)
+        slower_sizes = [size for size in self.measured if size.rows_per_second * LEAST_GAIN < fastest.rows_per_second]
+        return next((size.rows for size in slower_sizes if size.rows > fastest.rows), None)
 
     @property
     def patch(self) -> Patch:
@@ -682,17 +665,13 @@ class EffectiveBatches(Search):
 
     @property
     def sentence(self) -> str:
-        best_size, planned_size = (
-            self.best,
-            next((size for size in self.measured if size.rows == self.planned_step_rows), None),
-        )
+        best_size = self.best
+        planned_size = next((size for size in self.measured if size.rows == self.planned_step_rows), None)
         if best_size is None:
             return f"nothing was measured: {self.end_reason or self.cut_short}"
         size_words = f"{best_size.rows} rows per step"
         if best_size.rows == self.planned_step_rows:
-            size_words = (
-                f"{self.planned_step_rows} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
-            )
+            size_words += f", as planned: no other size is {LEAST_GAIN - 1:.0%} faster per row"
         elif planned_size:
             speed_up = best_size.rows_per_second / planned_size.rows_per_second
             size_words += f" are {speed_up:.2f} times as fast per row as {self.planned_step_rows} rows"

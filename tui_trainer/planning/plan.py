@@ -369,7 +369,7 @@ def make(
     hardware: Hardware,
     facts: DataFacts,
     *,
-    made_from: PlanInputs = UNKNOWN_INPUTS,
+    inputs: PlanInputs = UNKNOWN_INPUTS,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """Return the plan for a config on this machine. Raises ConfigError with all problems, possibly a MemoryShortage.
@@ -377,11 +377,11 @@ def make(
     If the hardware profile turns off the recipe's gradient checkpointing and the run then does not fit, it stays on.
     """
     try:
-        return _make(loaded, hardware, facts, made_from, chosen_gpu)
+        return _make(loaded, hardware, facts, inputs, chosen_gpu)
     except MemoryShortage:
         if (with_checkpointing := _with_checkpointing_of_recipe(loaded)) is None:
             raise
-        return _make(with_checkpointing, hardware, facts, made_from, chosen_gpu)
+        return _make(with_checkpointing, hardware, facts, inputs, chosen_gpu)
 
 
 def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
@@ -395,12 +395,12 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
 
 
 def _make(
-    original: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: PlanInputs, chosen_gpu: GpuChoice
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, inputs: PlanInputs, chosen_gpu: GpuChoice
 ) -> Plan:
     loaded, facts = with_rows_of_step(original, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     loaded = decisions.loaded
-    plan = _assemble(original, hardware, facts, decisions, made_from)
+    plan = _assemble(original, hardware, facts, decisions, inputs)
     budget, config = decisions.memory_budget, loaded.config
     memory_bytes = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
@@ -569,7 +569,7 @@ def _label_share(facts: DataFacts) -> float:
 
 
 def _assemble(
-    original: LoadedConfig, hardware: Hardware, facts: DataFacts, decided: Decisions, made_from: PlanInputs
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, decided: Decisions, inputs: PlanInputs
 ) -> Plan:
     """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
     loaded, shape, setup, cut, group, gpu = (
@@ -721,11 +721,11 @@ def _assemble(
         nodes=group.nodes,
         gpu_uuids=group.gpu_uuids,
         cpu_name=hardware.cpu_name,
-        data_key=made_from.data_key,
-        data_fingerprint=made_from.data_fingerprint,
-        model_key=made_from.model_key,
-        model_commit=made_from.model_commit,
-        versions=made_from.versions,
+        data_key=inputs.data_key,
+        data_fingerprint=inputs.data_fingerprint,
+        model_key=inputs.model_key,
+        model_commit=inputs.model_commit,
+        versions=inputs.versions,
         ancestors=ancestors_of(config),
         sources=facts.sources,
         splits=facts.splits,

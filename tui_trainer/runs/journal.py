@@ -41,9 +41,9 @@ class JournalWriter:
         path: Path,
         *,
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
-        tell_failing: Callable[[str | None], None] = lambda reason: None,
+        report_failing: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal, or raise FolderError. `tell_failing` is called with `failure_reason` whenever that
+        """Open the journal, or raise FolderError. `report_failing` is called with `failure_reason` whenever that
         changes."""
         self.path = path
         self._fd = _open_for_appending(path)
@@ -52,7 +52,7 @@ class JournalWriter:
         self._write_error: str | None = None
         self._sync_error: str | None = None
         self._other_writer_error: str | None = None
-        self._tell_failing = tell_failing
+        self._report_failing = report_failing
         self._reported_failing: str | None = None
         self._last_step = 0
         self._is_working = False
@@ -73,7 +73,7 @@ class JournalWriter:
     def _report_failing(self) -> None:
         if self.failure_reason != self._reported_failing:
             self._reported_failing = self.failure_reason
-            self._tell_failing(self.failure_reason)
+            self._report_failing(self.failure_reason)
 
     def append(self, *events: Event) -> None:
         """Write the events. Lines that cannot be written are tried again at the next call."""
