@@ -115,9 +115,8 @@ def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gaug
         disk = psutil.disk_usage(str(nearest_existing(folder)))
         # As in df, the blocks reserved for root count as neither used nor free.
         disk_used, disk_size = disk.used, disk.used + disk.free
-    return Gauges(
-        cpu_share=share, memory_used_bytes=used, memory_bytes=total, disk_used_bytes=disk_used, disk_bytes=disk_size
-    )
+    gauges = Gauges(cpu_share=share, memory_used_bytes=used, memory_bytes=total)
+    return replace(gauges, disk_used_bytes=disk_used, disk_bytes=disk_size)
 
 
 class GaugeSampler:

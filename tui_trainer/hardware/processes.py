@@ -143,9 +143,8 @@ class ProcessReader:
         cores = (busy_seconds - busy_seconds_before - seen_seconds) / seconds
         if cores < _UNSEEN_CORES:
             return []
-        return [
-            f"{cores:.1f} cores are used by processes that are not listed: outside this container, or already ended"
-        ]
+        users = "processes that are not listed: outside this container, or already ended"
+        return [f"{cores:.1f} cores are used by {users}"]
 
 
 def _command(process: psutil.Process) -> str:

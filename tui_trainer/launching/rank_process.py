@@ -76,7 +76,7 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
     # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
-    with JournalWriter(path, report_failing=send_failure_reason if rank == 0 else lambda reason: None) as journal:
+    with JournalWriter(path, on_failure=send_failure_reason if rank == 0 else lambda reason: None) as journal:
         this_process = socket.gethostname(), os.getpid()
         others = [other for other in ranks.gathered(this_process) if other != this_process]
         gauges = GaugeWriter(journal, other_pids=[pid for host, pid in others if host == this_process[0]])

@@ -630,7 +630,7 @@ class EffectiveBatches(Search):
 
     @property
     def best(self) -> Size | None:
-        """Recommended size: the planned one, unless another is `LEAST_GAIN` times as fast or faster; None without figures.
+        """Recommended size: the planned one, unless another is at least `LEAST_GAIN` times as fast; None if no size works.
 
         Sizes that would leave too few steps are not recommended."""
         allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.planned_step_rows)]

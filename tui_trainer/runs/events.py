@@ -338,9 +338,7 @@ class GpuReading:
     slowed_by: str | None = None
 
 
-_OF_SEVERAL: Final[dict[str, Callable[[list[float]], float]]] = {"utilization_share": fmean, "power_watts": sum}
-
-
+_COMBINE_GPUS: Final[dict[str, Callable[[list[float]], float]]] = {"utilization_share": fmean, "power_watts": sum}
 GAUGES: Final[Mapping[str, Figure]] = {
     "process_memory_bytes": Figure(title="process memory", unit="bytes"),
     "memory_used_bytes": Figure(title="GPU memory", unit="bytes"),
@@ -373,13 +371,12 @@ class GaugesRead(Event):
     gpus: list[GpuReading] = field(default_factory=list)
 
     def figure(self, name: str) -> float | None:
-        """Return a figure of this reading by name. A figure of GPUs is combined over all GPUs of the run."""
-        return getattr(self, name) if hasattr(self, name) else self.over_gpus(name)
-
-    def over_gpus(self, name: str) -> float | None:
-        """Combine a figure of the GPUs: the mean of their use, the sum of their power, the maximum of other figures."""
+        """Return a figure of this reading by name. Figures of several GPUs are combined: the mean of their use, the sum of
+        their power, the maximum of other figures."""
+        if hasattr(self, name):
+            return getattr(self, name)  # type: ignore[no-any-return]
         values = [value for gpu in self.gpus if (value := getattr(gpu, name)) is not None and math.isfinite(value)]
-        return _OF_SEVERAL.get(name, max)(values) if values else None
+        return _COMBINE_GPUS.get(name, max)(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

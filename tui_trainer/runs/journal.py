@@ -41,10 +41,9 @@ class JournalWriter:
         path: Path,
         *,
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
-        report_failing: Callable[[str | None], None] = lambda reason: None,
+        on_failure: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal, or raise FolderError. `report_failing` is called with `failure_reason` whenever that
-        changes."""
+        """Open the journal, or raise FolderError. `on_failure` gets `failure_reason` whenever that changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
@@ -52,8 +51,8 @@ class JournalWriter:
         self._write_error: str | None = None
         self._sync_error: str | None = None
         self._other_writer_error: str | None = None
-        self._report_failing = report_failing
-        self._reported_failing: str | None = None
+        self._on_failure = on_failure
+        self._reported_reason: str | None = None
         self._last_step = 0
         self._is_working = False
         # The file ends within a line, whose rest must be written before anything else.
@@ -71,9 +70,9 @@ class JournalWriter:
         self._other_writer_error = reason
 
     def _report_failing(self) -> None:
-        if self.failure_reason != self._reported_failing:
-            self._reported_failing = self.failure_reason
-            self._report_failing(self.failure_reason)
+        if self.failure_reason != self._reported_reason:
+            self._reported_reason = self.failure_reason
+            self._on_failure(self.failure_reason)
 
     def append(self, *events: Event) -> None:
         """Write the events. Lines that cannot be written are tried again at the next call."""
@@ -233,13 +232,11 @@ class JournalReader:
             self._tail_too_long = True
         if self._tail_too_long:
             self._tail = b""
-        for line in lines:
-            if line:
-                event = _event_or_none(line)
-                if event is None:
-                    self.skipped += 1
-                else:
-                    yield event
+        for line in filter(None, lines):
+            if (event := _event_or_none(line)) is None:
+                self.skipped += 1
+            else:
+                yield event
 
 
 def last_events(path: Path) -> Iterator[Event]:
