@@ -27,18 +27,8 @@ from uuid import uuid4
 import psutil
 from pydantic import TypeAdapter
 
+from tui_trainer import errors
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_STOPPED,
-    ConfigError,
-    GroupOutOfMemory,
-    InputError,
-    Problem,
-    RunError,
-    system_reason,
-)
 from tui_trainer.launching.prepare import planned_data, read_plan
 from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
@@ -124,7 +114,7 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
         if monotonic() > deadline:
             message = f"node {missing_ranks[0]} of {plan.nodes} (counted from 0) did not join within "
             message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing_ranks[0])}` there"
-            raise RunError(message)
+            raise errors.RunError(message)
         if monotonic() - reported_at > 10 * POLL_SECONDS:
             reported_at = monotonic()
             progress("waiting for the other nodes", plan.nodes - len(missing_ranks), plan.nodes, "nodes")
@@ -148,7 +138,7 @@ def failure_on_other_node(folder: RunFolder, plan: Plan, attempt: str) -> dict[s
 def _has_joined(folder: RunFolder, node_rank: int, attempt: str) -> bool:
     report = _node_report(folder, node_rank, attempt)
     if "problem" in report:
-        raise RunError(f"node {node_rank} ({report.get('host')}) cannot join: {report['problem']}")
+        raise errors.RunError(f"node {node_rank} ({report.get('host')}) cannot join: {report['problem']}")
     return bool(report)
 
 
@@ -177,9 +167,9 @@ def _address(plan: Plan) -> str:
         try:
             listener.bind(("", int(port or 0)))
         except OSError as error:
-            message = f"port {port} of this node cannot be used: {system_reason(error)}"
+            message = f"port {port} of this node cannot be used: {errors.system_reason(error)}"
             hint = "set another port, or leave the port out to use a free one"
-            raise ConfigError(Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
+            raise errors.ConfigError(errors.Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
         return f"{host}:{listener.getsockname()[1]}"
 
 
@@ -195,7 +185,7 @@ STOP: Final = b"s"
 """Byte in the shared socket that requests a stop. The processes peek at it, so that all of them see it."""
 
 
-class RankEnded(RunError):
+class RankEnded(errors.RunError):
     """Raised if a process ended before the run did. The other processes have ended too; the group can be restarted."""
 
 
@@ -407,11 +397,11 @@ def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
     for report in [] if was_killed else reports:
         match report.get("kind"):
             case "input":
-                raise ConfigError(Problem(**problem) for problem in report["problems"])
+                raise errors.ConfigError(errors.Problem(**problem) for problem in report["problems"])
             case "out of memory":
-                raise GroupOutOfMemory(report["message"])
+                raise errors.GroupOutOfMemory(report["message"])
             case "run":
-                raise RunError(report["message"])
+                raise errors.RunError(report["message"])
     if not end_report and reports[0].get("kind") == "done":
         del reports[0]["kind"]
         return Result(**reports[0])
@@ -453,15 +443,15 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
         elif read_lock_owner(folder.lock) is None and last_attempt:
             state = read_run(folder)
             if state.finished is None:
-                return EXIT_FAILED
-            return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
+                return errors.EXIT_FAILED
+            return errors.EXIT_STOPPED if state.status == "stopped" else errors.EXIT_DONE
         elif journal_bytes != old_journal_bytes:
             # The first node writes gauges every few seconds, so a journal that grows shows that it is alive.
             old_journal_bytes, changed_at = journal_bytes, monotonic()
         elif monotonic() - changed_at > WAIT_SECONDS:
             waited_text = format_seconds(WAIT_SECONDS)
             problem = "no longer responds" if last_attempt else "has not started the run"
-            raise RunError(f"the first node {problem}: node {node_rank} has waited for {waited_text}")
+            raise errors.RunError(f"the first node {problem}: node {node_rank} has waited for {waited_text}")
         sleep(POLL_SECONDS)
 
 
@@ -471,11 +461,11 @@ def _join_attempt(folder: RunFolder, node_rank: int, assignment: Assignment, pro
         plan = read_plan(folder)
         if plan is None or not 0 < node_rank < plan.nodes:
             count_text = f"this run has {quantity(plan.nodes if plan else 1, 'node')}"
-            raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {count_text}")
+            raise errors.InputError(f"there is no node {node_rank}: nodes are counted from 0, and {count_text}")
         # Each node may have its own disk for prepared data. A node whose data differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)
-    except (InputError, RunError) as error:
+    except (errors.InputError, errors.RunError) as error:
         report_node(folder, node_rank, attempt, problem=str(error))
         raise
     report_node(folder, node_rank, attempt)

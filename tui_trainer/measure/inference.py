@@ -19,18 +19,8 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.measure.turns import (
-    Columns,
-    Notify,
-    TimeLimit,
-    Variant,
-    measure_in_turns,
-    pick_variants,
-    reasons,
-    table_of,
-    turns_words,
-    with_spread,
-)
+from tui_trainer.measure import turns
+from tui_trainer.measure.turns import Variant
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
@@ -213,7 +203,7 @@ class InferenceBench:
     rows: int
     rounds: int
     gpu: GpuChoice
-    notify: Notify
+    notify: turns.Notify
     only: Sequence[str] = ()
     seconds: float = _SECONDS
     _exports: dict[str, Path] = field(default_factory=dict)
@@ -224,8 +214,8 @@ class InferenceBench:
         Missing exports are written to a folder that is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
             ask_variant = partial(self._ask, folder=Path(export_folder))
-            variants, time_limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
-            measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
+            variants, time_limit = turns.pick_variants(self.variants(), self.only), turns.TimeLimit(self.seconds)
+            turns.measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
             expected: list[str] = next(
                 (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
             )
@@ -335,10 +325,10 @@ def _all(variant: Variant, name: str) -> list[float]:
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
     """Return the cells of a table: titles, then the rows that have figures. `writes`: the model generates text."""
     score_names = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
-    first_token_column: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
-    columns: Columns = {
+    first_token_column: turns.Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
+    columns: turns.Columns = {
         "": lambda row: row["name"],
-        "samples/s": lambda row: with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
+        "samples/s": lambda row: turns.with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
         "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
         **first_token_column,
         "50 %": lambda row: _ms(row["latency_seconds_50"]),
@@ -349,7 +339,7 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
         **{display_name(name): partial(_score, name) for name in score_names},
         "same": lambda row: f"{row['same_predictions']:.0%}",
     }
-    return table_of(columns, rows)
+    return turns.table_of(columns, rows)
 
 
 def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
@@ -359,7 +349,7 @@ def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
         return []
     row_words = "rows per round" + (f" (up to {NEW_TOKENS} new tokens each)" if writes else "")
     cells = table(rows, writes=writes)
-    lines = [f"{result['run']}: {result['rows']} held-out {row_words}, {turns_words(result['rounds'])}"]
+    lines = [f"{result['run']}: {result['rows']} held-out {row_words}, {turns.turns_words(result['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 %, 95 %: percentiles of a row's latency; same: predictions as `{ONE_BY_ONE}`")
     lines.append(f"variants run `{BATCHED}` with a merged adapter, unless their names say otherwise")
@@ -377,7 +367,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def keep_speed(
-    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: Notify
+    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: turns.Notify
 ) -> Target | None:
     """Write the measured samples per second in batches, if any, to the journal of the run.
 
@@ -401,7 +391,7 @@ def keep_speed(
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:
     """Return sentences about variants without figures, with their reasons, and about when compiling pays off."""
-    sentences = reasons(rows)
+    sentences = turns.reasons(rows)
     rows_by_name = {row["name"]: row for row in rows if row["turns"]}
     compiled_row, batched_row = rows_by_name.get(COMPILED), rows_by_name.get(BATCHED)
     if compiled_row and batched_row:

@@ -35,36 +35,12 @@ from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.measure import steps
-from tui_trainer.measure.micro_batches import (
-    MicroBatches,
-    micro_batch_patch,
-    sizes_to_time,
-    try_micro_batches,
-    with_settings,
-)
+from tui_trainer.measure import micro_batches, steps, turns
+from tui_trainer.measure.micro_batches import MicroBatches, try_micro_batches
 from tui_trainer.measure.steps import ask_for_steps, short_run
-from tui_trainer.measure.turns import (
-    CURRENT,
-    INTERRUPTED,
-    NOT_MEASURED,
-    Columns,
-    Notify,
-    TimeLimit,
-    TimeOver,
-    Variant,
-    explain_unmeasured,
-    reasons,
-    table_of,
-)
+from tui_trainer.measure.turns import Variant
+from tui_trainer.planning import batch_cut
 from tui_trainer.planning.automatic_values import MIXED
-from tui_trainer.planning.batch_cut import (
-    ACCUMULATION_KEY,
-    EFFECTIVE_BATCH_KEY,
-    GROUP_BY_LENGTH,
-    MICRO_BATCH_KEY,
-    PACKING,
-)
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN, most_rows_of_step
 from tui_trainer.planning.fused_kernels import KERNELS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
@@ -88,7 +64,7 @@ class Search:
     request: Request
     gpu: GpuChoice
     seconds: float
-    notify: Notify
+    notify: turns.Notify
 
     def __post_init__(self) -> None:
         self.loaded = load_config(self.request, gpu=self.gpu)
@@ -96,7 +72,7 @@ class Search:
         if problems := start_problems(self.loaded):
             raise ConfigError(problems)
         steps.refuse_while_training("tune")
-        self.limit = TimeLimit(self.seconds)
+        self.limit = turns.TimeLimit(self.seconds)
 
     @staticmethod
     def steps_of_a_turn(step_seconds: float) -> int:
@@ -167,16 +143,17 @@ def _lengths(plan: Plan) -> Iterator[Alternative]:
     if not plan.packing.value:
         has_equal_lengths = plan.train_tokens.value >= _EQUAL_LENGTHS_SHARE * plan.train_rows.value * plan.longest_row
         reason = "has no effect here: all rows have about the same length" if has_equal_lengths else ""
-        yield replace(_setting(GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
-    yield _setting(PACKING, not plan.packing.value)
+        yield replace(_setting(batch_cut.GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
+    yield _setting(batch_cut.PACKING, not plan.packing.value)
 
 
 def _micro_batch_alternatives(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield other micro-batch sizes: the largest that survived, some smaller ones, and the smallest that failed."""
     current_rows = plan.per_device_train_batch_size.value
     sizes = [rows for rows, trial in tries.tried.items() if not trial.failure_words]
-    larger_sizes = sizes_to_time(rows for rows in sizes if rows > current_rows)
-    smaller_sizes = sizes_to_time(rows for rows in sizes if rows <= current_rows // 2 or current_rows > tries.largest)
+    larger_sizes = micro_batches.sizes_to_time(rows for rows in sizes if rows > current_rows)
+    most_rows = current_rows // 2 if current_rows <= tries.largest else tries.largest
+    smaller_sizes = micro_batches.sizes_to_time(rows for rows in sizes if rows <= most_rows)
     for rows in larger_sizes[:_LARGER_CUTS]:
         yield _micro_batch_alternative(plan, tries, rows)
     # If half of the rows per pass is no faster, a quarter is not either.
@@ -192,7 +169,7 @@ def _micro_batch_alternatives(plan: Plan, tries: MicroBatches) -> Iterator[Alter
 
 def _micro_batch_alternative(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
     name = split_words(rows, -(-tries.step_rows // rows))
-    return Alternative(group="cut", patch=micro_batch_patch(plan, rows), name=name)
+    return Alternative(group="cut", patch=micro_batches.micro_batch_patch(plan, rows), name=name)
 
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
@@ -204,7 +181,7 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
     elif tries.largest < tries.step_rows:
         # Checkpointing makes room for larger passes, whose gain may exceed the cost of computing activations twice.
         rows = min(2 * tries.largest, tries.step_rows)
-        patch = {CHECKPOINTING: True, **micro_batch_patch(plan, rows)}
+        patch = {CHECKPOINTING: True, **micro_batches.micro_batch_patch(plan, rows)}
         name = f"gradient_checkpointing = true, {_micro_batch_alternative(plan, tries, rows).name}"
         yield Alternative(group="cut", patch=patch, name=name)
     yield from _precisions(plan)
@@ -274,7 +251,7 @@ class Tuning(Search):
         """
         self.notify(f"finding the largest micro-batch for {self.plan.effective_batch_size.value} rows per step")
         tries = self.tries = self._try_micro_batches(_TRIES_SHARE * self.seconds)
-        if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
+        if not tries.largest and tries.cut_short not in ("", turns.INTERRUPTED):
             raise RunError(f"{tries.cut_short} before any micro-batch was tried; allow more time with --minutes")
         if not tries.largest and not tries.cut_short:
             failure = next(iter(tries.tried.values())).failure_words
@@ -282,12 +259,12 @@ class Tuning(Search):
             raise RunError(f"not even the smallest micro-batch fits in memory: {failure}; {hint}")
         self._turn_seconds = _TURN_SECONDS
         self._steps = self._steps_of_all_turns()
-        self.measured = [Variant(name=CURRENT)]
+        self.measured = [Variant(name=turns.CURRENT)]
         with self.limit:
-            if tries.cut_short == INTERRUPTED:
+            if tries.cut_short == turns.INTERRUPTED:
                 raise KeyboardInterrupt
             self._search(list(alternatives(self.loaded, self.plan, probe(), tries, self.gpu)))
-        explain_unmeasured(self.measured, self.cut_short or "no time was left")
+        turns.explain_unmeasured(self.measured, self.cut_short or "no time was left")
         return self
 
     def _search(self, others: Sequence[Alternative]) -> None:
@@ -297,7 +274,7 @@ class Tuning(Search):
         largest_rows = self.tries.largest
         if largest_rows and largest_rows < self.plan.per_device_train_batch_size.value:
             best_variant.reason = "out of memory with the largest batches"
-            self.is_too_large, self.patch = True, micro_batch_patch(self.plan, largest_rows)
+            self.is_too_large, self.patch = True, micro_batches.micro_batch_patch(self.plan, largest_rows)
             best_variant = next(other for other in others if other.patch == self.patch)
         taken_groups: set[str] = set()
         for alternative in self._screen(best_variant, others):
@@ -399,16 +376,16 @@ class Tuning(Search):
     def _why_out_of_memory(self, patch: Patch) -> str:
         """Return why the largest passes fail with these settings; empty if they survive."""
         # Micro-batch sizes alone have already been tried.
-        if set(patch) <= {*micro_batch_patch(self.plan, 1), WORKERS, THREADS}:
+        if set(patch) <= {*micro_batches.micro_batch_patch(self.plan, 1), WORKERS, THREADS}:
             return ""
-        rows = int(patch.get(MICRO_BATCH_KEY, self.plan.per_device_train_batch_size.value))
+        rows = int(patch.get(batch_cut.MICRO_BATCH_KEY, self.plan.per_device_train_batch_size.value))
         self.notify(f"trying the largest batches with {short_words(patch)}")
-        patch = {**patch, **micro_batch_patch(self.plan, 1)}
+        patch = {**patch, **micro_batches.micro_batch_patch(self.plan, 1)}
         tries = self._try_micro_batches(self.limit.left_seconds, patch=patch, candidates=[rows])
-        if tries.cut_short == INTERRUPTED:
+        if tries.cut_short == turns.INTERRUPTED:
             raise KeyboardInterrupt
         if not tries.tried:
-            raise TimeOver
+            raise turns.TimeOver
         return tries.tried[rows].failure_words
 
     def _try_micro_batches(self, seconds: float, **more: Any) -> MicroBatches:
@@ -452,7 +429,7 @@ class Tuning(Search):
             spread = self.gains[0].spread if len(self.gains) == 1 else None
             comparison_words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
             return f"{self.speed_up:.2f} times as fast as now ({comparison_words}): {short_words(self.patch)}"
-        if unmeasured_count := sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured):
+        if unmeasured_count := sum(variant.reason.startswith(turns.NOT_MEASURED) for variant in self.measured):
             return f"nothing was measurably faster; no time was left for {unmeasured_count} settings (raise --minutes)"
         return DEFAULT_IS_BEST
 
@@ -500,7 +477,7 @@ def notes_of(result: Mapping[str, Any]) -> list[str]:
     if cut := next((match for row in result["variants"] if (match := _SPLIT_NAME.fullmatch(row["name"]))), None):
         legend = f"{cut[0]}: {cut[1]} rows per micro-batch, {cut[2]} micro-batches per step; {legend}"
     disturbance_lines = [result["disturbed_by"]] if result["disturbed_by"] else []
-    return [legend, *disturbance_lines, *reasons(result["variants"])]
+    return [legend, *disturbance_lines, *turns.reasons(result["variants"])]
 
 
 LEAST_GAIN = 1.05
@@ -561,7 +538,7 @@ class EffectiveBatches(Search):
                 self.sizes.append(size)
                 rows *= 2
             self.end_reason = reason
-            with suppress(TimeOver):
+            with suppress(turns.TimeOver):
                 for size in self.measured * (_MOST_TURNS - 1):
                     self._measure(size)
                     # A size that was measured once works, so a later failure is ignored.
@@ -586,9 +563,12 @@ class EffectiveBatches(Search):
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
         # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
-        patch = {MICRO_BATCH_KEY: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION_KEY: "auto"}
+        patch = {
+            batch_cut.MICRO_BATCH_KEY: min(micro, share) if isinstance(micro, int) else share,
+            batch_cut.ACCUMULATION_KEY: "auto",
+        }
         name = f"{rows} rows per step"
-        patch = {EFFECTIVE_BATCH_KEY: rows, **patch}
+        patch = {batch_cut.EFFECTIVE_BATCH_KEY: rows, **patch}
         return Size(name=name, patch=patch, rows=rows, learning_rate=self._learning_rate(rows))
 
     def _learning_rate(self, rows: int) -> float:
@@ -604,7 +584,8 @@ class EffectiveBatches(Search):
 
         def ask_steps(seconds: float) -> dict[str, Any]:
             try:
-                estimated_plan(load_config(with_settings(self.request, size.patch), gpu=self.gpu), gpu=self.gpu)
+                request = micro_batches.with_settings(self.request, size.patch)
+                estimated_plan(load_config(request, gpu=self.gpu), gpu=self.gpu)
             except InputError as error:
                 raise WorkerFailed("cannot be planned", steps.problem_words(error)) from None
             options = {"largest_pass": True, "seconds": 3 * _TURN_SECONDS, "least_steps": _LEAST_STEPS}
@@ -630,7 +611,7 @@ class EffectiveBatches(Search):
 
     @property
     def best(self) -> Size | None:
-        """Recommended size: the planned one, unless another is at least `LEAST_GAIN` times as fast; None if no size works.
+        """Recommended size: the planned one, unless another is at least `LEAST_GAIN` times as fast; None without sizes.
 
         Sizes that would leave too few steps are not recommended."""
         allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.planned_step_rows)]
@@ -660,8 +641,12 @@ class EffectiveBatches(Search):
         if best_size is None or best_size.rows == self.planned_step_rows:
             return {}
         is_accumulation_set = self.plan.config.training.gradient_accumulation_steps != "auto"
-        accumulation_patch = {ACCUMULATION_KEY: "auto"} if is_accumulation_set else {}
-        return {EFFECTIVE_BATCH_KEY: best_size.rows, LEARNING_RATE: best_size.learning_rate, **accumulation_patch}
+        accumulation_patch = {batch_cut.ACCUMULATION_KEY: "auto"} if is_accumulation_set else {}
+        return {
+            batch_cut.EFFECTIVE_BATCH_KEY: best_size.rows,
+            LEARNING_RATE: best_size.learning_rate,
+            **accumulation_patch,
+        }
 
     @property
     def sentence(self) -> str:
@@ -709,7 +694,7 @@ def _smallest_size(planned_rows: int, processes: int) -> int:
     return planned_rows
 
 
-_SIZE_COLUMNS: Columns = {
+_SIZE_COLUMNS: turns.Columns = {
     "rows/step": lambda row: str(row["rows"]),
     "rows/s": lambda row: f"{row['rows_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
@@ -722,4 +707,4 @@ _SIZE_COLUMNS: Columns = {
 
 def sizes_table(result: Mapping[str, Any]) -> list[list[str]]:
     """Return the cells of the table of sizes, with titles, from the JSON of `EffectiveBatches`."""
-    return table_of(_SIZE_COLUMNS, result["sizes"])
+    return turns.table_of(_SIZE_COLUMNS, result["sizes"])

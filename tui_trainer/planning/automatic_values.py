@@ -15,6 +15,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, version_text
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
+from tui_trainer.models import targets
 from tui_trainer.models.adapter_targets import ExpertTensor, find_adapted, needs_built_model
 from tui_trainer.models.adapters import should_continue_adapter, starting_adapter
 from tui_trainer.models.added_tokens import row_parameters
@@ -26,16 +27,6 @@ from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.models.modules import FEW_LABELS, Linear
 from tui_trainer.models.routers import ROUTER_LOSS_KEY, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import (
-    ALL_LINEAR,
-    adapted_linears,
-    adapter_parameters,
-    head_modules,
-    is_all_linear,
-    match_targets,
-    saved_module_parameters,
-    saves_head,
-)
 from tui_trainer.planning.attention import EAGER, MATH, Attention, AttentionMachine, AttentionRows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
@@ -210,7 +201,7 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
         reason = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
         tuning = loaded.config.tuning
         trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
-        if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
+        if tuning.has_adapter and not targets.saves_head(shape, tuning.modules_to_save) and not trains_rows:
             return exact(FEW_LABELS, reason)
         # Each chunk adds to the gradient of the head and moves 12 bytes for each number of it. A fused loss moves 6
         # bytes for each token and word. Both take equally long in chunks of 2 x hidden size tokens.
@@ -244,21 +235,23 @@ def choose(
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     has_lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.
-    saved_names = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
-    targets = match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters) if has_lora else ()
-    linears, experts = adapted_linears(shape, targets), tuple[ExpertTensor, ...]()
+    saved_names = ",".join((*names_in(tuning.modules_to_save), *targets.head_modules(shape)))
+    lora_targets: tuple[str, ...] = ()
+    if has_lora:
+        lora_targets = targets.match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters)
+    linears, experts = targets.adapted_linears(shape, lora_targets), tuple[ExpertTensor, ...]()
     needs_model = has_lora and needs_built_model(shape, tuning)
     if needs_model:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
         parts = find_adapted(model, shape, tuning, saved_names)
         linears, experts = parts.linears, parts.experts
-        if is_all_linear(tuning.target_modules):
-            targets = (ALL_LINEAR,)
+        if targets.is_all_linear(tuning.target_modules):
+            lora_targets = (targets.ALL_LINEAR,)
     trained_count, saved_count, token_count = shape.parameters, 0, 0
     if has_lora:
         token_count = len(find_task(config.task.type).trained_token_ids(config))
-        saved_count = saved_module_parameters(shape, saved_names)
-        trained_count = adapter_parameters(linears, tuning.r, tuning.use_dora) + saved_count
+        saved_count = targets.saved_module_parameters(shape, saved_names)
+        trained_count = targets.adapter_parameters(linears, tuning.r, tuning.use_dora) + saved_count
         trained_count += sum(tensor.adapter_parameters for tensor in experts) + token_count * row_parameters(shape)
     if tuning.mutates_weights:
         _require_rank(loaded, linears)
@@ -279,11 +272,11 @@ def choose(
         trained_parameters=trained_count,
         saved_parameters=saved_count,
         trained_tokens=token_count,
-        saves_head=trained_part.trains_output if trained_part else has_lora and saves_head(shape, saved_names),
+        saves_head=trained_part.trains_output if trained_part else has_lora and targets.saves_head(shape, saved_names),
         freezes_layers=trained_part is not None,
         backward_layers=trained_part.backward_layers if trained_part else 0,
         lora_rank=tuning.r if has_lora else 0,
-        lora_targets=targets,
+        lora_targets=lora_targets,
         lora_linears=linears if needs_model else (),
         lora_experts=experts,
         lora_parameters=names_in(tuning.target_parameters) if has_lora else (),

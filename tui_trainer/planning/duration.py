@@ -208,6 +208,7 @@ def launch_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tok
 
 # The usual length of a text sample, and the shortest that still shows something, for runs of a few seconds.
 SAMPLE_TOKENS, _LEAST_SAMPLE_TOKENS, _SAMPLES_SHARE = 160, 32, 0.02
+USUAL_SAMPLE_TOKENS: Planned[int] = exact(SAMPLE_TOKENS, "the usual length")
 
 
 def sample_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
@@ -222,7 +223,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
         if affordable_tokens < SAMPLE_TOKENS:
             reason = f"shortened so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable_tokens), reason)
-    return exact(SAMPLE_TOKENS, "the usual length")
+    return USUAL_SAMPLE_TOKENS
 
 
 # A round figure for the rate at which one core reads weights from host memory, in bytes per second.

@@ -17,18 +17,10 @@ from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning import records
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.planned import StepGrade
-from tui_trainer.planning.records import (
-    MICRO_BATCH,
-    PEAK,
-    STEP_SECONDS,
-    Key,
-    device_key,
-    figures_as,
-    find_records,
-    keep_record,
-)
+from tui_trainer.planning.records import Key
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 from tui_trainer.runs.wording import split_words
 from tui_trainer.units import MIB, format_bytes, format_seconds, quantity
@@ -173,9 +165,9 @@ class _MeasuredCut:
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _MeasuredCut]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
     runs_by_cut: dict[str, list[_Run]] = {}
-    for record in find_records(STEP_SECONDS, key.record_key(device)):
+    for record in records.find_records(records.STEP_SECONDS, key.record_key(device)):
         # Earlier versions stored that other programs kept the machine busy, but not their load.
-        if (run := figures_as(_Run, record.figures)) and not record.figures.get("busy"):
+        if (run := records.figures_as(_Run, record.figures)) and not record.figures.get("busy"):
             runs_by_cut.setdefault(record.part, []).append(run)
     return {cut: _MeasuredCut.of(runs) for cut, runs in runs_by_cut.items()}
 
@@ -212,7 +204,8 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
 
 def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, load: float = 0.0) -> None:
     """Store the measured seconds of a step of `flops` operations, and the load of programs that slowed it down."""
-    keep_record(STEP_SECONDS, key.record_key(device), asdict(_Run(flops, step_seconds, load)), part=key.cut)
+    figures = asdict(_Run(flops, step_seconds, load))
+    records.keep_record(records.STEP_SECONDS, key.record_key(device), figures, part=key.cut)
 
 
 def is_busy(load: float | None, threads: int) -> bool:
@@ -258,7 +251,7 @@ def micro_batch_key(
     threads: int,
     processes: int,
 ) -> Key:
-    device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
+    device = records.device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
     rows = -(-step_rows(loaded.config) // processes)
     step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, rows, setup.longest_row, processes)
     other_values = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
@@ -268,8 +261,8 @@ def micro_batch_key(
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
     """Return the stored result of tuning the micro-batch; None without a record, or if it is damaged."""
-    records = find_records(MICRO_BATCH, key)
-    best = figures_as(KeptMicroBatch, records[-1].figures) if records else None
+    stored_results = records.find_records(records.MICRO_BATCH, key)
+    best = records.figures_as(KeptMicroBatch, stored_results[-1].figures) if stored_results else None
     is_sound = best and best.rows <= best.step_rows and (not best.step_seconds or best.rows in best.step_seconds)
     return best if is_sound else None
 
@@ -277,7 +270,8 @@ def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
 def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
     """Store the result of tuning, with the median seconds of each micro-batch. It replaces an earlier result."""
     median_seconds = {micro_batch: median(size_seconds) for micro_batch, size_seconds in step_seconds.items()}
-    keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": median_seconds})
+    figures = {"rows": rows, "step_rows": step_rows, "step_seconds": median_seconds}
+    records.keep_record(records.MICRO_BATCH, key, figures)
 
 
 # Memory peaks of runs and rehearsals on this machine, which correct the next plan with the same key.
@@ -300,7 +294,7 @@ _OTHER_ROWS_SHARE = 0.5
 def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
     """Return the highest measured peak for each pair of training and evaluation rows; empty if there is none."""
     peaks_by_part: dict[str, list[int]] = {}
-    for record in find_records(PEAK, key):
+    for record in records.find_records(records.PEAK, key):
         if isinstance(peak_bytes := record.figures.get("bytes"), int) and peak_bytes > 0:
             peaks_by_part.setdefault(record.part, []).append(peak_bytes)
     highest_peaks = []
@@ -314,7 +308,7 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
 
 def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
     """Store a measured memory peak. On a CPU, `peak_bytes` excludes the libraries, as a plan does."""
-    keep_record(PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
+    records.keep_record(records.PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:

@@ -20,18 +20,8 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.retarget import with_smaller_passes
+from tui_trainer.runs import events
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.events import (
-    NO_GRADIENT,
-    ControlApplied,
-    EpochDone,
-    EvalDone,
-    MicroBatchReduced,
-    PhaseChanged,
-    Progress,
-    RunProblem,
-    TextSampled,
-)
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.tasks.contract import Calibration
@@ -186,7 +176,7 @@ class Session:
         if old_passes.pass_count == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
             without_cuda_graphs(self.components.model, self._problem)
 
-    def _record_smaller_passes(self, event: MicroBatchReduced, smaller: Layout) -> None:
+    def _record_smaller_passes(self, event: events.MicroBatchReduced, smaller: Layout) -> None:
         """Write smaller passes to the journal and to the plan file, so that a resumed run uses them."""
         self._journal.append(event)
         reason = f"out of memory at step {event.step} with {quantity(event.rows_before, 'row')}"
@@ -205,14 +195,14 @@ class Session:
 
     def _report_missing_gradients(self) -> None:
         if self._recorder.has_written_all and (words := self.components.optimizer.first_gradients.words()):
-            self._problem(NO_GRADIENT, *words)
+            self._problem(events.NO_GRADIENT, *words)
 
     def finish_epoch(self) -> None:
         """Write the summary of the epoch that has just ended, and reset its sums."""
         self.flush()
         position = self.position
         self._journal.append(
-            EpochDone(
+            events.EpochDone(
                 step=position.step,
                 epoch=position.step // self.batches.order.steps_per_epoch,
                 mean_loss=position.epoch_loss_sum / position.epoch_tokens,
@@ -269,7 +259,7 @@ class Session:
             hint = 'training.mixed_precision = "no"' if is_fp16 else "a lower training.learning_rate"
             self._problem("not finite", "the held-out loss is not finite", f"set {hint} in a new run")
         self._journal.append(
-            EvalDone(
+            events.EvalDone(
                 step=self.position.step,
                 loss_sum=result.loss_sum,
                 tokens=result.tokens,
@@ -405,7 +395,7 @@ class Session:
         prompt, text = written_texts
         seconds = round(perf_counter() - started_at, 3)
         self.between_steps.count(seconds)
-        self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
+        self._journal.append(events.TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
         """Write a checkpoint of this step if there is none, and return whether it exists or is being written.
@@ -442,7 +432,7 @@ class Session:
         self.components.close()
 
     def _problem(self, kind: str, message: str, hint: str) -> None:
-        self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
+        self._journal.append(events.RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
         """Write the final model and its card: the last weights, or with early stopping the best. A classifier is
@@ -520,7 +510,8 @@ class Session:
             nonlocal reported_at
             if monotonic() - reported_at >= _PROGRESS_SECONDS:
                 reported_at = monotonic()
-                self._journal.append(Progress(step=self.position.step, what=what, done=done, total=total, unit=unit))
+                step = self.position.step
+                self._journal.append(events.Progress(step=step, what=what, done=done, total=total, unit=unit))
             return not self._is_interrupted()
 
         return go_on
@@ -578,7 +569,7 @@ class ControlHandler:
                 case "stop":
                     self._stop = True
             step = self.session.position.step
-            self.journal.append(ControlApplied(step=step, action=request.action, request_id=request.id))
+            self.journal.append(events.ControlApplied(step=step, action=request.action, request_id=request.id))
 
     def _pause(self, is_paused: bool) -> None:
         if is_paused == self._paused:
@@ -587,4 +578,4 @@ class ControlHandler:
         self.session.flush()
         self.session.between_steps.forget()
         step = self.session.position.step
-        self.journal.append(PhaseChanged(step=step, phase="paused" if is_paused else "training"))
+        self.journal.append(events.PhaseChanged(step=step, phase="paused" if is_paused else "training"))
