@@ -226,11 +226,9 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
     columns = _columns_of_pair(config, _first_rows(loaded.data))
-    reason = (
-        f"the columns {' and '.join(columns.values())} hold pairs of texts; to train on one column only, set {TEXT}"
-    )
+    note = f"the columns {' and '.join(columns.values())} hold pairs of texts; to train on one column only, set {TEXT}"
     for key, column in columns.items():
-        loaded = loaded.with_fitted_value(key, column, reason)
+        loaded = loaded.with_fitted_value(key, column, note)
     return loaded
 
 
@@ -244,10 +242,8 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
         class_columns = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
     if len(class_columns) < 2:
         return loaded
-    reason = (
-        f"each of these {len(class_columns)} columns holds 0 or 1; to train on other columns, set data.label_column"
-    )
-    return loaded.with_fitted_value("data.label_column", ", ".join(class_columns), reason)
+    note = f"each of these {len(class_columns)} columns holds 0 or 1; to train on other columns, set data.label_column"
+    return loaded.with_fitted_value("data.label_column", ", ".join(class_columns), note)
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:

@@ -252,9 +252,8 @@ def _train_in_group(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
             raise failure
         journal.append(event)
         job = replace(job, checkpoint=checkpoint)
-        journal.append(
-            _start_event(run, job.plan, checkpoint, again=True), events.PhaseChanged(phase="loading", step=step)
-        )
+        start_event = _start_event(run, job.plan, checkpoint, again=True)
+        journal.append(start_event, events.PhaseChanged(phase="loading", step=step))
 
 
 def last_answered_id(before: int, journal_events: Iterable[events.Event]) -> int:
@@ -329,9 +328,8 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
     checkpoint = checkpoint_folder.newest_whole(folder.checkpoints, damage_messages.append)
     consequence = f"resumes from step {checkpoint.step}" if checkpoint else "starts over, as no checkpoint is left"
     hint = f"the run {consequence}; the damaged checkpoint is kept as damaged-step-N"
-    journal.append(
-        *(events.RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damage_messages)
-    )
+    for message in damage_messages:
+        journal.append(events.RunProblem(kind="checkpoint damaged", message=message, hint=hint))
     checkpoint_folder.set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 

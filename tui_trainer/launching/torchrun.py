@@ -245,10 +245,8 @@ def train_in_group(
     folder, plan = job.folder, job.plan
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
-    last_id = controls.last_earlier_id
-    assignment = Assignment.of(
-        folder, plan, checkpoint=job.checkpoint, last_earlier_id=last_id, baselines=job.baselines
-    )
+    fields = {"checkpoint": job.checkpoint, "baselines": job.baselines}
+    assignment = Assignment.of(folder, plan, last_earlier_id=controls.last_earlier_id, **fields)
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
     messages = GroupMessages(report_failing)

@@ -216,9 +216,8 @@ class InferenceBench:
             ask_variant = partial(self._ask, folder=Path(export_folder))
             variants, time_limit = turns.pick_variants(self.variants(), self.only), turns.TimeLimit(self.seconds)
             turns.measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
-            expected: list[str] = next(
-                (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
-            )
+            first_answers = [variant.answers[0] for variant in variants if variant.answers]
+            expected = first_answers[0]["predictions"] if first_answers else []
             return [self._row(variant, expected) for variant in variants], time_limit.cut_short
 
     def variants(self) -> list[Variant]:

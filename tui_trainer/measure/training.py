@@ -173,11 +173,8 @@ class TrainingBench:
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
         for entry in entries:
             kind = str((entry.config.get("architectures") or [""])[0])
-            if (
-                entry.parameters <= _SMALLER_SHARE * parameters
-                and kind.endswith(kinds)
-                and find_model(entry.name).folder
-            ):
+            is_smaller = entry.parameters <= _SMALLER_SHARE * parameters
+            if is_smaller and kind.endswith(kinds) and find_model(entry.name).folder:
                 return {MODEL_KEY: entry.name, "model.revision": "main"}, ""
         return {}, "no smaller model of the catalogue is on this machine; get one with `tui-trainer download`"
 

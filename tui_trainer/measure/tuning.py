@@ -530,7 +530,10 @@ class EffectiveBatches(Search):
 
     def find(self) -> Self:
         """Measure until the search ends, the time is over, or the user presses Ctrl+C."""
-        rows = _smallest_size(self.planned_step_rows, self.plan.processes.value)
+        rows = self.planned_step_rows
+        # The search starts with the planned rows, halved while they are even and not few.
+        while rows % 2 == 0 and rows // 2 >= max(_LEAST_ROWS, self.plan.processes.value):
+            rows //= 2
         with self.limit:
             while not (reason := self._why_no_more(rows)):
                 size = self._size(rows)
@@ -642,11 +645,8 @@ class EffectiveBatches(Search):
             return {}
         is_accumulation_set = self.plan.config.training.gradient_accumulation_steps != "auto"
         accumulation_patch = {batch_cut.ACCUMULATION_KEY: "auto"} if is_accumulation_set else {}
-        return {
-            batch_cut.EFFECTIVE_BATCH_KEY: best_size.rows,
-            LEARNING_RATE: best_size.learning_rate,
-            **accumulation_patch,
-        }
+        patch = {batch_cut.EFFECTIVE_BATCH_KEY: best_size.rows, LEARNING_RATE: best_size.learning_rate}
+        return patch | accumulation_patch
 
     @property
     def sentence(self) -> str:
@@ -685,13 +685,6 @@ class EffectiveBatches(Search):
             "cut_short": self.cut_short,
             "is_busy": self.is_busy,
         }
-
-
-def _smallest_size(planned_rows: int, processes: int) -> int:
-    """Return the number of rows with which the search starts: `planned_rows` halved while it is even and not small."""
-    while planned_rows % 2 == 0 and planned_rows // 2 >= max(_LEAST_ROWS, processes):
-        planned_rows //= 2
-    return planned_rows
 
 
 _SIZE_COLUMNS: turns.Columns = {

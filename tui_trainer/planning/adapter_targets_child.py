@@ -74,18 +74,15 @@ def _match_pattern(
         hint = "as in peft, the expression must match full paths of layers"
         return with_problem(f"is not a valid regular expression: {error}", hint)
     matching_paths = [path for path in modules if path and pattern.fullmatch(path)]
-    head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
-    inner_paths = [
-        path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen or ("\n",))
-    ]
-    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen or ("\n",))]:
+    head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model)) or ("\n",)
+    inner_paths = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen)]
+    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen)]:
         message = f"matches frozen parts outside the language model: {_some(paths_in_towers)}"
         return with_problem(message, f"match only layers of the language model, such as {_some(inner_paths)}")
     if other_paths := [path for path in matching_paths if path not in inner_paths]:
-        module_kind = "the head" if modules[other_paths[0]] is head else type(modules[other_paths[0]]).__name__
-        message = (
-            f"matches {one_line(other_paths[0], 120)} ({module_kind}), which is not a linear layer inside the model"
-        )
+        path = other_paths[0]
+        module_kind = "the head" if modules[path] is head else type(modules[path]).__name__
+        message = f"matches {one_line(path, 120)} ({module_kind}), which is not a linear layer inside the model"
         return with_problem(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
     saved_names = names_in(tuning.modules_to_save)
     if paths_of_both := [path for path in matching_paths if any(f".{name}." in f".{path}." for name in saved_names)]:

@@ -117,11 +117,8 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     requested_type, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
     clause, bf16_flags = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested_type == "fp16" and on_cpu:
-        yield (
-            MIXED,
-            f"fp16 needs a GPU, {clause}",
-            f"set it to {'bf16, which this CPU supports' if bf16_flags else 'auto'}",
-        )
+        alternative = "bf16, which this CPU supports" if bf16_flags else "auto"
+        yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {alternative}"
     if requested_type == "bf16" and target.has_native_bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
@@ -342,9 +339,8 @@ def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
     max_rank = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
     if tuning.r > max_rank:
         message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {max_rank} for the narrowest matrix"
-        raise ConfigError(
-            loaded.problem("tuning.r", message, f"set it to {max_rank} or less, or {INIT_KEY} to default")
-        )
+        hint = f"set it to {max_rank} or less, or {INIT_KEY} to default"
+        raise ConfigError(loaded.problem("tuning.r", message, hint))
 
 
 def _attention(

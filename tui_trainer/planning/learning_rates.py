@@ -77,10 +77,8 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: i
     highest_rate = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and new_rate > highest_rate:
         new_rate, note = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
-    scaling_clause = (
-        f"{scaling} scaling from {base_row_count} ({source}) to {rows} rows: {rate.value:g} -> {new_rate:g}{note}"
-    )
-    return exact(new_rate, f"{rate.reason}; {scaling_clause}")
+    clause = f"{scaling} scaling from {base_row_count} ({source}) to {rows} rows: {rate.value:g} -> {new_rate:g}{note}"
+    return exact(new_rate, f"{rate.reason}; {clause}")
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:

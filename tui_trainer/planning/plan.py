@@ -520,11 +520,8 @@ def _assemble(
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
 
     # The model.
-    name, parameter_count, trained_count = (
-        config.model.model_name_or_path,
-        shape.loaded_parameters,
-        setup.trained_parameters,
-    )
+    name, trained_count = config.model.model_name_or_path, setup.trained_parameters
+    parameter_count = shape.loaded_parameters
     count_source = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, config.model.revision, head=shape.head, labels=shape.labels).folder:
         count_source += ", which has not been downloaded: use `tui-trainer download`"
@@ -748,9 +745,8 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None
-    old_labels = config_label_names(
-        find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config
-    )
+    model = find_model(config.model.model_name_or_path, config.model.revision, head=shape.head)
+    old_labels = config_label_names(model.config)
     if not old_labels or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *names)):
         return None
     old_text, new_text = (

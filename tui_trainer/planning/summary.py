@@ -48,14 +48,8 @@ def moved_words(before: Plan, now: Plan) -> str:
     `a step is now planned to take 914 ms instead of 138 ms: measured here, from 1 measured run of the same steps`.
     """
     old, new = before.step_seconds.value, now.step_seconds.value
-    is_same = before.shape_key == now.shape_key and before.device_name == now.device_name
-    if (
-        not is_same
-        or before.threads.value != now.threads.value
-        or not old
-        or not new
-        or abs(new / old - 1) < _MOVED_SHARE
-    ):
+    conditions, new_conditions = ((x.shape_key, x.device_name, x.threads.value) for x in (before, now))
+    if conditions != new_conditions or not old or not new or abs(new / old - 1) < _MOVED_SHARE:
         return ""
     times_text = f"{format_seconds(new)} instead of {format_seconds(old)}"
     return f"a step is now planned to take {times_text}: {one_line(now.step_seconds.reason)}"

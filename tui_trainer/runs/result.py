@@ -93,19 +93,13 @@ def format_score(value: float) -> str:
 _CLEARLY_WORSE = 1.02
 # Bounds of the grades as shares of the best or the usual rate. They follow a guide that grades 2,000 samples a second
 # as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
-_GOOD_SPEED_SHARE, _SLOW_SPEED_SHARE = 0.75, 0.5
+_GOOD_SHARE, _SLOW_SHARE = 0.75, 0.5
 # The exponent of the slowdown by other programs, explained in `_graded`.
 _SLOWDOWN_EXPONENT = 2.5
 _NOTED_OTHERS_SHARE = 0.1
 # A multiple is easier to read than 182 %.
 _LARGEST_PERCENT_SHARE = 1.05
-_GRADES = {
-    0.95: "excellent",
-    _GOOD_SPEED_SHARE: "good",
-    _SLOW_SPEED_SHARE: "acceptable",
-    0.25: "slow",
-    0.0: "very slow",
-}
+_GRADES = {0.95: "excellent", _GOOD_SHARE: "good", _SLOW_SHARE: "acceptable", 0.25: "slow", 0.0: "very slow"}
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
@@ -333,17 +327,16 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
 
 def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
     share_text = f"{100 * share:.0f} % of" if share < _LARGEST_PERCENT_SHARE else f"{share:.1f} times"
-    grade_text = (
-        f"{next(word for lowest_share, word in _GRADES.items() if share >= lowest_share)}, {share_text} {reference}"
-    )
+    word = next(word for lowest_share, word in _GRADES.items() if share >= lowest_share)
+    grade_text = f"{word}, {share_text} {reference}"
     others_text = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others_text:
-        return grade_text, share < _SLOW_SPEED_SHARE
+        return grade_text, share < _SLOW_SHARE
     # All threads wait for the slowest thread. With one other busy process on two cores, two threads reached 0.18 to 0.5
     # of their speed.
-    if max(1 - _others_share(state), 0.0) ** _SLOWDOWN_EXPONENT <= share < _GOOD_SPEED_SHARE:
+    if max(1 - _others_share(state), 0.0) ** _SLOWDOWN_EXPONENT <= share < _GOOD_SHARE:
         return f"not rated: {others_text}", False
-    return f"{others_text}; {grade_text}", share < _SLOW_SPEED_SHARE
+    return f"{others_text}; {grade_text}", share < _SLOW_SHARE
 
 
 def others_words(state: RunState) -> str:
