@@ -82,12 +82,8 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     resolved_config, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
     decisions = planning.decide(resolved_config, hardware, facts, gpu)
     rows = Rows(data.train_path)
-    order = RowOrder(
-        rows.lengths,
-        effective_batch=decisions.cut.effective_batch,
-        seed=config.training.seed,
-        group_by_length=decisions.grouping.value,
-    )
+    step_rows, seed, is_grouped = decisions.cut.effective_batch, config.training.seed, decisions.grouping.value
+    order = RowOrder(rows.lengths, effective_batch=step_rows, seed=seed, group_by_length=is_grouped)
     tokenizer = task.load_tokenizer(config, data)
     shown_samples = preview_rows(
         rows,

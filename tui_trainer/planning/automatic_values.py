@@ -354,11 +354,8 @@ def _attention(
     longest_row = setup.longest_row or config.data.max_length
     # The last token of a row is a label alone.
     lengths_vary = 0 < setup.document_tokens < longest_row - 1
-    rows = AttentionRows(
-        packed=setup.packed,
-        longest=longest_row,
-        widths_vary=lengths_vary and not setup.packed and not config.training.torch_compile,
-    )
+    widths_vary = lengths_vary and not setup.packed and not config.training.torch_compile
+    rows = AttentionRows(packed=setup.packed, longest=longest_row, widths_vary=widths_vary)
     machine = AttentionMachine(
         device=target.device,
         capability=target.gpu.capability if target.gpu else None,

@@ -508,14 +508,8 @@ def _assemble(
     original: LoadedConfig, hardware: Hardware, facts: DataFacts, decided: Decisions, inputs: PlanInputs
 ) -> Plan:
     """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
-    loaded, shape, setup, cut, group, gpu = (
-        decided.loaded,
-        decided.shape,
-        decided.setup,
-        decided.cut,
-        decided.group,
-        decided.target.gpu,
-    )
+    loaded, shape, setup, cut = decided.loaded, decided.shape, decided.setup, decided.cut
+    group, gpu = decided.group, decided.target.gpu
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
 
@@ -591,13 +585,8 @@ def _assemble(
 
     def time_of(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
         """Return the operations of a step, the key of its measurements, its planned seconds, and what was measured."""
-        flops = duration.training_flops(
-            shape,
-            setup,
-            tokens=round(rows * computed_tokens),
-            row_tokens=row_width,
-            document_tokens=facts.document_tokens or None,
-        )
+        tokens, mean_tokens = round(rows * computed_tokens), facts.document_tokens or None
+        flops = duration.training_flops(shape, setup, tokens=tokens, row_tokens=row_width, document_tokens=mean_tokens)
         sizes = cut.micro_batch, rows, longest_tokens, cut.processes
         key = measured_steps.step_key(config, hardware.libraries, shape, setup, *sizes)
         measured_speed = measured_steps.read_calibration(device, key, flops)

@@ -20,15 +20,7 @@ from tui_trainer.errors import FolderError
 from tui_trainer.runs import registry, result
 from tui_trainer.runs.delete_and_rename import deletion_path, original_path
 from tui_trainer.runs.events import MicroBatchReduced
-from tui_trainer.runs.folder import (
-    MARKER,
-    OUR_NAMES,
-    FolderSize,
-    RunFolder,
-    folder_size,
-    read_fields,
-    read_plain_file,
-)
+from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_fields, read_plain_file
 from tui_trainer.runs.labels import RunLabels, labels_of
 from tui_trainer.runs.lock import read_lock_owner
 from tui_trainer.runs.state import STOPPED_EARLY, FollowedJournal, RunState, Status, means

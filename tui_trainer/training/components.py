@@ -243,12 +243,8 @@ class Components:
         fixed_width = plan.longest_row if config.training.torch_compile else 0
         layout = partial(layout, packed_width=packed_width, by_lengths=by_lengths, fixed_width=fixed_width)
         self.eval_layout = layout(rows_per_pass=plan.per_device_eval_batch_size.value)
-        order = RowOrder(
-            rows.lengths,
-            effective_batch=plan.effective_batch_size.value,
-            seed=config.training.seed,
-            group_by_length=config.data.group_by_length is True,
-        )
+        step_rows, seed, is_grouped = plan.effective_batch_size.value, config.training.seed, config.data.group_by_length
+        order = RowOrder(rows.lengths, effective_batch=step_rows, seed=seed, group_by_length=is_grouped is True)
         self.batches = Batches(rows, layout(rows_per_pass=plan.per_device_train_batch_size.value), order, ranks)
         if ranks.world_size > 1:
             self._require_same(job)
