@@ -77,11 +77,11 @@ def load_of_others() -> float | None:
     The mean still includes a run that has just ended, so it is limited to the present number of tasks."""
     if not hasattr(os, "getloadavg"):
         return None
-    mean_tasks = max(os.getloadavg()[0] - own_load(), 0.0)
-    return min(mean_tasks, others_running()) if mean_tasks > _LOW_LOAD else mean_tasks
+    mean_tasks = max(os.getloadavg()[0] - load_of_this_process(), 0.0)
+    return min(mean_tasks, running_tasks_of_others()) if mean_tasks > _LOW_LOAD else mean_tasks
 
 
-def others_running(proc: Path = Path("/proc")) -> float:
+def running_tasks_of_others(proc: Path = Path("/proc")) -> float:
     """Return the most runnable tasks of other processes in a few readings just now; infinite if not reported.
 
     Source: proc(5), /proc/loadavg."""
@@ -107,7 +107,7 @@ def _stats(tasks_folder: Path) -> dict[str, str]:
     return stat_lines
 
 
-def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:
+def load_of_this_process(tasks_folder: Path = Path("/proc/self/task")) -> float:
     """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
     A thread that runs now counts as always busy. The calling thread, and threads that wait, count with the mean of

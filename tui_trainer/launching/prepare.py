@@ -28,10 +28,10 @@ from tui_trainer.measure.micro_batches import tune_micro_batch
 from tui_trainer.measure.trial import kept_trial
 from tui_trainer.models.facts import find_model
 from tui_trainer.planning.ancestry import chain_words
-from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.automatic_values import PRECISION_KEY
 from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY
 from tui_trainer.planning.conflicts import setting_problems
-from tui_trainer.planning.effective_batch import EPOCHS
+from tui_trainer.planning.effective_batch import EPOCHS_KEY
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import Plan, PlanInputs
@@ -200,7 +200,10 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
         message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
         config, recipe_names = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
-        is_auto_decided = {EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
+        is_auto_decided = {
+            EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto,
+            EPOCHS_KEY: plan.num_train_epochs is not None,
+        }
         value_pairs = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
@@ -319,7 +322,7 @@ def _precision_gain(plan: Plan) -> dict[str, Any]:
     Measured steps (`check --measure precision`) take precedence over measured matmuls (`diagnose --try`)."""
     if plan.best_precision in (None, "", plan.precision.value):
         return {}
-    kept_gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
+    kept_gain = KeptGains.read(Measurable.of(plan)).find({PRECISION_KEY: "auto"})
     if kept_gain and kept_gain.speed_up:
         return {"precision_gain": kept_gain.speed_up, "precision_gain_of": "steps"}
     on_cpu = plan.device == "cpu"

@@ -28,6 +28,7 @@ from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import Job
+from tui_trainer.units import quantity
 from tui_trainer.worker.answering import wait_for_hang_up
 
 
@@ -102,7 +103,7 @@ def _gpu_uuid(plan: Plan) -> str:
     first_card = choose_gpu(hardware, None)[0]
     cards = cards_for(hardware, first_card) if first_card else []
     if local_rank >= len(cards):
-        count_text = f"{socket.gethostname()} has {len(cards)} usable {'GPU' if len(cards) == 1 else 'GPUs'}"
+        count_text = f"{socket.gethostname()} has {quantity(len(cards), 'usable GPU')}"
         raise RunError(f"{count_text}, but each of {plan.processes_per_node} processes needs one")
     return cards[local_rank].cuda_uuid
 

@@ -23,7 +23,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
-PAIRS, SECONDS = 3, 300.0
+TURN_PAIRS, SECONDS = 3, 300.0
 # Bounds of the number of steps in a turn.
 _MOST_STEPS, _LEAST_STEPS = 24, 6
 # Time of a turn in addition to its steps. Importing libraries alone takes some seconds.
@@ -39,7 +39,7 @@ class GainBench:
     notify: Notify
     gpu: GpuChoice = None
     seconds: float = SECONDS
-    pairs: int = PAIRS
+    pairs: int = TURN_PAIRS
 
     def measure(self) -> bool:
         """Measure the checks one by one, and store each gain at once. Return False if the user interrupted this.

@@ -40,7 +40,7 @@ from tui_trainer.measure.micro_batches import MicroBatches, try_micro_batches
 from tui_trainer.measure.steps import ask_for_steps, short_run
 from tui_trainer.measure.turns import Variant
 from tui_trainer.planning import batch_cut
-from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.automatic_values import PRECISION_KEY
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN, most_rows_of_step
 from tui_trainer.planning.fused_kernels import KERNELS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
@@ -208,7 +208,7 @@ def _precisions(plan: Plan) -> Iterator[Alternative]:
         if precision != plan.precision.value:
             is_choosable = precision in (plan.best_precision, "fp32")
             reason = "" if is_choosable else f"for comparison only: the plan chooses {plan.best_precision} here"
-            yield replace(_setting(MIXED, setting_value), exclusion_reason=reason)
+            yield replace(_setting(PRECISION_KEY, setting_value), exclusion_reason=reason)
 
 
 def _setting(key: str, value: Any) -> Alternative:

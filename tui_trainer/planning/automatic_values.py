@@ -33,8 +33,8 @@ from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tuning.freeze_layers import planned_part
 
-MIXED = "training.mixed_precision"
-DTYPE = "model.dtype"
+PRECISION_KEY = "training.mixed_precision"
+DTYPE_KEY = "model.dtype"
 INIT_KEY = "tuning.init_lora_weights"
 # Autocast copies each weight and input. From this width on bf16 was faster on both CPUs that were measured
 # (`duration.BF16_GAIN`), and kernels that oneDNN compiles for each size are a small part of the memory.
@@ -76,7 +76,7 @@ def precision(
     """Return the data type of matmuls, requested or chosen. `precision_problems` checks whether it is possible."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
-        return exact("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
+        return exact("fp32" if requested == "no" else requested, f"from {loaded.where(PRECISION_KEY)}")
     return best_precision(hardware, target, shape)
 
 
@@ -118,16 +118,16 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     clause, bf16_flags = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested_type == "fp16" and on_cpu:
         alternative = "bf16, which this CPU supports" if bf16_flags else "auto"
-        yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {alternative}"
+        yield PRECISION_KEY, f"fp16 needs a GPU, {clause}", f"set it to {alternative}"
     if requested_type == "bf16" and target.has_native_bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
-        yield MIXED, f"{target.reason} does not support bf16", hint
+        yield PRECISION_KEY, f"{target.reason} does not support bf16", hint
     if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not bf16_flags:
         message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16), and emulation is slower than fp32"
-        yield MIXED, message, "set it to auto"
+        yield PRECISION_KEY, message, "set it to auto"
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
         message = "trainable weights cannot be float16, because their small updates would be lost"
-        yield DTYPE, message, "set it to auto; training.mixed_precision sets the type of matmuls"
+        yield DTYPE_KEY, message, "set it to auto; training.mixed_precision sets the type of matmuls"
     key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
@@ -155,7 +155,9 @@ def weights_dtype(
     setting, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if setting != "auto":
         copies_text = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
-        return exact(setting, f"from {loaded.where(DTYPE)}{copies_text if trains and setting == 'bfloat16' else ''}")
+        return exact(
+            setting, f"from {loaded.where(DTYPE_KEY)}{copies_text if trains and setting == 'bfloat16' else ''}"
+        )
     is_alone = target.device == "cuda" and processes == 1 and not loaded.config.distributed.cpu_offload
     if trains and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
         return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")

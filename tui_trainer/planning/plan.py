@@ -45,9 +45,9 @@ from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart, Static
 from tui_trainer.planning.planned import Planned, StepGrade, estimated, exact
 from tui_trainer.planning.processes import (
-    COPIES,
     NO_OFFLOAD,
-    ONE,
+    NOT_SHARDED,
+    ONE_PROCESS,
     Group,
     Strategy,
     deepspeed_problems,
@@ -147,9 +147,9 @@ class Plan(BaseModel):
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
     """True if the plan chose the effective batch. `config` then has the chosen number."""
-    processes: Annotated[Planned[int], Figure(title="processes")] = ONE
+    processes: Annotated[Planned[int], Figure(title="processes")] = ONE_PROCESS
     """Count of processes on all nodes, each of which trains on its share of every step."""
-    strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
+    strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = NOT_SHARDED
     cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = NO_OFFLOAD
     per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
     memory_key: str = ""
@@ -428,7 +428,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
         reason = "auto: bf16 weights with fp32 masters do not fit"
-        fp32_weights = resolved(with_decided(initial, choices.DTYPE, value="float32", reason=reason))
+        fp32_weights = resolved(with_decided(initial, choices.DTYPE_KEY, value="float32", reason=reason))
         fp32_decisions = decide(fp32_weights, hardware, facts, chosen_gpu)
         if fit.needed_bytes(shape, fp32_decisions.setup, config, 1) <= (memory_room.budget_bytes or 0):
             return fp32_decisions

@@ -19,6 +19,7 @@ from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
+from tui_trainer.units import quantity
 
 # Strategies that divide training over processes, and the settings that they do not support.
 
@@ -115,8 +116,8 @@ def _deepspeed_refusals(config: Config, setup: TrainingSetup) -> Iterator[_Refus
         yield "tuning.use_dora", "weights that DoRA reads in other layers cannot be gathered", "set it to false"
 
 
-COPIES: Planned[Strategy] = exact("ddp", "one process")
-ONE: Planned[int] = exact(1, "one process")
+NOT_SHARDED: Planned[Strategy] = exact("ddp", "one process")
+ONE_PROCESS: Planned[int] = exact(1, "one process")
 NO_OFFLOAD: Planned[bool] = exact(False, "weights stay on the device that uses them")
 
 
@@ -124,9 +125,9 @@ NO_OFFLOAD: Planned[bool] = exact(False, "weights stay on the device that uses t
 class Group:
     """Processes of a run, with the GPU of each if there are several."""
 
-    count: Planned[int] = ONE
+    count: Planned[int] = ONE_PROCESS
     nodes: int = 1
-    strategy: Planned[Strategy] = COPIES
+    strategy: Planned[Strategy] = NOT_SHARDED
     cpu_offload: Planned[bool] = NO_OFFLOAD
     gpu_uuids: tuple[str, ...] = ()
     """UUIDs of the GPUs of the first node's processes."""
@@ -171,7 +172,7 @@ def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDev
         return _automatic(loaded, cards, chosen_gpu)
     requested_count = _with_rows(loaded, int(requested))
     if requested_count > len(cards):
-        message = f"is {requested_count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
+        message = f"is {requested_count}, but only {quantity(len(cards), 'GPU')} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
     return _group_on(cards[:requested_count], f"from {loaded.where(PROCESSES)}")
 
@@ -186,7 +187,7 @@ def strategy_of(
     """
     requested_strategy, processes = loaded.config.distributed.strategy, group.count.value
     if processes == 1 and not offloads:
-        return COPIES
+        return NOT_SHARDED
     has_nodes = group.nodes > 1 and group.per_node > 1
     if requested_strategy == "ddp":
         if offloads:

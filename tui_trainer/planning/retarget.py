@@ -79,7 +79,7 @@ def retarget_processes(plan: Plan, hardware: Hardware, count: int | None, nodes:
         message = f"{total_count} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
     change = f"resuming with {total_count} {'process' if total_count == 1 else 'processes'} instead of {old_count}"
-    change += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
+    change += f", on {quantity(nodes, 'node')} instead of {plan.nodes}" if nodes != plan.nodes else ""
     step_rows_total = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * old_count
     process_rows = -(-(step_rows_total if plan.packing.value else plan.effective_batch_size.value) // total_count)
     micro_batch, eval_batch = min(plan.per_device_train_batch_size.value, process_rows), plan.per_device_eval_batch_size

@@ -122,7 +122,7 @@ def _setting_error(message: str, hint: str) -> ConfigError:
     return ConfigError(Problem(message=message, key=LAYERS_KEY, hint=hint))
 
 
-class SomeLayers(Method):
+class TrainedLayers(Method):
     """Method that trains some of the weights. Checkpoints have only these, the final model has all weights."""
 
     weights_file = "trained_layers.safetensors"
@@ -144,7 +144,7 @@ class SomeLayers(Method):
         return {name: tensor for name, tensor in super().weights(model).items() if name not in frozen_names}
 
 
-METHOD = SomeLayers()
+METHOD = TrainedLayers()
 answers = Answers("count_trained", format_version=1)
 
 
