@@ -186,9 +186,9 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
         yield Alternative(group="cut", patch=patch, name=name)
     yield from _precisions(plan)
     current_attention = config.model.attn_implementation
-    for name in all_settings()[ATTENTION].choices:
-        if name != current_attention and name != "auto" and not {name, current_attention} <= set(_AUTOMATIC_ATTENTION):
-            yield _setting(ATTENTION, name)
+    for value in all_settings()[ATTENTION].choices:
+        if value not in (current_attention, "auto") and not {value, current_attention} <= set(_AUTOMATIC_ATTENTION):
+            yield _setting(ATTENTION, value)
     yield _setting(KERNELS, "none" if plan.kernels.value != "none" else "auto")
     worker_counts = range(_MOST_WORKERS + 1) if plan.device == "cuda" else range(2)
     for count in worker_counts:
