@@ -1,7 +1,6 @@
 """Processes that use the CPU, the memory and the GPUs of this machine, and ending one of them.
 
-All processes that the kernel shows are read. A container hides others: `notes` give the cores and memory that no shown
-process uses."""
+All processes that the kernel shows are read. A container hides others: `notes` give the cores and memory they use."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -110,8 +110,7 @@ def _stats(tasks_folder: Path) -> dict[str, str]:
 def load_of_this_process(tasks_folder: Path = Path("/proc/self/task")) -> float:
     """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
-    A thread that runs now counts as always busy. The calling thread, and threads that wait, count with the mean of
-    their life."""
+    A running thread counts as always busy. The calling thread and waiting ones count with the mean of their life."""
     if not (stat_lines := _stats(tasks_folder)):
         return 0.0
     now, this_thread = time.clock_gettime(time.CLOCK_BOOTTIME), str(threading.get_native_id())

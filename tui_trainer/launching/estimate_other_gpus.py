@@ -22,8 +22,7 @@ from tui_trainer.units import GIB
 class CardPlan:
     """Plan for a GPU. If the config cannot run on the GPU, `plan` is None and `problem` says why.
 
-    `profile` is the hardware profile of the GPU. The plan assumes the libraries `missing_libraries`, which are missing
-    here."""
+    `profile` is the GPU's hardware profile. The plan assumes the libraries `missing_libraries`, not installed here."""
 
     card: Card
     card_count: int

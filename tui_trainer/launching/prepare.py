@@ -157,8 +157,7 @@ def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress
 def restore_plan_file(folder: RunFolder) -> RunProblem | None:
     """Restore a damaged or missing plan.json from its copy in the newest checkpoint. Return a report if it did.
 
-    Without a checkpoint, remove a damaged plan, because the run starts over. Raises FolderError if the checkpoints have
-    no intact copy."""
+    Without a checkpoint, remove a damaged plan: the run starts over. Raises FolderError if no checkpoint is intact."""
     damage = "plan.json is missing"
     try:
         read_plan_file(folder.plan.read_bytes())
@@ -200,16 +199,13 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
         message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
         config, recipe_names = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
-        is_auto_decided = {
-            EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto,
-            EPOCHS_KEY: plan.num_train_epochs is not None,
-        }
+        is_auto = {EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto, EPOCHS_KEY: plan.num_train_epochs is not None}
         value_pairs = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipe_names)
             and not (key in MERGED and plan.config.model.model_name_or_path == str(folder.base))
-            and not (values[key] == "auto" and is_auto_decided.get(key))
+            and not (values[key] == "auto" and is_auto.get(key))
         }
         edit_texts = [
             f"{key} = {json.dumps(file_value)} ({json.dumps(planned_value)} in this run)"

@@ -259,8 +259,7 @@ def _train_in_group(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
 def last_answered_id(before: int, journal_events: Iterable[events.Event]) -> int:
     """Return the id of the last request that the next group of processes must not execute again.
 
-    It is the last request confirmed since the last start, else `before`. The next group must execute a pause that
-    still holds."""
+    It is the last request confirmed since the last start, else `before`. A pause that still holds is executed again."""
     last_id_of_action: dict[str, int] = {}
     for event in journal_events:
         if isinstance(event, events.RunStarted):

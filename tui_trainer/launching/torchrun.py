@@ -427,8 +427,7 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
     """Take part in a run as a node other than the first, until the run ends. Return the exit code of the command.
 
     The processes of this node are started whenever the first node starts a group. Set `stop` to stop the run from this
-    node. Raises RunError if the first node does not begin or no longer responds, and InputError if this node cannot
-    take part."""
+    node. Raises RunError if the first node does not begin or respond, and InputError if this node cannot take part."""
     last_attempt, old_journal_bytes, changed_at = "", -1, monotonic()
     while True:
         assignment, journal_bytes = Assignment.current(folder), 0

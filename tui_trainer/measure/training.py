@@ -89,8 +89,7 @@ _SWITCHES = (
 class TrainingBench:
     """Measurement of training options, with `steps` steps in each turn; None: as many as fit into `seconds`.
 
-    `only` has parts of the names of variants. With `trains_whole_run` each variant trains the whole run once, so that
-    its loss is the final one."""
+    `only` has parts of names. With `trains_whole_run` each variant trains the whole run once, for its final loss."""
 
     request: Request
     steps: int | None

@@ -56,8 +56,7 @@ def run_of_model(folder: Path) -> RunFolder | None:
 
 
 def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
-    """Return the ancestors of a new run with these settings, the oldest first; empty if its model was made by no
-    run."""
+    """Return the runs from which a new run with these settings would descend, the oldest first."""
     model = config.model
     if not model.model_name_or_path or config.is_from_scratch:
         return ()

@@ -68,8 +68,7 @@ NOT_PLANNED = Attention(kernel="", reason="not in the plan")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionRows:
-    """The rows that attention reads. `longest` is in tokens. With `widths_vary`, each pass is as wide as its longest
-    row."""
+    """The rows that attention reads. `longest` is in tokens. With `widths_vary`, a pass is as wide as its longest."""
 
     packed: bool
     longest: int
@@ -212,8 +211,7 @@ def _flash_refusal(shape: ModelShape, machine: AttentionMachine, mask_reason: st
 
 
 def _lengths_refusal(shape: ModelShape, machine: AttentionMachine) -> str:
-    """Return why attention in packed rows cannot use the lengths of documents; empty if it can. The start of a run
-    tests the kernel itself."""
+    """Return why attention in packed rows cannot use the lengths of documents; empty if it can. No kernel is tested."""
     facts = shape.attention
     if refusal := _flash_refusal(shape, machine, ""):
         return refusal

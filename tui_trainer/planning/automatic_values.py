@@ -300,8 +300,7 @@ def choose(
 
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
-    """Return the routers of a mixture of experts and the weight of their loss; None for other models. Raises
-    ConfigError."""
+    """Return the routers of a mixture of experts and their loss's weight; None for other models. Raises ConfigError."""
     config = loaded.config
     requested_weight = config.training.router_aux_loss_coef
     if requested_weight == 0:

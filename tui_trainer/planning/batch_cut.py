@@ -190,8 +190,7 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
 
 # These functions decide whether documents share rows, and how many rows a step then has.
 #
-# A step trains on the same documents either way, so packing changes neither the gradient nor the number of steps, but
-# only the time.
+# A step trains on the same documents either way: packing changes neither gradient nor number of steps, only the time.
 
 PACKING, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
 # Families whose layers do not use positions to find the beginning of a document, as tests/training/test_packing.py

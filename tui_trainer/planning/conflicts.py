@@ -207,8 +207,7 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
 def four_bit_problems(
     loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
 ) -> list[Problem]:
-    """Return problems of 4-bit weights without a GPU, or without the library that packs them. `setup` is the planned
-    one, with 4-bit weights."""
+    """Return problems of the 4-bit weights in `setup` without a GPU, or without the library that packs them."""
     if setup.four_bits is None:
         return []
     remedy = _sixteen_bits(loaded, shape, setup)

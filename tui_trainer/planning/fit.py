@@ -133,8 +133,7 @@ def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candida
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
-    """Return the largest likely tokens in a pass of `rows` out of `candidate_rows` padded documents; 0 if rows are
-    full.
+    """Return the largest likely tokens in a pass of `rows` of the padded `candidate_rows`; 0 if rows are full.
 
     Lengths of documents are assumed to spread like an exponential distribution, within their mean and the longest. The
     longest share p of them is then at most mean + deviation x sqrt((1 - p) / p) long on average (Bhatia and Davis,

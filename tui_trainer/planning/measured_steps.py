@@ -48,8 +48,7 @@ class StepKey:
         return cls(*parts) if len(parts) == 3 else None
 
     def record_key(self, device: str, data: str = "") -> Key:
-        """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data
-        only."""
+        """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data."""
         task_and_shape, _, versions = self.model.partition(", ")
         task, _, shape = task_and_shape.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
@@ -104,8 +103,7 @@ def step_key(
 #
 # Each of the last runs has a record (`records.py`) under the key of its steps: their floating-point operations, the
 # seconds of a step and the load of programs that slowed it down. Rates of another model or setup are not used.
-# Other programs only slow a run down. So only the fastest quarter of the runs on a calm machine counts, or of the busy
-# runs if none was calm.
+# Other programs only slow a run down. So the fastest quarter of the runs on a calm machine counts, else of all runs.
 
 # With more runnable tasks of other programs for each training thread, or in all, a run is a poor measurement.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5

@@ -40,8 +40,7 @@ class Steps:
             self.save_count += self.evaluation_count
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
-        """Return how many held-out rows an evaluation uses. `auto` does not depend on measured time, so that equal runs
-        are evaluated on equal rows."""
+        """Return how many held-out rows an evaluation uses: equal runs use equal rows, whatever times were measured."""
         reason, early_count, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluation_count - 1, 0
         if limit != "auto":
             rows = limit

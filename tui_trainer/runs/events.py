@@ -71,8 +71,7 @@ class DataPrepared(Event):
     seconds: float
     notes: list[str] = field(default_factory=list)
     choices: int = 0
-    """Number of tokens or classes among which the loss (a cross-entropy) makes the model choose; 0 for other losses and
-    in older journals."""
+    """Number of tokens or classes that a cross-entropy loss chooses among; 0 for other losses and in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +208,7 @@ class StepDone(Event):
     """One optimizer step. `step_seconds` is the time of the whole step and includes its four parts.
 
     `loss_sum` is in nats, summed over the `tokens` that count in the loss, over all micro-batches and processes.
-    `input_tokens` counts the tokens that the model read without padding, and `positions` those with padding. Both are 0
-    in older journals.
+    `input_tokens` counts the tokens read without padding, `positions` those with padding; 0 in older journals.
 
     If the loss has several terms, or the task computes scores in training, `sums` has the sum of each term or score by
     name, and `counts` the divisor of that sum. `loss_sum` is then the loss times `tokens`.

@@ -332,8 +332,7 @@ def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
     others_text = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others_text:
         return grade_text, share < _SLOW_SHARE
-    # All threads wait for the slowest thread. With one other busy process on two cores, two threads reached 0.18 to 0.5
-    # of their speed.
+    # All threads wait for the slowest. One other busy process on two cores left two threads 0.18 to 0.5 of their speed.
     if max(1 - _others_share(state), 0.0) ** _SLOWDOWN_EXPONENT <= share < _GOOD_SHARE:
         return f"not rated: {others_text}", False
     return f"{others_text}; {grade_text}", share < _SLOW_SHARE

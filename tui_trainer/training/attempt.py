@@ -32,8 +32,7 @@ def generator_states(rank: int = 0) -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor], rank: int = 0) -> None:
-    """Restore the generator states that `generator_states` returned. If this process has no saved state, keep its
-    own."""
+    """Restore what `generator_states` returned. If this process has no saved state, keep its own."""
     if rank and _name("cpu", rank) not in tensors:
         return
     torch.set_rng_state(tensors[_name("cpu", rank)])

@@ -67,8 +67,7 @@ def as_idle(batch: MicroBatch) -> MicroBatch:
 class Prefetcher:
     """Threads that prepare batches ahead of training, while a GPU computes.
 
-    `micro_batches_of(step)` returns the micro-batches of a step and starts preparing those of the next `steps` steps.
-    Steps must ascend."""
+    `micro_batches_of(step)` returns a step's micro-batches and prepares the next `steps`. Steps must ascend."""
 
     def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, steps: int, last_step: int) -> None:
         self._make, self._steps, self._last_step = make, steps, last_step

@@ -32,8 +32,7 @@ from tui_trainer.units import format_count
 def write_final_model(
     job: Job, plan: Plan, components: Components, position: Position, scores: Mapping[str, float]
 ) -> None:
-    """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete. `scores`
-    are those of the calibration."""
+    """Write the folder `model/` under a temporary name, sync and rename it. `scores` are those of the calibration."""
     facts = model_facts(position, job.baselines, plan.config)
     facts = replace(facts, scores={**facts.scores, **scores})
     target = job.folder.model

@@ -25,8 +25,7 @@ _LONGEST_WAIT = timedelta(hours=2)
 
 @dataclass(slots=True)
 class Ranks:
-    """Process `rank` of `world_size`, and its communication with the others. All must call the same methods in
-    order."""
+    """Process `rank` of `world_size`, and what it tells the others. All must call the same methods in order."""
 
     rank: int = 0
     world_size: int = 1

@@ -161,8 +161,7 @@ def memory_before(config: Config) -> int:
     for name in (*_AT_FIRST_USE, *adapter_modules, *score_modules, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
-    # Otherwise training would reuse memory that data preparation freed, and its growth would be measured too small.
-    # Only glibc has this function.
+    # Otherwise training would reuse memory that data preparation freed, and seem to grow too little. Only in glibc.
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     start_peak(torch.device("cpu"))

@@ -25,8 +25,7 @@ from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.towers import language_config
 
 ATTENTION_NAME = "tui_trainer_varlen"
-# A kernel with one of these arguments supports fewer key heads than query heads. `causal` is an argument of flash-attn,
-# which always supports them.
+# A kernel with one of these arguments supports fewer key heads than query heads. Only flash-attn has `causal`.
 _SHARES_KEYS = {"enable_gqa", "causal"}
 
 

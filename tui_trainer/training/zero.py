@@ -296,8 +296,7 @@ def _deepspeed() -> Any:
 def _settings(
     plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return DeepSpeed's settings. The number of passes in a step is 1, because `Zero.gradient_context` marks the last
-    pass."""
+    """Return DeepSpeed's settings. A step has 1 pass here, because `Zero.gradient_context` marks the last pass."""
     parameters = list(model.parameters())
     trained_count = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     layer_numbers = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)

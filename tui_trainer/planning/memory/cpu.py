@@ -26,8 +26,7 @@ from tui_trainer.units import MIB, format_bytes
 LIBRARY_BYTES = 28_000_000
 # From this size on glibc maps a block by itself and returns it whole (its M_MMAP_THRESHOLD grows up to this size).
 MAPPED_BLOCK_BYTES = 32 * MIB
-# The share of a forward pass's short-lived results whose freed blocks stay empty, and the share of the gradients that
-# these blocks take up.
+# The share of a forward pass's short-lived results whose freed blocks stay empty, and of gradients that fit into them.
 TEMPORARY_SHARE, FILLED_SHARE = 0.67, 0.74
 # T5's norms, its GELU and the masks of its scores are chains of results: each reuses the block of an earlier one.
 CHAIN_TEMPORARY_SHARE = 0.2
@@ -36,8 +35,7 @@ CHAIN_TEMPORARY_SHARE = 0.2
 CHECKPOINTED_LAYERS = {FP32_BYTES: 2.5, HALF_BYTES: 1.4}
 # The factor is lower for encoders: scores are most of their layers, and the next scores reuse their blocks.
 CHECKPOINTED_ENCODER_DECODER = 1.55
-# Measured for kernels that oneDNN has compiled and keeps: 64 took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD
-# EPYC with avx512_bf16).
+# For kernels that oneDNN has compiled and keeps: 64 took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD EPYC).
 KERNEL_BYTES = MIB
 # A matmul needs one kernel forward, one for the gradient of its input and, if it trains, one for that of its weight.
 # torch's attention has two matmuls forward and five backward.

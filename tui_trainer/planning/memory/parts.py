@@ -86,8 +86,7 @@ class AdapterMemory:
         return HALF_BYTES if self.setup.precision != "fp32" else self.weight_number_bytes
 
     def adapter_matrices(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
-        of experts."""
+        """Yield (rows, columns, how many) of the adapters' matrices: two for each layer and each tensor of experts."""
         rank = self.setup.lora_rank
         for linear in self.setup.adapted(self.shape):
             yield rank, linear.inputs, linear.count
@@ -154,8 +153,7 @@ class AdapterMemory:
 
     @property
     def merge_bytes(self) -> int:
-        """Bytes of the adapter and, for the largest matrix, of a copy, its fp32 update, and the update in the weights'
-        width."""
+        """Bytes of the adapter and, for its largest matrix, of a copy and of updates in fp32 and the weights' width."""
         number_bytes = 2 * self.weight_number_bytes + FP32_BYTES
         return FP32_BYTES * self.setup.merged_parameters + number_bytes * max(
             (linear.inputs * linear.outputs for linear in self.shape.linears), default=0
