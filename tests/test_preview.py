@@ -212,7 +212,7 @@ def test_only_assistant_turns_are_marked_as_trained(capsys):
 
 def test_bad_rows_are_refused_or_listed(capsys, monkeypatch):
     # The memory of this family is measured in a child process, and decides nothing here.
-    monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup: (setup, ""))
+    monkeypatch.setattr("tui_trainer.planning.fit.with_dry_run", lambda config, shape, setup: (setup, ""))
     rows = [{"text": f"text {n}", "label": ("joy", "anger")[n % 2]} for n in range(8)] + [{"text": "", "label": "joy"}]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main(command) == 2
@@ -228,7 +228,7 @@ def test_bad_rows_are_refused_or_listed(capsys, monkeypatch):
 
 @pytest.mark.full
 def test_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
-    monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup: (setup, ""))
+    monkeypatch.setattr("tui_trainer.planning.fit.with_dry_run", lambda config, shape, setup: (setup, ""))
     rows = [{"text": f"text {n}", "labels": [["joy", "anger"], ["joy"], []][n % 3]} for n in range(9)]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main([*command, "--set", "data.eval_fraction=0"]) == 0

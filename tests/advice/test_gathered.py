@@ -206,26 +206,26 @@ def test_the_own_load_counts_threads_that_run_now_and_that_ran_all_along(tmp_pat
     def own(name: str, *threads: dict) -> float:
         for number, facts in enumerate(threads):
             write_stat(tmp_path / name, -number - 1, **facts)
-        return processor.own_load(tmp_path / name)
+        return processor.load_of_this_process(tmp_path / name)
 
     assert own("idle", {}, {}) == 0
     assert own("two run", {"state": "R"}, {"state": "R"}, {}) == pytest.approx(2, abs=0.01)
     assert own("waits for us", {"cpu_seconds": 900}) == pytest.approx(0.9, abs=0.02)
     assert own("a minute old", {"state": "R", "age_seconds": 60}) == pytest.approx(0.632, abs=0.1)
     assert own("new", {"state": "R", "age_seconds": -1}) == 0
-    assert processor.own_load(tmp_path / "no such system") == 0
+    assert processor.load_of_this_process(tmp_path / "no such system") == 0
     write_stat(tmp_path / "asks", threading.get_native_id(), state="R")
-    assert processor.own_load(tmp_path / "asks") == 0, "the thread that asks is no load"
+    assert processor.load_of_this_process(tmp_path / "asks") == 0, "the thread that asks is no load"
 
 
 def test_the_own_threads_are_subtracted_from_the_load_of_the_machine(monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (3.5, 0, 0))
-    monkeypatch.setattr(processor, "own_load", lambda: 2.0)
-    monkeypatch.setattr(processor, "others_running", lambda: 7)
+    monkeypatch.setattr(processor, "load_of_this_process", lambda: 2.0)
+    monkeypatch.setattr(processor, "running_tasks_of_others", lambda: 7)
     assert gather(config()).load_average == 1.5
-    monkeypatch.setattr(processor, "others_running", lambda: 1)
+    monkeypatch.setattr(processor, "running_tasks_of_others", lambda: 1)
     assert gather(config()).load_average == 1, "a run that has just ended is in the mean of the last minute"
-    monkeypatch.setattr(processor, "own_load", lambda: 4.0)
+    monkeypatch.setattr(processor, "load_of_this_process", lambda: 4.0)
     assert gather(config()).load_average == 0
     monkeypatch.delattr("os.getloadavg")
     assert gather(config()).load_average is None

@@ -69,7 +69,7 @@ class Ours:
         parts = self._components
         report = take_step(
             lambda: parts.micro_batches_of(number), parts.loss, parts.optimizer, parts.mixed_precision, parts.clock,
-            lr=1e-3, max_grad_norm=1.0, ranks=parts.ranks, together=parts.collectives,
+            lr=1e-3, max_grad_norm=1.0, ranks=parts.ranks, collectives=parts.collectives,
         )  # fmt: skip
         return float(report.loss_sum)
 

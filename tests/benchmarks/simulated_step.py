@@ -90,7 +90,7 @@ def simulated_peak_bytes(case: Case, device: str, *, in_16_bits: bool = False) -
 
         def give_up(*_: Any, **__: Any) -> Tensor:
             optimizer.collect()
-            optimizer.give_up_step()
+            optimizer.discard_step()
             return torch.zeros(())
 
         with patch.object(optimizer, "apply", give_up):

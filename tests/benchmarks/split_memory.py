@@ -162,7 +162,7 @@ def _tracked(case: Case) -> dict[str, int]:
     with tracker, patch.object(optimizer, "apply", lambda *given, **more: torch.zeros(())):
         take_step(
             lambda: [batch] * case.accumulation, computed, optimizer, mixed_precision, Clock(device),
-            lr=1e-4, max_grad_norm=1.0, ranks=ranks, together=sharded,
+            lr=1e-4, max_grad_norm=1.0, ranks=ranks, collectives=sharded,
         )  # fmt: skip
     [peak] = (found for place, found in tracker.get_tracker_snapshot("peak").items() if place.type == "cpu")
     return {str(getattr(name, "value", name)): int(count) for name, count in peak.items()}

@@ -37,7 +37,7 @@ def thread_named(name: str) -> threading.Thread:
 
 def test_a_look_reads_this_machine_and_its_gpus(fake_nvml, tmp_path):
     sampler = GaugeSampler(tmp_path / "runs", nvml=Nvml(fake_nvml({}, {"free": 41 << 30})))
-    sampler.look_at_cards()
+    sampler.read_gpus_now()
     gauges = sampler.read_now()
     assert 0 < gauges.memory_used_bytes < gauges.memory_bytes and 0 < gauges.disk_used_bytes < gauges.disk_bytes
     found = [(gpu.index, gpu.memory_used_bytes, gpu.power_watts) for gpu in gauges.gpus]
@@ -50,7 +50,7 @@ def test_a_gpu_that_reports_nothing_has_no_figures(fake_nvml, tmp_path):
     calls = ("MemoryInfo", "UtilizationRates", "Temperature", "PowerUsage")
     errors = dict.fromkeys([f"nvmlDeviceGet{name}" for name in calls], 3)
     sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, errors=errors)))
-    sampler.look_at_cards()
+    sampler.read_gpus_now()
     (gpu,) = sampler.read_now().gpus
     assert {gpu.memory_used_bytes, gpu.utilisation_share, gpu.temperature_celsius, gpu.power_watts} == {None}
 
@@ -61,7 +61,7 @@ def test_a_gpu_that_reports_nothing_has_no_figures(fake_nvml, tmp_path):
             return super()._answer(name, arguments)
 
     sampler = GaugeSampler(tmp_path, nvml=Nvml(Odd({})))
-    sampler.look_at_cards()
+    sampler.read_gpus_now()
     assert sampler.read_now().gpus == (), "whatever the driver raises"
 
 
@@ -128,7 +128,7 @@ def test_a_changed_period_causes_a_look_at_once(tmp_path):
     machine = thread_named(MACHINE)
     until(lambda: sampler.latest, machine)
     before = sampler.latest
-    sampler.look_every(1.0)
+    sampler.set_period(1.0)
     assert not sampler.stale
     until(lambda: sampler.latest is not before, machine)
     sampler.stop()
@@ -138,7 +138,7 @@ def test_a_changed_period_causes_a_look_at_once(tmp_path):
 def test_a_reading_becomes_stale_and_a_gpu_that_no_longer_answers_loses_its_figures(fake_nvml, tmp_path):
     clock = [100.0]
     sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, {})), now=lambda: clock[0])
-    sampler.look_at_cards()
+    sampler.read_gpus_now()
     assert [gpu.power_watts for gpu in sampler.read_now().gpus] == [80.5, 80.5]
     clock[0] = 102.9
     assert not sampler.stale

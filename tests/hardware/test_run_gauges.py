@@ -69,7 +69,7 @@ def test_a_reading_has_this_process_and_the_gpu_of_the_plan(fake_nvml, journal):
 def test_readings_of_several_processes_count_all_of_them_and_every_gpu(fake_nvml, journal):
     library = fake_nvml({}, {"use": 93})
     # This process counts twice, as if another one took as much.
-    writer = GaugeWriter(journal, nvml=Nvml(library), others=[os.getpid()])
+    writer = GaugeWriter(journal, nvml=Nvml(library), other_pids=[os.getpid()])
     writer.watch_card_of(on_card("GPU-0000", "GPU-1000"))
     writer.write()
     own = psutil.Process().memory_info().rss

@@ -5,9 +5,9 @@ from dataclasses import replace
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.prepare import data_facts
 from tui_trainer.planning.duration import step_time
-from tui_trainer.planning.measured_steps import Calibration, StepKey, device_key, keep_calibration, read_calibration
+from tui_trainer.planning.measured_steps import Calibration, StepKey, keep_calibration, read_calibration
 from tui_trainer.planning.plan import make
-from tui_trainer.planning.records import STEP_SECONDS, keep_record
+from tui_trainer.planning.records import STEP_SECONDS, device_key, keep_record
 
 CPU = device_key("some processor", 2)
 

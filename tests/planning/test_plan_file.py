@@ -22,7 +22,7 @@ FACTS = DataFacts(rows=100, eval_rows=10, tokens=12_800, eval_tokens=1_280, voca
 def plan():
     hardware = replace(probe(), gpus=())
     loaded = load(Request(profile="quickstart"), lambda requested: choose_hardware_profile(requested, hardware))
-    return planning.make(loaded, hardware, FACTS, made_from=planning.PlanInputs(versions={"tui-trainer": "0.0.9"}))
+    return planning.make(loaded, hardware, FACTS, inputs=planning.PlanInputs(versions={"tui-trainer": "0.0.9"}))
 
 
 def refused(folder, content):

@@ -18,7 +18,6 @@ from tui_trainer.planning import plan as planning
 from tui_trainer.planning import records
 from tui_trainer.planning.measured_steps import (
     StepKey,
-    device_key,
     keep_calibration,
     keep_measured_peak,
     keep_micro_batch,
@@ -122,7 +121,8 @@ def test_a_card_without_a_name_is_not_mistaken_for_the_processor():
     nameless = replace(hardware, gpus=tuple(replace(gpu, name=None) for gpu in hardware.gpus[:1]))
     plan = planning.make(loaded_on(nameless, "char-lm"), nameless, FACTS)
     assert plan.device == "cuda"
-    assert Key.read(plan.memory_key).device == device_key("", 0, plan.device_name) != device_key(nameless.cpu_name, 1)
+    memory_device = Key.read(plan.memory_key).device
+    assert memory_device == records.device_key("", 0, plan.device_name) != records.device_key(nameless.cpu_name, 1)
 
 
 def test_only_the_newest_records_of_each_key_and_kind_are_kept(monkeypatch):

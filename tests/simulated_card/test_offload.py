@@ -78,7 +78,7 @@ class Trained:
     def step(self):
         return take_step(
             lambda: [self.batch() for _ in range(PASSES)], self.loss, self.optimizer, self.precision,
-            Clock(self.device), lr=5e-3, max_grad_norm=1.0, ranks=self.ranks, together=self.together,
+            Clock(self.device), lr=5e-3, max_grad_norm=1.0, ranks=self.ranks, collectives=self.together,
         )  # fmt: skip
 
 

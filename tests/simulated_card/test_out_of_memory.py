@@ -56,6 +56,6 @@ def test_a_batch_that_ran_out_of_memory_is_repeated_in_smaller_passes(run_on_car
     assert differing(saved_tensors(small, 2), saved_tensors(folder, 2)) == []
     # The step that failed asks for the scale of its loss, and no other step waits.
     waits = [(wait.phase, wait.function) for wait in unexpected_waits(card)]
-    assert set(waits) <= {("micro-batches", "training/precision.py give_up_step")}
+    assert set(waits) <= {("micro-batches", "training/precision.py discard_step")}
     gc.collect()
     assert card.allocated_bytes == 0

@@ -91,7 +91,7 @@ def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card
     """They come with the weights, and are more than all that the steps of so small a language model need."""
     vision = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
     base = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3", vision)
-    loaded, place = [], components.place
+    loaded, place = [], components.move_to_device
 
     def placed(*args, **given):
         loaded.append(torch.cuda.max_memory_allocated())

@@ -72,9 +72,9 @@ def test_a_stop_during_the_decomposition_restarts_the_run(settings, tiny_run):
     whole, _ = tiny_run("whole", settings("pissa"))
     decompose, folders, done = InitialAdapters.decompose, [], []
 
-    def asked_to_stop(taken_out, init, goes_on):
+    def asked_to_stop(initial_adapters, init, goes_on):
         controls.request(folders[0].control, "stop")
-        done.append(decompose(taken_out, init, goes_on))
+        done.append(decompose(initial_adapters, init, goes_on))
         return done[-1]
 
     with pytest.MonkeyPatch.context() as patch:

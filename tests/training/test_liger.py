@@ -19,7 +19,7 @@ from packaging.version import Version
 from tests.tiny_models import tiny_model
 from tui_trainer.planning.fused_kernels import LIGER_FAMILIES
 from tui_trainer.training import fused_kernels
-from tui_trainer.training.fused_kernels import taken_back
+from tui_trainer.training.fused_kernels import removing_kernels
 
 pytestmark = [pytest.mark.full, pytest.mark.versions]
 pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
@@ -109,7 +109,7 @@ def test_all_changes_of_a_model_are_undone(family):
     names = sys.modules[type(model).__module__]
     before = [dict(vars(names)), *(dict(vars(module)) for module in model.modules())]
     expected = model(input_ids=tokens).logits
-    with taken_back():
+    with removing_kernels():
         assert fused_kernels._switch_on(model) >= 7, "norms and MLPs of three layers"
         assert vars(names)["apply_rotary_pos_emb"].__module__.startswith("liger_kernel")
         assert type(model).forward.__module__ == names.__name__ and "forward" not in vars(model), "the loss is ours"

@@ -101,7 +101,7 @@ def test_two_packed_rows_give_the_loss_and_gradient_of_their_documents(family, a
         model = tiny_model(family, **FAMILIES[family])
         model.set_attn_implementation(attention)
         alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-        width, by_lengths = components_of(model)._packing(Rows(documents), lambda *what: notices.append(what))
+        width, by_lengths = components_of(model)._probe_packing(Rows(documents), lambda *what: notices.append(what))
         before = calls.by_lengths
         batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=by_lengths)
         packed = learnt(model, [batch])
@@ -136,7 +136,7 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
         monkeypatch.setattr(varlen, "switch_on", lambda *_: "not here")
         monkeypatch.setattr(varlen, "goes_by_lengths", lambda *_: False)
         components = components_of(model)
-        assert components._packing(Rows(documents), lambda *what: notices.append(what)) == (0, False)
+        assert components._probe_packing(Rows(documents), lambda *what: notices.append(what)) == (0, False)
     assert [kind for kind, *_ in notices] == ["not packed"]
     assert model.training and all(module.training for module in model.modules())
 
@@ -285,7 +285,7 @@ def packing_with(documents, monkeypatch):
         monkeypatch.setattr(varlen, "find_kernel", lambda: function)
         components = components_of(tiny_model("llama"))
         components.plan.attention = Attention(kernel=BY_LENGTHS, reason="documents are packed")
-        return components._packing(Rows(documents), lambda *words: notices.append(words)), notices
+        return components._probe_packing(Rows(documents), lambda *words: notices.append(words)), notices
 
     return start
 

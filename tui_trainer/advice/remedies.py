@@ -78,13 +78,13 @@ def make_plan(
     hardware: Hardware,
     facts: DataFacts,
     *,
-    made_from: planning.PlanInputs = planning.UNKNOWN_INPUTS,
+    inputs: planning.PlanInputs = planning.UNKNOWN_INPUTS,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """Make a plan like `planning.make`. If memory is too small, the hint of the ConfigError lists remedies with which
     the plan fits."""
     try:
-        return planning.make(loaded, hardware, facts, made_from=made_from, chosen_gpu=chosen_gpu)
+        return planning.make(loaded, hardware, facts, inputs=inputs, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
         hint = "try in this order: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
         shortage = replace(error.shortage, hint=hint)

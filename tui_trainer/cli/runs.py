@@ -154,7 +154,7 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
 
     folder = run_named(run)
     _refuse_link(run, folder, "renamed")
-    delete_and_rename.refuse_queued(folder)
+    delete_and_rename.refuse_if_queued(folder)
     if problem := delete_and_rename.rename(folder.root, name):
         print_to_stderr(str(problem))
     print(f"{one_line(folder.name)} is now called {name}; its folder is {one_line(str(folder.root.with_name(name)))}")

@@ -32,7 +32,7 @@ class CgroupLimits:
 
 def read_limits(root: Path = Path("/")) -> CgroupLimits:
     """Read the current limits. `root` is the folder that contains /proc and /sys."""
-    cgroup_root, groups = root / "sys/fs/cgroup", _own_groups(root)
+    cgroup_root, groups = root / "sys/fs/cgroup", _process_groups(root)
     # On systems with both versions, version 2 is mounted below the folder of version 1.
     v2_folders = _upwards(cgroup_root, groups.get("", "/")) + _upwards(cgroup_root / "unified", groups.get("", "/"))
     v1_memory_folders, v1_cpu_folders = (_v1_folders(cgroup_root, groups, name) for name in ("memory", "cpu"))
@@ -52,7 +52,7 @@ _V1_MEMORY = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_
 T = TypeVar("T", int, float)
 
 
-def _own_groups(root: Path) -> dict[str, str]:
+def _process_groups(root: Path) -> dict[str, str]:
     """Return the path of this process's group by the controllers of its hierarchy (`cpu,cpuacct`; '' in version 2)."""
     paths: dict[str, str] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -83,14 +83,15 @@ def _tightest(folders: list[Path], limit_in: Callable[[Path], T | None]) -> tupl
     return min(limits_and_folders, key=lambda pair: pair[0]) if limits_and_folders else (None, Path())
 
 
-def _memory(folders: list[Path], limit: str, usage_file: str, cache_field: str) -> tuple[int | None, int | None]:
+def _memory(folders: list[Path], limit_file: str, usage_file: str, cache_field: str) -> tuple[int | None, int | None]:
     def limit_in(folder: Path) -> int | None:
-        bytes_allowed = _number(folder / limit)
-        return None if bytes_allowed is None or bytes_allowed >= _NO_LIMIT_BYTES else bytes_allowed
+        limit_bytes = _number(folder / limit_file)
+        return None if limit_bytes is None or limit_bytes >= _NO_LIMIT_BYTES else limit_bytes
 
     limit_bytes, folder = _tightest(folders, limit_in)
-    used = None if limit_bytes is None else _number(folder / usage_file)
-    return limit_bytes, None if used is None else max(used - int(_field(folder / "memory.stat", cache_field) or 0), 0)
+    if limit_bytes is None or (used_bytes := _number(folder / usage_file)) is None:
+        return limit_bytes, None
+    return limit_bytes, max(used_bytes - int(_field(folder / "memory.stat", cache_field) or 0), 0)
 
 
 def _cores(quota_microseconds: str = "", period_microseconds: str = "") -> float | None:
@@ -120,7 +121,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MemoryLeft:
     """Memory that is left before the kernel kills a process. `left_bytes` and `total_bytes` are those of `where`. The
     free swap of the machine counts for the machine only."""
@@ -137,14 +138,11 @@ def memory_left(root: Path = Path("/")) -> MemoryLeft:
 
     A control group counts if less is left of its limit than of the machine. Raises OSError or psutil.Error."""
     memory, limits, swap_bytes = psutil.virtual_memory(), read_limits(root), _swap(root)
-    own_bytes = psutil.Process().memory_info().rss
-    left_bytes, total_bytes, place = memory.available + swap_bytes.get("SwapFree", 0), memory.total, "the machine"
+    left_bytes, total_bytes, where = memory.available + swap_bytes.get("SwapFree", 0), memory.total, "the machine"
     if limits.memory_bytes is not None and (container_left_bytes := limits.memory_left_bytes or 0) < left_bytes:
-        left_bytes, total_bytes, place = container_left_bytes, limits.memory_bytes, "the container"
-    swap_used = swap_bytes.get("SwapTotal", 0) - swap_bytes.get("SwapFree", 0)
-    return MemoryLeft(
-        left_bytes=left_bytes, total_bytes=total_bytes, where=place, swap_used_bytes=swap_used, process_bytes=own_bytes
-    )
+        left_bytes, total_bytes, where = container_left_bytes, limits.memory_bytes, "the container"
+    swap_used_bytes = swap_bytes.get("SwapTotal", 0) - swap_bytes.get("SwapFree", 0)
+    return MemoryLeft(left_bytes, total_bytes, where, swap_used_bytes, psutil.Process().memory_info().rss)
 
 
 def _swap(root: Path) -> dict[str, int]:

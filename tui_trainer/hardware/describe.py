@@ -53,15 +53,12 @@ def driver_rows(hardware: Hardware) -> list[Row]:
     driver = hardware.driver
     if driver is None:
         return []
-    built = (
-        f"torch is built for CUDA {version_text(hardware.torch_cuda)}"
-        if hardware.torch_cuda
-        else "torch is a CPU build"
-    )
+    cuda = hardware.torch_cuda
+    build_text = f"torch is built for CUDA {version_text(cuda)}" if cuda else "torch is a CPU build"
     if driver.problem:
-        return [("driver", f"{one_line(driver.problem)}; {built}")]
+        return [("driver", f"{one_line(driver.problem)}; {build_text}")]
     supported_text = f"CUDA {version_text(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
-    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {supported_text}; {built}")]
+    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {supported_text}; {build_text}")]
 
 
 def process_rows(gpu: Gpu) -> list[Row]:

@@ -22,10 +22,10 @@ from tui_trainer.units import GIB, format_bytes
 Severity = Literal["bad", "warn", "info"]
 
 SEVERITIES: tuple[Severity, ...] = ("bad", "warn", "info")
-_GPU_FREE_LITTLE_SHARE = 0.2
-_DISK_LITTLE_BYTES = 10 * GIB
-_DISK_NEARLY_NONE_BYTES = GIB
-_MEMORY_SMALL_BYTES = 4 * GIB
+_LITTLE_FREE_GPU_SHARE = 0.2
+_LITTLE_DISK_BYTES = 10 * GIB
+_NEARLY_NO_DISK_BYTES = GIB
+_LITTLE_MEMORY_BYTES = 4 * GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,8 @@ def _torch_reason(hardware: Hardware, gpu: Gpu) -> str:
     if cuda is None:
         return "torch is built without CUDA, so training runs on the CPU"
     if driver.cuda and cuda[0] > driver.cuda[0]:
-        version = version_text(driver.cuda)
-        return (
-            f"torch is built for CUDA {version_text(cuda)}, but the driver supports {version}, so training "
-            "is on the CPU"
-        )
+        cause = f"torch is built for CUDA {version_text(cuda)}, but the driver supports {version_text(driver.cuda)}"
+        return f"{cause}, so training is on the CPU"
     reason = build_problem(gpu.capability, cuda, torch_version) if gpu.capability else ""
     return f"torch is built for CUDA {version_text(cuda)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
@@ -143,7 +140,7 @@ def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:
 
 def _memory_use_problems(gpu: Gpu) -> Iterator[HardwareProblem]:
     free_bytes, total_bytes = gpu.memory_free_bytes, gpu.memory_bytes
-    if free_bytes is None or not total_bytes or free_bytes >= _GPU_FREE_LITTLE_SHARE * total_bytes:
+    if free_bytes is None or not total_bytes or free_bytes >= _LITTLE_FREE_GPU_SHARE * total_bytes:
         return
     biggest_process = max(gpu.processes or (), key=lambda process: process.memory_bytes or 0, default=None)
     cause = f": {process_words(biggest_process)}" if biggest_process else ""
@@ -166,8 +163,8 @@ def _place_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
             yield HardwareProblem("bad", f"{folder_text} is not writable", _move_remedy(place))
         elif place.free_bytes is None:
             yield HardwareProblem("warn", f"{folder_text} does not report its free space")
-        elif place.free_bytes < _DISK_LITTLE_BYTES:
-            severity: Severity = "bad" if place.free_bytes < _DISK_NEARLY_NONE_BYTES else "warn"
+        elif place.free_bytes < _LITTLE_DISK_BYTES:
+            severity: Severity = "bad" if place.free_bytes < _NEARLY_NO_DISK_BYTES else "warn"
             sentence = f"{folder_text} has only {format_bytes(place.free_bytes)} free"
             yield HardwareProblem(severity, sentence, _move_remedy(place))
 
@@ -182,15 +179,13 @@ def _move_remedy(place: Place) -> str:
 
 
 def _memory_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
-    usable_bytes, machine = hardware.memory_bytes, hardware.machine_memory_bytes
-    if usable_bytes is not None and usable_bytes < _MEMORY_SMALL_BYTES:
+    usable_bytes, machine_bytes = hardware.memory_bytes, hardware.machine_memory_bytes
+    if usable_bytes is not None and usable_bytes < _LITTLE_MEMORY_BYTES:
         sentence = f"{format_bytes(usable_bytes)} of memory is very little: loading torch alone takes about half a GiB"
         yield HardwareProblem("warn", sentence, "tui-trainer --set training.per_device_train_batch_size=4")
-    if usable_bytes is not None and machine is not None and usable_bytes < machine:
-        sentence = (
-            f"a container or job limit allows {format_bytes(usable_bytes)} of the machine's {format_bytes(machine)}"
-        )
-        yield HardwareProblem("info", sentence)
+    if usable_bytes is not None and machine_bytes is not None and usable_bytes < machine_bytes:
+        allowed, present = format_bytes(usable_bytes), format_bytes(machine_bytes)
+        yield HardwareProblem("info", f"a container or job limit allows {allowed} of the machine's {present}")
 
 
 def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:

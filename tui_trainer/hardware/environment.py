@@ -63,8 +63,7 @@ def is_spin_automatic() -> bool:
 
 @contextmanager
 def threads_spinning(*, alone: bool) -> Iterator[None]:
-    """Allow threads to spin longer if the run is `alone` on the cores. torch must be loaded inside the block, in this
-    process or a child process."""
+    """Let threads spin longer if the run is `alone` on the cores. Load torch inside, here or in a child process."""
     sets_spinning = alone and is_spin_automatic()
     if sets_spinning:
         os.environ[_SPIN] = _TURNS_ALONE

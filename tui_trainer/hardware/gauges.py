@@ -115,9 +115,8 @@ def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gaug
         disk = psutil.disk_usage(str(nearest_existing(folder)))
         # As in df, the blocks reserved for root count as neither used nor free.
         disk_used, disk_size = disk.used, disk.used + disk.free
-    return Gauges(
-        cpu_share=share, memory_used_bytes=used, memory_bytes=total, disk_used_bytes=disk_used, disk_bytes=disk_size
-    )
+    gauges = Gauges(cpu_share=share, memory_used_bytes=used, memory_bytes=total)
+    return replace(gauges, disk_used_bytes=disk_used, disk_bytes=disk_size)
 
 
 class GaugeSampler:
@@ -158,7 +157,7 @@ class GaugeSampler:
     def start(self) -> None:
         """Start the threads. Does nothing if they are running."""
         self._stop.clear()
-        for name, read in (("tui-trainer-gauges", self.read_now), ("tui-trainer-cards", self.look_at_cards)):
+        for name, read in (("tui-trainer-gauges", self.read_now), ("tui-trainer-cards", self.read_gpus_now)):
             if name not in self._threads or not self._threads[name].is_alive():
                 self._threads[name] = Thread(target=self._work, args=(read,), name=name, daemon=True)
                 self._threads[name].start()
@@ -169,7 +168,7 @@ class GaugeSampler:
         with self._wake:
             self._wake.notify_all()
 
-    def look_every(self, period_seconds: float) -> None:
+    def set_period(self, period_seconds: float) -> None:
         """Set the interval of reading, in seconds. If it changes, the next reading starts at once."""
         if period_seconds != self._period_seconds:
             with self._wake:
@@ -202,7 +201,7 @@ class GaugeSampler:
             if name in counts_before
         )
 
-    def look_at_cards(self) -> None:
+    def read_gpus_now(self) -> None:
         """Read the GPUs once, for as long as the driver takes. A driver that was loaded later is found."""
         nvml, gpus = self._nvml or nvml_room.session(), tuple[Gpu, ...]()
         with suppress(*UNREADABLE):

@@ -194,9 +194,8 @@ def build_problem(capability: Version, torch_cuda: Version, torch_version: str =
         return f"CUDA {torch_cuda[0]} supports compute capability {version_text(oldest_capability)} and newer"
     oldest_capability = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
     if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest_capability:
-        return (
-            f"torch for CUDA 12.8 and newer has no kernels below compute capability {version_text(oldest_capability)}"
-        )
+        oldest = version_text(oldest_capability)
+        return f"torch for CUDA 12.8 and newer has no kernels below compute capability {oldest}"
     if capability >= BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "this GPU needs CUDA 12.8 or newer"
     return ""
@@ -240,10 +239,8 @@ class FlashKernel:
         """Return why a GPU of this capability cannot run it, as the end of a sentence; empty if it can."""
         if capability >= self.capability_from:
             return ""
-        return (
-            f"needs compute capability {version_text(self.capability_from)}, but this GPU has "
-            f"{version_text(capability)}"
-        )
+        needed, present = version_text(self.capability_from), version_text(capability)
+        return f"needs compute capability {needed}, but this GPU has {present}"
 
 
 # Major capability that FlashAttention 3 was written for. On others torch's own kernel is as fast, or it does not run.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -164,10 +164,8 @@ class Nvml:
         handle, problem = self._handle(index)
         if problem or self.driver().problem:
             return None
-        corrected, uncorrected = (
-            self._query("nvmlDeviceGetTotalEccErrors", handle, kind, _OVER_ITS_LIFE)
-            for kind in (_CORRECTED, _UNCORRECTED)
-        )
+        query = partial(self._query, "nvmlDeviceGetTotalEccErrors", handle)
+        corrected, uncorrected = query(_CORRECTED, _OVER_ITS_LIFE), query(_UNCORRECTED, _OVER_ITS_LIFE)
         if corrected is None and uncorrected is None:
             return None
         pending = self._query("nvmlDeviceGetRemappedRows", handle, get=lambda rows: bool(rows[2]))
@@ -215,9 +213,8 @@ class Nvml:
         if instance is not None:
             memory_sizes = self._query("nvmlDeviceGetMemoryInfo", instance, get=lambda info: (info.total, info.free))
             name = self._query("nvmlDeviceGetName", instance)
-        clock, max_clock = (
-            self._query(call, handle, _SM_CLOCK) for call in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo")
-        )
+        clock = self._query("nvmlDeviceGetClockInfo", handle, _SM_CLOCK)
+        max_clock = self._query("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK)
         return Gpu(
             index=index,
             name=name or self._query("nvmlDeviceGetName", handle),

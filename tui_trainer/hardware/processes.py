@@ -1,7 +1,6 @@
 """Processes that use the CPU, the memory and the GPUs of this machine, and ending one of them.
 
-All processes that the kernel shows are read. A container hides others: `notes` give the cores and memory that no shown
-process uses."""
+All processes that the kernel shows are read. A container hides others: `notes` give the cores and memory they use."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -143,9 +142,8 @@ class ProcessReader:
         cores = (busy_seconds - busy_seconds_before - seen_seconds) / seconds
         if cores < _UNSEEN_CORES:
             return []
-        return [
-            f"{cores:.1f} cores are used by processes that are not listed: outside this container, or already ended"
-        ]
+        users = "processes that are not listed: outside this container, or already ended"
+        return [f"{cores:.1f} cores are used by {users}"]
 
 
 def _command(process: psutil.Process) -> str:

@@ -17,7 +17,7 @@ from tui_trainer.hardware.cgroup import CgroupLimits
 _AVX = {"sse4_2", "avx", "avx2", "fma", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"}
 _AMX = {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
 _ARM = {"asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16"}
-_RELEVANT = frozenset(_AVX | _AMX | _ARM)
+_RELEVANT_FLAGS = frozenset(_AVX | _AMX | _ARM)
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16", "svebf16"})
 
 
@@ -31,7 +31,7 @@ def read_cpuinfo(root: Path = Path("/")) -> tuple[str, frozenset[str]]:
                 if key.strip() == "model name":
                     name = name or value.strip()
                 elif key.strip() in ("flags", "Features"):
-                    flags = frozenset(value.split()) & _RELEVANT
+                    flags = frozenset(value.split()) & _RELEVANT_FLAGS
                     break
     except OSError:
         pass
@@ -68,7 +68,7 @@ def _distinct_cores(indices: Iterable[int], root: Path) -> int | None:
 # exponential mean with a time constant of one minute. Source: proc(5), /proc/PID/task/TID/stat.
 
 _MINUTE_SECONDS = 60.0
-_LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
+_LOW_LOAD, _READINGS, _READING_SECONDS = 0.25, 5, 0.004
 
 
 def load_of_others() -> float | None:
@@ -77,27 +77,25 @@ def load_of_others() -> float | None:
     The mean still includes a run that has just ended, so it is limited to the present number of tasks."""
     if not hasattr(os, "getloadavg"):
         return None
-    mean_tasks = max(os.getloadavg()[0] - own_load(), 0.0)
-    return min(mean_tasks, others_running()) if mean_tasks > _LITTLE_LOAD else mean_tasks
+    mean_tasks = max(os.getloadavg()[0] - load_of_this_process(), 0.0)
+    return min(mean_tasks, running_tasks_of_others()) if mean_tasks > _LOW_LOAD else mean_tasks
 
 
-def others_running(proc: Path = Path("/proc")) -> float:
+def running_tasks_of_others(proc: Path = Path("/proc")) -> float:
     """Return the most runnable tasks of other processes in a few readings just now; infinite if not reported.
 
     Source: proc(5), /proc/loadavg."""
     most_tasks = 0
-    for reading in range(_LOOKS):
-        time.sleep(_LOOK_SECONDS if reading else 0)
+    for reading in range(_READINGS):
+        time.sleep(_READING_SECONDS if reading else 0)
         try:
             running_tasks = int((proc / "loadavg").read_text().split()[3].partition("/")[0])
         except (OSError, ValueError, IndexError):
             return math.inf
-        most_tasks = max(most_tasks, running_tasks - _own_running(proc / "self/task"))
+        own_stats = _stats(proc / "self/task").values()
+        own_tasks = sum(stat.rpartition(")")[2].split()[0] == "R" for stat in own_stats)
+        most_tasks = max(most_tasks, running_tasks - own_tasks)
     return most_tasks
-
-
-def _own_running(tasks_folder: Path) -> int:
-    return sum(stat.rpartition(")")[2].split()[0] == "R" for stat in _stats(tasks_folder).values())
 
 
 def _stats(tasks_folder: Path) -> dict[str, str]:
@@ -109,16 +107,14 @@ def _stats(tasks_folder: Path) -> dict[str, str]:
     return stat_lines
 
 
-def own_load(tasks_folder: Path = Path("/proc/self/task")) -> float:
+def load_of_this_process(tasks_folder: Path = Path("/proc/self/task")) -> float:
     """Return what the threads of this process have added to the load of the last minute; 0 if not reported.
 
-    A thread that runs now counts as always busy. The calling thread, and threads that wait, count with the mean of
-    their life."""
+    A running thread counts as always busy. The calling thread and waiting ones count with the mean of their life."""
     if not (stat_lines := _stats(tasks_folder)):
         return 0.0
-    own_thread_name = str(threading.get_native_id())
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return sum(_thread_load(stat, now, counts_as_running=name != own_thread_name) for name, stat in stat_lines.items())
+    now, this_thread = time.clock_gettime(time.CLOCK_BOOTTIME), str(threading.get_native_id())
+    return sum(_thread_load(stat, now, counts_as_running=name != this_thread) for name, stat in stat_lines.items())
 
 
 def _thread_load(stat_line: str, now: float, *, counts_as_running: bool) -> float:

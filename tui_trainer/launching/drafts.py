@@ -36,8 +36,7 @@ _NAMED = {"recipe": "profile", "model": MODEL_KEY, "data": DATA_KEY, "task": "ta
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """Unsaved edits for `ConfigDocument.restore`. `at` is their time (UTC), and `digest` identifies the content of the
-    config file that was edited.
+    """Unsaved edits for `ConfigDocument.restore`. `at` is their time (UTC); `digest` identifies the edited config file.
 
     `subject` names what the edited config is about: `recipe finetune, model ./llama, data notes.jsonl`."""
 
@@ -67,8 +66,7 @@ def draft_writer(document: ConfigDocument, below: Edits | None = None) -> Callab
     """Return a function that saves the unsaved edits, or removes the draft if nothing is unsaved.
 
     Any thread may call this function at any time. It returns a Problem instead of raising an error. `below` are edits
-    of an earlier session that the user has neither restored nor discarded. They are saved too, except settings that
-    have been edited again."""
+    of an earlier session that are neither restored nor discarded. They are saved too, except settings edited again."""
     edits = {**(below or {}), **document.unsaved_values()}
     file, request = document.file, document.request
     content = {

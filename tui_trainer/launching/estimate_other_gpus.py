@@ -22,8 +22,7 @@ from tui_trainer.units import GIB
 class CardPlan:
     """Plan for a GPU. If the config cannot run on the GPU, `plan` is None and `problem` says why.
 
-    `profile` is the hardware profile of the GPU. The plan assumes the libraries `missing_libraries`, which are missing
-    here."""
+    `profile` is the GPU's hardware profile. The plan assumes the libraries `missing_libraries`, not installed here."""
 
     card: Card
     card_count: int
@@ -35,12 +34,8 @@ class CardPlan:
     def as_values(self) -> dict[str, object]:
         """Return the plan as JSON values, in bytes and seconds."""
         plan = self.plan
-        values: dict[str, object] = {
-            "card": self.card.label,
-            "cards": self.card_count,
-            "hardware_profile": self.profile,
-        }
-        values["assumed_libraries"] = list(self.missing_libraries)
+        values: dict[str, object] = {"card": self.card.label, "cards": self.card_count}
+        values |= {"hardware_profile": self.profile, "assumed_libraries": list(self.missing_libraries)}
         if plan is None:
             return values | {"fits": False, "problem": self.problem}
         return values | {

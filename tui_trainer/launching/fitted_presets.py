@@ -226,9 +226,9 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
     columns = _columns_of_pair(config, _first_rows(loaded.data))
-    why = f"the columns {' and '.join(columns.values())} hold pairs of texts; to train on one column only, set {TEXT}"
+    note = f"the columns {' and '.join(columns.values())} hold pairs of texts; to train on one column only, set {TEXT}"
     for key, column in columns.items():
-        loaded = loaded.with_fitted_value(key, column, why)
+        loaded = loaded.with_fitted_value(key, column, note)
     return loaded
 
 
@@ -242,8 +242,8 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
         class_columns = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
     if len(class_columns) < 2:
         return loaded
-    why = f"each of these {len(class_columns)} columns holds 0 or 1; to train on other columns, set data.label_column"
-    return loaded.with_fitted_value("data.label_column", ", ".join(class_columns), why)
+    note = f"each of these {len(class_columns)} columns holds 0 or 1; to train on other columns, set data.label_column"
+    return loaded.with_fitted_value("data.label_column", ", ".join(class_columns), note)
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
@@ -293,9 +293,8 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         # If the classifier needs to know the kind of labels, they must not be learnt as tags instead.
         needs_kind = _CLASSES in trials and not trials[_CLASSES][1] and holds_labels(rows)
         readable_tasks = [name for name in candidates if not (refusals[name] or (needs_kind and name == _TAGS))]
-        by_columns = [
-            name for name, (_, has_columns) in trials.items() if has_columns or (needs_kind and name == _CLASSES)
-        ]
+        with_columns = {name for name, (_, has_columns) in trials.items() if has_columns}
+        by_columns = [name for name in trials if name in with_columns or (needs_kind and name == _CLASSES)]
         is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
         tasks_for_question = [name for name in candidates if find_task(name).is_only_by_columns == is_question]
         if not (readable_tasks or is_generative) and kind and kind.tasks == (_CHAT,):
@@ -370,6 +369,5 @@ def _with_length_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     position_count = shape.max_position_embeddings
     if position_count is None or not length_problems(shape, loaded.config.data.max_length):
         return loaded
-    return loaded.with_fitted_value(
-        key, position_count, f"this {shape.model_type} model has {position_count} positions"
-    )
+    reason = f"this {shape.model_type} model has {position_count} positions"
+    return loaded.with_fitted_value(key, position_count, reason)

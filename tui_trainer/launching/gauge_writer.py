@@ -35,13 +35,13 @@ class GaugeWriter:
         nvml: Nvml | None = None,
         now: Callable[[], float] = monotonic,
         cpu_seconds: Callable[[], float] = process_time,
-        others: Sequence[int] = (),
+        other_pids: Sequence[int] = (),
     ) -> None:
-        """Prepare the thread. The readings add the use of the processes `others` (pids), which train with this one."""
+        """Prepare the thread. The readings add the use of the processes `other_pids`, which train with this one."""
         self._journal, self._period_seconds, self._nvml = journal, period_seconds, nvml
         self._now, self._cpu_seconds = now, cpu_seconds
         self._other_processes: list[psutil.Process] = []
-        for pid in others:
+        for pid in other_pids:
             with suppress(psutil.Error):
                 self._other_processes.append(psutil.Process(pid))
         self._gpu_uuids: tuple[str, ...] = ()
@@ -82,10 +82,9 @@ class GaugeWriter:
         cpu_seconds = self._cpu_seconds() + sum(sum(process.cpu_times()[:2]) for process in self._other_processes)
         nvml = (self._nvml or nvml_room.session()) if self._gpu_uuids else None
         gpu_usages = [nvml.gpu_in_use(uuid, os.getpid()) for uuid in self._gpu_uuids] if nvml else []
+        processes = (psutil.Process(), *self._other_processes)
         return GaugesRead(
-            process_memory_bytes=sum(
-                process.memory_info().rss for process in (psutil.Process(), *self._other_processes)
-            ),
+            process_memory_bytes=sum(process.memory_info().rss for process in processes),
             process_cpu_share=self._cpu_share("process", CpuTimes(cpu_seconds, self._now() * usable_cores)),
             usable_cores=round(usable_cores, 2),
             machine_cpu_share=self._cpu_share("machine", cpu_times(cpu_limits, self._now)),

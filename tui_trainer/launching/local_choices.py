@@ -71,10 +71,8 @@ class FirstRows:
 def data_here() -> list[Choice]:
     """Return choices of data: files and folders here, of earlier runs, downloaded, samples, and files further below."""
     data_sets = (Choice(value=name, note="dataset in the Hub cache") for name in cached_data_sets())
-    shipped = (
-        Choice(value=f"{SAMPLE_PREFIX}{each.name}", note=f"sample: {each.title}")
-        for each in built_in_samples().values()
-    )
+    samples = built_in_samples().values()
+    shipped = (Choice(value=f"{SAMPLE_PREFIX}{sample.name}", note=f"sample: {sample.title}") for sample in samples)
     below = islice(_files_below(Path()), _MOST)
     return each_path_once((*_data_files(Path()), *_choices_of_earlier_runs(DATA_KEY), *data_sets, *shipped, *below))
 
@@ -83,9 +81,8 @@ def models_here() -> list[Choice]:
     """Return choices of a model: folders here, models of earlier runs, downloaded models, finished runs, no model."""
     runs = (Choice(value=run.name, note="model from this run") for run in _newest_runs() if run.model.is_dir())
     scratch = Choice(value=FROM_SCRATCH, note="small model, random weights")
-    return each_path_once(
-        (*_model_folders(Path()), *_choices_of_earlier_runs(MODEL_KEY), *_fetched_models(), *runs, scratch)
-    )
+    models = (*_model_folders(Path()), *_choices_of_earlier_runs(MODEL_KEY), *_fetched_models())
+    return each_path_once((*models, *runs, scratch))
 
 
 def first_rows(path: str) -> FirstRows:

@@ -1,7 +1,6 @@
 """A separate process in which the user tries a run's model, also while a run trains.
 
-The process uses a GPU that has room for the model, else the CPU with a lower priority than training. It samples with
-its own random generator."""
+The process uses a GPU that has room, else the CPU with a lower priority than training, and its own random generator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

@@ -128,8 +128,7 @@ def reopen_run(
 ) -> OpenRun:
     """Open an existing run to continue it. By default it keeps its GPU and its numbers of processes and nodes.
 
-    Raises FolderError if the run is in use or its files are damaged, and InputError if it cannot continue on this
-    machine."""
+    Raises FolderError if the run is in use or has damaged files, and InputError if it cannot continue here."""
     lock = RunLock(folder.lock)
     lock.acquire()
     # Requests from before this moment were meant for an earlier start.

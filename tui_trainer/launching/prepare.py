@@ -28,10 +28,10 @@ from tui_trainer.measure.micro_batches import tune_micro_batch
 from tui_trainer.measure.trial import kept_trial
 from tui_trainer.models.facts import find_model
 from tui_trainer.planning.ancestry import chain_words
-from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.automatic_values import PRECISION_KEY
 from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY
 from tui_trainer.planning.conflicts import setting_problems
-from tui_trainer.planning.effective_batch import EPOCHS
+from tui_trainer.planning.effective_batch import EPOCHS_KEY
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import Plan, PlanInputs
@@ -95,19 +95,15 @@ def exact_plan(
     _announce_data(task.choice_count(loaded.config, data), data, started_at, journal)
 
     def make() -> Plan:
-        return make_plan(
-            loaded,
-            with_memory_now(probe()),
-            task.facts(loaded.config, data),
-            made_from=PlanInputs(
-                data_key=data.folder.name,
-                data_fingerprint=data.fingerprint,
-                model_key=task.model_key(loaded.config),
-                model_commit=commit_of(loaded.config),
-                versions=versions(),
-            ),
-            chosen_gpu=gpu,
+        inputs = PlanInputs(
+            data_key=data.folder.name,
+            data_fingerprint=data.fingerprint,
+            model_key=task.model_key(loaded.config),
+            model_commit=commit_of(loaded.config),
+            versions=versions(),
         )
+        facts = task.facts(loaded.config, data)
+        return make_plan(loaded, with_memory_now(probe()), facts, inputs=inputs, chosen_gpu=gpu)
 
     plan = make()
     if tunes and plan.untuned_key:
@@ -134,9 +130,8 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint = "the run continues with the rows that were prepared when it started"
             journal.append(RunProblem(step=step, kind="data changed", message=change_message, hint=hint))
     else:
-        rows_difference = compare_rows(
-            sources, task.row_settings(config), plan.data_key, plan.data_fingerprint, progress
-        )
+        row_settings = task.row_settings(config)
+        rows_difference = compare_rows(sources, row_settings, plan.data_key, plan.data_fingerprint, progress)
         if rows_difference == "other_data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
@@ -162,8 +157,7 @@ def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress
 def restore_plan_file(folder: RunFolder) -> RunProblem | None:
     """Restore a damaged or missing plan.json from its copy in the newest checkpoint. Return a report if it did.
 
-    Without a checkpoint, remove a damaged plan, because the run starts over. Raises FolderError if the checkpoints have
-    no intact copy."""
+    Without a checkpoint, remove a damaged plan: the run starts over. Raises FolderError if no checkpoint is intact."""
     damage = "plan.json is missing"
     try:
         read_plan_file(folder.plan.read_bytes())
@@ -205,13 +199,13 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
         message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
         config, recipe_names = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
-        is_auto_decided = {EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto, EPOCHS: plan.num_train_epochs is not None}
+        is_auto = {EFFECTIVE_BATCH_KEY: plan.effective_batch_is_auto, EPOCHS_KEY: plan.num_train_epochs is not None}
         value_pairs = {
             key: (value_of(config, key), value_of(plan.config, key))
             for key in values
             if not (key == "profile" and values[key] in recipe_names)
             and not (key in MERGED and plan.config.model.model_name_or_path == str(folder.base))
-            and not (values[key] == "auto" and is_auto_decided.get(key))
+            and not (values[key] == "auto" and is_auto.get(key))
         }
         edit_texts = [
             f"{key} = {json.dumps(file_value)} ({json.dumps(planned_value)} in this run)"
@@ -253,11 +247,8 @@ def measure_baselines(plan: Plan, data: PreparedData, journal: JournalWriter) ->
     row_indices = evenly_spaced(data.counts.eval_rows, plan.eval_rows.value)
     baselines = find_task(plan.config.task.type).baselines(plan.config, data, row_indices)
     if baselines is not None:
-        journal.append(
-            BaselinesMeasured(
-                losses=baselines.losses, eval_tokens=baselines.eval_tokens, unit="token", scores=baselines.scores
-            )
-        )
+        losses, tokens = baselines.losses, baselines.eval_tokens
+        journal.append(BaselinesMeasured(losses=losses, eval_tokens=tokens, unit="token", scores=baselines.scores))
     return baselines
 
 
@@ -327,7 +318,7 @@ def _precision_gain(plan: Plan) -> dict[str, Any]:
     Measured steps (`check --measure precision`) take precedence over measured matmuls (`diagnose --try`)."""
     if plan.best_precision in (None, "", plan.precision.value):
         return {}
-    kept_gain = KeptGains.read(Measurable.of(plan)).find({MIXED: "auto"})
+    kept_gain = KeptGains.read(Measurable.of(plan)).find({PRECISION_KEY: "auto"})
     if kept_gain and kept_gain.speed_up:
         return {"precision_gain": kept_gain.speed_up, "precision_gain_of": "steps"}
     on_cpu = plan.device == "cpu"

@@ -82,12 +82,8 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     resolved_config, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
     decisions = planning.decide(resolved_config, hardware, facts, gpu)
     rows = Rows(data.train_path)
-    order = RowOrder(
-        rows.lengths,
-        effective_batch=decisions.cut.effective_batch,
-        seed=config.training.seed,
-        group_by_length=decisions.grouping.value,
-    )
+    step_rows, seed, is_grouped = decisions.cut.effective_batch, config.training.seed, decisions.grouping.value
+    order = RowOrder(rows.lengths, effective_batch=step_rows, seed=seed, group_by_length=is_grouped)
     tokenizer = task.load_tokenizer(config, data)
     shown_samples = preview_rows(
         rows,
@@ -166,16 +162,14 @@ def _padding(
     width_multiple = task.width_rounding(decisions.shape.model_type, size_costs=unpacked.setup.compiles_each_size)
     shares_of = partial(padding_shares, capacity=data.max_length, rounding=width_multiple)
     step_rows, row_documents = min(decisions.cut.effective_batch, len(rows)), facts.row_documents
-    shares = shares_of(
-        np.maximum(input_lengths, 1), documents=step_rows, micro_batch=unpacked.cut.micro_batch, packs=task.can_pack
-    )
+    lengths, micro_batch = np.maximum(input_lengths, 1), unpacked.cut.micro_batch
+    shares = shares_of(lengths, documents=step_rows, micro_batch=micro_batch, packs=task.can_pack)
     if row_documents == 1:
         return shares
     # The documents of a row stay together if packed; padded, each is a row of its own.
     lengths = np.maximum(rows.values(DOCUMENT_LENGTHS) - int(task.can_pack), 1)
-    document_shares = shares_of(
-        lengths, documents=step_rows * row_documents, micro_batch=unpacked.cut.micro_batch * row_documents, packs=False
-    )
+    step_documents, micro_batch = step_rows * row_documents, micro_batch * row_documents
+    document_shares = shares_of(lengths, documents=step_documents, micro_batch=micro_batch, packs=False)
     return replace(document_shares, packed=shares.packed)
 
 
@@ -204,9 +198,6 @@ UNICODE_SIGNS = Signs(("\u27e6", "\u27e7"), ("\u27e8", "\u27e9"), "\u23ce", "\u2
 ASCII_SIGNS = Signs(("[[", "]]"), ("{", "}"), "\\n", "#")
 NO_SIGNS = Signs(("", ""), ("", ""), "\u23ce", "\u2588")
 """Signs for output in which colours mark the text."""
-
-
-# ------------------------------------------------------------------ samples
 
 
 def sample_lines(
@@ -354,9 +345,6 @@ def _word_and_tag_lines(words: list[Marked], tags: list[Marked]) -> Iterator[lis
         yield [(" " * _INDENT, "text"), *cells]
 
 
-# ------------------------------------------------------------------ numbers
-
-
 def legend(signs: Signs, learns: LossScope) -> list[Marked]:
     special: Marked = (f"{signs.special[0]}special token{signs.special[1]}", "special")
     if learns == "labels of rows":
@@ -433,9 +421,6 @@ def _padding_words(preview: Preview) -> str:
     verb = {"padded": "pads", "grouped": "groups by length", "packed": "packs"}[preview.choice]
     why = f" ({preview.choice_reason})" if preview.choice_reason else ""
     return f"padded {shares.padded:.0%}, grouped by length {shares.grouped:.0%}{packed_text}; the plan {verb}{why}"
-
-
-# --------------------------------------------------------------------- JSON
 
 
 def as_values(preview: Preview) -> dict[str, Any]:

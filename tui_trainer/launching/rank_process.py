@@ -28,6 +28,7 @@ from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import Job
+from tui_trainer.units import quantity
 from tui_trainer.worker.answering import wait_for_hang_up
 
 
@@ -69,25 +70,17 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     plan = read_plan(folder)
     assert plan is not None, "the plan is written before the processes are started"
     plan = plan.model_copy(update={"gpu_uuid": _gpu_uuid(plan)})
-    job = Job(
-        plan=plan,
-        data=_prepared(plan),
-        folder=folder,
-        checkpoint=assignment.checkpoint,
-        baselines=assignment.baselines,
-        versions=versions(),
-    )
+    checkpoint, baselines, data = assignment.checkpoint, assignment.baselines, _prepared(plan)
+    job = Job(plan=plan, data=data, folder=folder, checkpoint=checkpoint, baselines=baselines, versions=versions())
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
     # Other ranks write to a file in the logs: their events repeat those of rank 0 or concern only their machine.
     path = folder.journal if rank == 0 else folder.logs / f"rank-{rank}.jsonl"
-    with JournalWriter(path, tell_failing=send_failure_reason if rank == 0 else lambda reason: None) as journal:
-        this_host = socket.gethostname()
-        other_pids = [
-            pid for host, pid in ranks.gathered((this_host, os.getpid())) if host == this_host and pid != os.getpid()
-        ]
-        gauges = GaugeWriter(journal, others=other_pids)
+    with JournalWriter(path, on_failure=send_failure_reason if rank == 0 else lambda reason: None) as journal:
+        this_process = socket.gethostname(), os.getpid()
+        others = [other for other in ranks.gathered(this_process) if other != this_process]
+        gauges = GaugeWriter(journal, other_pids=[pid for host, pid in others if host == this_process[0]])
         if rank == 0:
             gauges.watch_card_of(plan)
             gauges.start()
@@ -110,7 +103,7 @@ def _gpu_uuid(plan: Plan) -> str:
     first_card = choose_gpu(hardware, None)[0]
     cards = cards_for(hardware, first_card) if first_card else []
     if local_rank >= len(cards):
-        count_text = f"{socket.gethostname()} has {len(cards)} usable {'GPU' if len(cards) == 1 else 'GPUs'}"
+        count_text = f"{socket.gethostname()} has {quantity(len(cards), 'usable GPU')}"
         raise RunError(f"{count_text}, but each of {plan.processes_per_node} processes needs one")
     return cards[local_rank].cuda_uuid
 

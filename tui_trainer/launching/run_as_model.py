@@ -1,5 +1,4 @@
-"""Starting a run from the model of a finished run: `model.model_name_or_path` is the path or name of that run, or
-`last`.
+"""Starting a run from a finished run's model: `model.model_name_or_path` is that run's path or name, or `last`.
 
 The name is resolved once, to the folder `model` of the finished run, so that `last` does not change its meaning."""
 

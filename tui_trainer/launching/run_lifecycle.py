@@ -12,29 +12,19 @@ from dataclasses import dataclass, replace
 from itertools import count
 from threading import Thread
 
+from tui_trainer import errors
 from tui_trainer.advice.remedies import less_memory_advice
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress as ProgressLine
-from tui_trainer.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_STOPPED,
-    FolderError,
-    GroupOutOfMemory,
-    InputError,
-    Problem,
-    RunError,
-    system_reason,
-)
+from tui_trainer.errors import Problem
 from tui_trainer.hardware.environment import threads_spinning
 from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.merged_base import with_merged_base
 from tui_trainer.launching.open_run import OpenRun
-from tui_trainer.launching.torchrun import RankEnded, command_words, train_together, uses_other_processes
+from tui_trainer.launching.torchrun import RankEnded, command_words, train_in_group, uses_other_processes
 from tui_trainer.planning.measured_steps import StepKey, is_busy, keep_calibration, keep_measured_peak
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import write_plan_file
@@ -42,29 +32,13 @@ from tui_trainer.planning.planned import exact
 from tui_trainer.planning.records import Key, device_key
 from tui_trainer.planning.retarget import with_smaller_passes
 from tui_trainer.reporting.page import write_report
-from tui_trainer.runs import registry
-from tui_trainer.runs.events import (
-    ControlApplied,
-    Event,
-    MicroBatchReduced,
-    PhaseChanged,
-    Progress,
-    RunFailed,
-    RunFinished,
-    RunProblem,
-    RunStarted,
-)
+from tui_trainer.runs import events, registry
 from tui_trainer.runs.folder import RunFolder, open_log, write_atomically
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.state import GAUGES_EVERY_SECONDS
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.training.checkpoint_folder import (
-    CheckpointFolder,
-    clear_leftovers,
-    newest_whole,
-    set_aside_after,
-    steps_saved,
-)
+from tui_trainer.training import checkpoint_folder
+from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.job import EndReason, Job, Result
 from tui_trainer.units import quantity
 from tui_trainer.worker.asking import shapes_worker
@@ -91,7 +65,7 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
         Thread(target=_record_problems, args=(process, journal), name="tui-trainer-trackers", daemon=True).start()
     except (OSError, RuntimeError) as error:
         hint = f"`tui-trainer track {shell_word(folder.name)}` uploads the run later"
-        journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
+        journal.append(events.RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
 
 
 def _record_problems(reader: Child, journal: JournalWriter) -> None:
@@ -99,7 +73,7 @@ def _record_problems(reader: Child, journal: JournalWriter) -> None:
         for fields in reader.read_objects():
             with suppress(LookupError):
                 journal.read_newest_step()
-                problem = RunProblem(kind="tracker", message=str(fields["message"]), hint=str(fields["hint"]))
+                problem = events.RunProblem(kind="tracker", message=str(fields["message"]), hint=str(fields["hint"]))
                 journal.append_from_thread(problem)
 
 
@@ -155,18 +129,17 @@ def _execute(run: OpenRun, gauges: GaugeWriter) -> Outcome:
     journal = run.journal
     try:
         reason = _prepare_and_train(run, gauges)
-        return Outcome(exit_code=EXIT_STOPPED if reason == "stopped" else EXIT_DONE)
+        return Outcome(exit_code=errors.EXIT_STOPPED if reason == "stopped" else errors.EXIT_DONE)
     except _StopRequested:
-        journal.append(
-            RunFinished(step=_saved_step(run.folder), reason="stopped", loss=None, eval_loss=None, seconds=0.0)
-        )
-        return Outcome(exit_code=EXIT_STOPPED)
-    except InputError as error:
-        journal.append(RunFailed(step=_saved_step(run.folder), message=str(error)))
-        return Outcome(exit_code=EXIT_BAD_INPUT, problems=error.problems)
-    except RunError as error:
-        journal.append(RunFailed(step=_saved_step(run.folder), message=str(error)))
-        return Outcome(exit_code=EXIT_FAILED, failure=str(error))
+        step = _saved_step(run.folder)
+        journal.append(events.RunFinished(step=step, reason="stopped", loss=None, eval_loss=None, seconds=0.0))
+        return Outcome(exit_code=errors.EXIT_STOPPED)
+    except errors.InputError as error:
+        journal.append(events.RunFailed(step=_saved_step(run.folder), message=str(error)))
+        return Outcome(exit_code=errors.EXIT_BAD_INPUT, problems=error.problems)
+    except errors.RunError as error:
+        journal.append(events.RunFailed(step=_saved_step(run.folder), message=str(error)))
+        return Outcome(exit_code=errors.EXIT_FAILED, failure=str(error))
     except Exception as error:  # the outermost frame records any failure
         return _record_failure(run, error)
 
@@ -179,7 +152,7 @@ def _write_report(run: OpenRun) -> None:
         message = f"the report could not be written: {one_line(str(error), 200) or type(error).__name__}"
         hint = f"run `tui-trainer report {shell_word(run.folder.name)}` to try again"
         step = _saved_step(run.folder)
-        run.journal.append(RunProblem(step=step, kind="no report", message=message, hint=hint))
+        run.journal.append(events.RunProblem(step=step, kind="no report", message=message, hint=hint))
 
 
 def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
@@ -187,10 +160,10 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
     journal = run.journal
     checkpoint = _newest_checkpoint(run.folder, journal)
     step = checkpoint.step if checkpoint else 0
-    journal.append(_started(run, run.plan, checkpoint), PhaseChanged(phase="preparing", step=step))
+    journal.append(_start_event(run, run.plan, checkpoint), events.PhaseChanged(phase="preparing", step=step))
 
     def progress(activity: str, done: float, total: float | None, unit: str) -> None:
-        journal.append(Progress(what=activity, done=done, total=total, unit=unit))
+        journal.append(events.Progress(what=activity, done=done, total=total, unit=unit))
         _raise_if_stopped(run)
 
     journal.append(*(replace(report, step=step) for report in run.reports))
@@ -200,7 +173,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
             write_plan_file(run.folder, run.plan)
             hint = "the effective batch is the same, but the results may not be bit-identical"
             step = _saved_step(run.folder)
-            journal.append(RunProblem(step=step, kind="another device", message=run.moved_words, hint=hint))
+            journal.append(events.RunProblem(step=step, kind="another device", message=run.moved_words, hint=hint))
         prepare.report_changed_versions(run.plan, journal, step)
         plan, data = run.plan, prepare.planned_data(run.plan, journal, progress, step)
     else:
@@ -213,7 +186,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
     start_trackers(plan.config, run.folder, journal)
     baselines = prepare.measure_baselines(plan, data, journal)
     _raise_if_stopped(run)
-    journal.append(PhaseChanged(phase="loading", step=step))
+    journal.append(events.PhaseChanged(phase="loading", step=step))
     versions = prepare.versions()
     job = Job(plan=plan, data=data, folder=run.folder, checkpoint=checkpoint, baselines=baselines, versions=versions)
     # On a CPU a later run reuses heap memory that an earlier run of this process took, so its peak says little.
@@ -223,7 +196,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
         if uses_other_processes(plan):
             # The first process of the group writes the journal, including the gauges.
             gauges.stop()
-            result, plan = _train_together(run, job, progress)
+            result, plan = _train_in_group(run, job, progress)
         else:
             # torch and transformers take seconds to load, so they are imported only after the input was accepted.
             from tui_trainer.training.run import run as train
@@ -242,7 +215,7 @@ def _raise_if_stopped(run: OpenRun) -> None:
         raise _StopRequested
 
 
-def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
+def _train_in_group(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Result, Plan]:
     """Train in several processes. Return the result and the plan, whose micro-batch may have been reduced.
 
     If a process ends too early, all processes restart from the newest checkpoint: at most `_MOST_RESTARTS` times if no
@@ -250,20 +223,19 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
     journal, tries_left = run.journal, _MOST_RESTARTS
     while True:
         try:
-            return train_together(job, run.controls, progress, journal.set_other_writer_error), job.plan
-        except (RankEnded, GroupOutOfMemory) as error:
+            return train_in_group(job, run.controls, progress, journal.set_other_writer_error), job.plan
+        except (RankEnded, errors.GroupOutOfMemory) as error:
             failure = error
         finally:
             journal.take_over()
-        run.controls.last_earlier_id = last_answered_id(
-            run.controls.last_earlier_id, JournalReader(run.folder.journal).stream()
-        )
+        controls, journal_events = run.controls, JournalReader(run.folder.journal).stream()
+        controls.last_earlier_id = last_answered_id(controls.last_earlier_id, journal_events)
         previous_step = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)
         step = checkpoint.step if checkpoint else 0
         hint = f"all processes restart after step {step}"
-        event = RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
-        if isinstance(failure, GroupOutOfMemory):
+        event = events.RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
+        if isinstance(failure, errors.GroupOutOfMemory):
             event = reduction = _halve_micro_batch(job.plan, event)
             reason = f"{failure}, with {quantity(reduction.rows_before, 'row')} per pass"
             smaller_plan = with_smaller_passes(job.plan, reduction, reason)
@@ -274,39 +246,40 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
             write_plan_file(job.folder, job.plan)
         if step > previous_step:
             tries_left = _MOST_RESTARTS
-        elif not isinstance(failure, GroupOutOfMemory):  # those end by themselves, at one row
+        elif not isinstance(failure, errors.GroupOutOfMemory):  # those end by themselves, at one row
             tries_left -= 1
-        if not tries_left or run.controls.has_stop():
+        if not tries_left or controls.has_stop():
             raise failure
         journal.append(event)
         job = replace(job, checkpoint=checkpoint)
-        journal.append(_started(run, job.plan, checkpoint, again=True), PhaseChanged(phase="loading", step=step))
+        start_event = _start_event(run, job.plan, checkpoint, again=True)
+        journal.append(start_event, events.PhaseChanged(phase="loading", step=step))
 
 
-def last_answered_id(before: int, events: Iterable[Event]) -> int:
+def last_answered_id(before: int, journal_events: Iterable[events.Event]) -> int:
     """Return the id of the last request that the next group of processes must not execute again.
 
-    It is the last request confirmed since the last start, else `before`. The next group must execute a pause that
-    still holds."""
+    It is the last request confirmed since the last start, else `before`. A pause that still holds is executed again."""
     last_id_of_action: dict[str, int] = {}
-    for event in events:
-        if isinstance(event, RunStarted):
+    for event in journal_events:
+        if isinstance(event, events.RunStarted):
             last_id_of_action = {}
-        elif isinstance(event, ControlApplied):
+        elif isinstance(event, events.ControlApplied):
             last_id_of_action[event.action] = event.request_id
     if last_id_of_action.get("pause", 0) > last_id_of_action.get("resume", 0):
         return last_id_of_action["pause"] - 1
     return max(last_id_of_action.values(), default=before)
 
 
-def _halve_micro_batch(plan: Plan, event: RunProblem) -> MicroBatchReduced:
+def _halve_micro_batch(plan: Plan, event: events.RunProblem) -> events.MicroBatchReduced:
     """Return the event that halves the micro-batch after `event` (out of memory). Raises RunError if it has one row."""
     rows_before = plan.per_device_train_batch_size.value
     if rows_before == 1:
         settings = less_memory_advice(plan, plan.longest_row)
-        raise RunError(f"{event.message}, with one row per pass. To use less memory, start a new run with {settings}")
+        problem = f"{event.message}, with one row per pass"
+        raise errors.RunError(f"{problem}. To use less memory, start a new run with {settings}")
     rows = -(-rows_before // 2)
-    return MicroBatchReduced(
+    return events.MicroBatchReduced(
         step=event.step,
         kind="out of memory",
         message=event.message,
@@ -339,36 +312,36 @@ def keep_peak(plan: Plan, peak_bytes: int) -> None:
 def _saved_step(folder: RunFolder) -> int:
     """Return the step of the newest checkpoint; 0 without one, or if the folder cannot be read."""
     with suppress(OSError):
-        return max(steps_saved(folder.checkpoints), default=0)
+        return max(checkpoint_folder.steps_saved(folder.checkpoints), default=0)
     return 0
 
 
 def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointFolder | None:
     """Return the checkpoint to resume from, after removing unfinished and renaming damaged checkpoints."""
     try:
-        clear_leftovers(folder.checkpoints)
+        checkpoint_folder.clear_leftovers(folder.checkpoints)
     except OSError as error:
-        journal.append(
-            RunProblem(kind="leftovers", message=f"could not remove an unfinished checkpoint: {system_reason(error)}")
-        )
+        message = f"could not remove an unfinished checkpoint: {errors.system_reason(error)}"
+        journal.append(events.RunProblem(kind="leftovers", message=message))
     damage_messages: list[str] = []
-    checkpoint = newest_whole(folder.checkpoints, damage_messages.append)
+    checkpoint = checkpoint_folder.newest_whole(folder.checkpoints, damage_messages.append)
     consequence = f"resumes from step {checkpoint.step}" if checkpoint else "starts over, as no checkpoint is left"
     hint = f"the run {consequence}; the damaged checkpoint is kept as damaged-step-N"
-    journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damage_messages))
-    set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
+    for message in damage_messages:
+        journal.append(events.RunProblem(kind="checkpoint damaged", message=message, hint=hint))
+    checkpoint_folder.set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint
 
 
-def _started(
+def _start_event(
     run: OpenRun, plan: Plan | None, checkpoint: CheckpointFolder | None, *, again: bool = False
-) -> RunStarted:
-    """Return the RunStarted event. `again` marks a restart of the training without a restart of the program."""
+) -> events.RunStarted:
+    """Return the event of a start. `again` marks a restart of the training without a restart of the program."""
     config = plan.config if plan else run.loaded.config if run.loaded else None
     step = checkpoint.step if checkpoint else 0
     # The folder of a Slurm job is made on submission, so its first start opens an existing folder.
     is_first_start = run.is_new or not run.folder.journal.stat().st_size
-    return RunStarted(
+    return events.RunStarted(
         step=step,
         name=run.folder.name,
         task=config.task.type if config else "",
@@ -388,9 +361,9 @@ def _record_failure(run: OpenRun, error: Exception) -> Outcome:
         write_atomically(log, traceback.format_exc().encode("utf-8", "replace"))
         log_path, log_words = str(log.relative_to(run.folder.root)), f"The traceback is in {log}"
     except OSError as log_error:
-        log_path, log_words = None, f"The traceback could not be written: {system_reason(log_error)}"
-    run.journal.append(RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
-    return Outcome(exit_code=EXIT_FAILED, failure=f"{message}. {log_words}")
+        log_path, log_words = None, f"The traceback could not be written: {errors.system_reason(log_error)}"
+    run.journal.append(events.RunFailed(step=_saved_step(run.folder), message=message, log_path=log_path))
+    return Outcome(exit_code=errors.EXIT_FAILED, failure=f"{message}. {log_words}")
 
 
 class RunThread:
@@ -428,7 +401,7 @@ def discard(run: OpenRun) -> None:
     """Delete the folder of a run that was refused before it had a plan, and its entry in the index."""
     try:
         was_deleted = run.folder.discard()
-    except FolderError:
+    except errors.FolderError:
         return
     if was_deleted:
         registry.remove_from_index(run.folder.root)

@@ -27,18 +27,8 @@ from uuid import uuid4
 import psutil
 from pydantic import TypeAdapter
 
+from tui_trainer import errors
 from tui_trainer.data.progress import Progress
-from tui_trainer.errors import (
-    EXIT_DONE,
-    EXIT_FAILED,
-    EXIT_STOPPED,
-    ConfigError,
-    GroupOutOfMemory,
-    InputError,
-    Problem,
-    RunError,
-    system_reason,
-)
 from tui_trainer.launching.prepare import planned_data, read_plan
 from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
@@ -86,9 +76,8 @@ class Assignment:
         """Return a new assignment. Raises ConfigError if the port is in use, and RunError if Slurm names no nodes."""
         if plan.nodes == 1:
             return cls(**fields)
-        return cls(
-            rendezvous=_address(plan), attempt=uuid4().hex, starter=_owner_name(read_lock_owner(folder.lock)), **fields
-        )
+        starter = _owner_name(read_lock_owner(folder.lock))
+        return cls(rendezvous=_address(plan), attempt=uuid4().hex, starter=starter, **fields)
 
     @classmethod
     def read(cls, folder: RunFolder) -> Assignment | None:
@@ -125,7 +114,7 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
         if monotonic() > deadline:
             message = f"node {missing_ranks[0]} of {plan.nodes} (counted from 0) did not join within "
             message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing_ranks[0])}` there"
-            raise RunError(message)
+            raise errors.RunError(message)
         if monotonic() - reported_at > 10 * POLL_SECONDS:
             reported_at = monotonic()
             progress("waiting for the other nodes", plan.nodes - len(missing_ranks), plan.nodes, "nodes")
@@ -149,7 +138,7 @@ def failure_on_other_node(folder: RunFolder, plan: Plan, attempt: str) -> dict[s
 def _has_joined(folder: RunFolder, node_rank: int, attempt: str) -> bool:
     report = _node_report(folder, node_rank, attempt)
     if "problem" in report:
-        raise RunError(f"node {node_rank} ({report.get('host')}) cannot join: {report['problem']}")
+        raise errors.RunError(f"node {node_rank} ({report.get('host')}) cannot join: {report['problem']}")
     return bool(report)
 
 
@@ -178,9 +167,9 @@ def _address(plan: Plan) -> str:
         try:
             listener.bind(("", int(port or 0)))
         except OSError as error:
-            message = f"port {port} of this node cannot be used: {system_reason(error)}"
+            message = f"port {port} of this node cannot be used: {errors.system_reason(error)}"
             hint = "set another port, or leave the port out to use a free one"
-            raise ConfigError(Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
+            raise errors.ConfigError(errors.Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
         return f"{host}:{listener.getsockname()[1]}"
 
 
@@ -196,7 +185,7 @@ STOP: Final = b"s"
 """Byte in the shared socket that requests a stop. The processes peek at it, so that all of them see it."""
 
 
-class RankEnded(RunError):
+class RankEnded(errors.RunError):
     """Raised if a process ended before the run did. The other processes have ended too; the group can be restarted."""
 
 
@@ -246,22 +235,21 @@ def uses_other_processes(plan: Plan) -> bool:
     return plan.is_group or unsloth.is_asked(plan.config)
 
 
-def train_together(
-    job: Job, controls: Controls, progress: Progress, tell_failing: Callable[[str | None], None]
+def train_in_group(
+    job: Job, controls: Controls, progress: Progress, report_failing: Callable[[str | None], None]
 ) -> Result:
     """Train in all processes of the plan until the run ends, and return the result.
 
-    `tell_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
+    `report_failing` gets the reason why rank 0 cannot write the journal, and None once it can again. Raises RankEnded,
     GroupOutOfMemory, RunError, InputError."""
     folder, plan = job.folder, job.plan
     for rank in range(plan.processes.value):
         result_path(folder, rank).unlink(missing_ok=True)
-    assignment = Assignment.of(
-        folder, plan, checkpoint=job.checkpoint, last_earlier_id=controls.last_earlier_id, baselines=job.baselines
-    )
+    fields = {"checkpoint": job.checkpoint, "baselines": job.baselines}
+    assignment = Assignment.of(folder, plan, last_earlier_id=controls.last_earlier_id, **fields)
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
-    messages = GroupMessages(tell_failing)
+    messages = GroupMessages(report_failing)
     _train_here(folder, plan, assignment, messages, lambda: controls.is_stopped_here)
     if messages.failed_process.get("exit_code", 0) > 0:
         messages.failed_process = failure_on_other_node(folder, plan, assignment.attempt) or messages.failed_process
@@ -269,16 +257,10 @@ def train_together(
 
 
 def _start_agent(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = "") -> Child:
-    environment = (
-        os.environ
-        | unsloth.python_variables(plan.config)
-        | {
-            # Keeps Python from importing a torch.py of the current folder.
-            "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": str(plan.threads.value),
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        }
-    )
+    # PYTHONSAFEPATH keeps Python from importing a torch.py of the current folder.
+    variables = {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": str(plan.threads.value)}
+    variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+    environment = os.environ | unsloth.python_variables(plan.config) | variables
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     command = [unsloth.python_path(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)]
@@ -290,7 +272,7 @@ def _start_agent(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int =
 class GroupMessages:
     """Messages that the processes of a group sent through the socket or standard output rather than in files."""
 
-    tell_failing: Callable[[str | None], None] = lambda reason: None
+    report_failing: Callable[[str | None], None] = lambda reason: None
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Results by rank, from processes that could not write their result file."""
     failed_process: dict[str, Any] = field(default_factory=dict)
@@ -299,7 +281,7 @@ class GroupMessages:
     def read_line(self, line: bytes) -> None:
         match json_object(line):
             case {"failing": str() | None as reason}:
-                self.tell_failing(reason)
+                self.report_failing(reason)
             case {"rank": int(rank), "result": dict(result)}:
                 self.results[rank] = result
             case {"rank": int(rank), "exit_code": int(exit_code)}:
@@ -413,11 +395,11 @@ def _result(folder: RunFolder, count: int, messages: GroupMessages) -> Result:
     for report in [] if was_killed else reports:
         match report.get("kind"):
             case "input":
-                raise ConfigError(Problem(**problem) for problem in report["problems"])
+                raise errors.ConfigError(errors.Problem(**problem) for problem in report["problems"])
             case "out of memory":
-                raise GroupOutOfMemory(report["message"])
+                raise errors.GroupOutOfMemory(report["message"])
             case "run":
-                raise RunError(report["message"])
+                raise errors.RunError(report["message"])
     if not end_report and reports[0].get("kind") == "done":
         del reports[0]["kind"]
         return Result(**reports[0])
@@ -445,56 +427,51 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
     """Take part in a run as a node other than the first, until the run ends. Return the exit code of the command.
 
     The processes of this node are started whenever the first node starts a group. Set `stop` to stop the run from this
-    node. Raises RunError if the first node does not begin or no longer responds, and InputError if this node cannot
-    take part."""
-    last_attempt, seen_bytes, changed_at = "", -1, monotonic()
+    node. Raises RunError if the first node does not begin or respond, and InputError if this node cannot take part."""
+    last_attempt, old_journal_bytes, changed_at = "", -1, monotonic()
     while True:
         assignment, journal_bytes = Assignment.current(folder), 0
         with suppress(OSError):
             journal_bytes = folder.journal.stat().st_size
         if assignment is not None and assignment.attempt not in ("", last_attempt):
             last_attempt = assignment.attempt
-            _take_part(folder, node_rank, assignment, progress, stop)
+            _join_attempt(folder, node_rank, assignment, progress, stop)
             changed_at = monotonic()
         elif read_lock_owner(folder.lock) is None and last_attempt:
             state = read_run(folder)
             if state.finished is None:
-                return EXIT_FAILED
-            return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
-        elif journal_bytes != seen_bytes:
+                return errors.EXIT_FAILED
+            return errors.EXIT_STOPPED if state.status == "stopped" else errors.EXIT_DONE
+        elif journal_bytes != old_journal_bytes:
             # The first node writes gauges every few seconds, so a journal that grows shows that it is alive.
-            seen_bytes, changed_at = journal_bytes, monotonic()
+            old_journal_bytes, changed_at = journal_bytes, monotonic()
         elif monotonic() - changed_at > WAIT_SECONDS:
             waited_text = format_seconds(WAIT_SECONDS)
             problem = "no longer responds" if last_attempt else "has not started the run"
-            raise RunError(f"the first node {problem}: node {node_rank} has waited for {waited_text}")
+            raise errors.RunError(f"the first node {problem}: node {node_rank} has waited for {waited_text}")
         sleep(POLL_SECONDS)
 
 
-def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progress: Progress, stop: Event) -> None:
+def _join_attempt(folder: RunFolder, node_rank: int, assignment: Assignment, progress: Progress, stop: Event) -> None:
     attempt = assignment.attempt
     try:
         plan = read_plan(folder)
         if plan is None or not 0 < node_rank < plan.nodes:
             count_text = f"this run has {quantity(plan.nodes if plan else 1, 'node')}"
-            raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {count_text}")
+            raise errors.InputError(f"there is no node {node_rank}: nodes are counted from 0, and {count_text}")
         # Each node may have its own disk for prepared data. A node whose data differs is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)
-    except (InputError, RunError) as error:
+    except (errors.InputError, errors.RunError) as error:
         report_node(folder, node_rank, attempt, problem=str(error))
         raise
     report_node(folder, node_rank, attempt)
 
     def is_over() -> bool:
-        current_assignment = Assignment.current(folder)
-        return current_assignment is None or current_assignment.attempt != attempt
+        current = Assignment.current(folder)
+        return current is None or current.attempt != attempt
 
     messages = GroupMessages()
     _train_here(folder, plan, assignment, messages, stop.is_set, node_rank, is_over)
-    report_node(
-        folder,
-        node_rank,
-        attempt,
-        ended={**messages.failed_process, "node": node_rank} if messages.failed_process else {},
-    )
+    ended = {**messages.failed_process, "node": node_rank} if messages.failed_process else {}
+    report_node(folder, node_rank, attempt, ended=ended)

@@ -23,7 +23,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
-PAIRS, SECONDS = 3, 300.0
+TURN_PAIRS, SECONDS = 3, 300.0
 # Bounds of the number of steps in a turn.
 _MOST_STEPS, _LEAST_STEPS = 24, 6
 # Time of a turn in addition to its steps. Importing libraries alone takes some seconds.
@@ -39,7 +39,7 @@ class GainBench:
     notify: Notify
     gpu: GpuChoice = None
     seconds: float = SECONDS
-    pairs: int = PAIRS
+    pairs: int = TURN_PAIRS
 
     def measure(self) -> bool:
         """Measure the checks one by one, and store each gain at once. Return False if the user interrupted this.
@@ -78,19 +78,14 @@ class GainBench:
             fitting_steps = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
             most_steps = min(max(fitting_steps, _LEAST_STEPS), _MOST_STEPS)
         request = short_run(as_request(self.loaded, {}), most_steps, {})
-        steps = Steps(
-            request=request, gpu=self.gpu, count=most_steps, share_seconds=share_seconds, least_steps=_LEAST_STEPS
-        )
+        steps = Steps(request, self.gpu, count=most_steps, share_seconds=share_seconds, least_steps=_LEAST_STEPS)
         before, after = Variant(name=CURRENT), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
-        measure_in_turns(
-            [before, after],
-            steps.ask,
-            time_limit,
-            rounds=self.pairs,
-            notify=lambda line: self.notify(f"{finding.name}: {line.strip()}"),
-            needs_all=True,
-        )
+
+        def notify(line: str) -> None:
+            self.notify(f"{finding.name}: {line.strip()}")
+
+        measure_in_turns([before, after], steps.ask, time_limit, rounds=self.pairs, notify=notify, needs_all=True)
         failed_variant = next((variant for variant in (before, after) if variant.reason and not variant.answers), None)
         if failed_variant and not time_limit.cut_short:
             self._keep(finding, Gain(at=utc_now(), reason=f"{failed_variant.name}: {failed_variant.reason}"))

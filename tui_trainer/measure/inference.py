@@ -19,18 +19,8 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.measure.turns import (
-    Columns,
-    Notify,
-    TimeLimit,
-    Variant,
-    measure_in_turns,
-    pick_variants,
-    reasons,
-    table_of,
-    turns_words,
-    with_spread,
-)
+from tui_trainer.measure import turns
+from tui_trainer.measure.turns import Variant
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
@@ -86,9 +76,8 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
             predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
             first_token_seconds = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
         else:
-            inputs = trained.task.encode_inputs(
-                trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling
-            )
+            model, tokenizer, sampling = predictor.model, predictor.tokenizer, predictor.sampling
+            inputs = trained.task.encode_inputs(trained.plan.config, model, tokenizer, contents, sampling)
             token_count, first_token_seconds = sum(map(len, inputs)), []
         # The peak is read before the loss is computed, because those passes have other shapes.
         peak_bytes = peak_memory_bytes(next(predictor.model.parameters()).device)
@@ -214,7 +203,7 @@ class InferenceBench:
     rows: int
     rounds: int
     gpu: GpuChoice
-    notify: Notify
+    notify: turns.Notify
     only: Sequence[str] = ()
     seconds: float = _SECONDS
     _exports: dict[str, Path] = field(default_factory=dict)
@@ -224,16 +213,12 @@ class InferenceBench:
 
         Missing exports are written to a folder that is removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="bench-") as export_folder:
-
-            def ask_variant(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-                return self._ask(variant, is_first, seconds, Path(export_folder))
-
-            variants, time_limit = pick_variants(self.variants(), self.only), TimeLimit(self.seconds)
-            measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
-            expected_predictions: list[str] = next(
-                (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
-            )
-            return [self._row(variant, expected_predictions) for variant in variants], time_limit.cut_short
+            ask_variant = partial(self._ask, folder=Path(export_folder))
+            variants, time_limit = turns.pick_variants(self.variants(), self.only), turns.TimeLimit(self.seconds)
+            turns.measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
+            first_answers = [variant.answers[0] for variant in variants if variant.answers]
+            expected = first_answers[0]["predictions"] if first_answers else []
+            return [self._row(variant, expected) for variant in variants], time_limit.cut_short
 
     def variants(self) -> list[Variant]:
         no_adapter_reason = "" if self.trained.base else "this run trained all weights, so there is no adapter"
@@ -248,7 +233,7 @@ class InferenceBench:
             Variant(name=f"{BEAMS} beams", patch={"beams": BEAMS}, reason=no_text_reason),
             Variant(name="no KV cache", patch={"cached": False}, reason=no_text_reason),
             Variant(name="adapter not merged", patch={"adapter": True}, reason=no_adapter_reason),
-            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_no_bf16(hardware, gpu)),
+            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_lack_of_bf16(hardware, gpu)),
             Variant(name=COMPILED, patch={"compiled": True}),
             *(self._exported(form, is_on_gpu=gpu is not None) for form in all_formats() if form.has_own_speed),
         ]
@@ -265,7 +250,7 @@ class InferenceBench:
         name_parts = [name, *(["one by one"] if is_one_by_one else []), *(["on the CPU"] if is_on_gpu else [])]
         return Variant(name=", ".join(name_parts), patch={"format": name, "batched": not is_one_by_one}, reason=reason)
 
-    def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
+    def _ask(self, variant: Variant, is_first: bool, seconds: float, folder: Path) -> dict[str, Any]:
         target_tokens = self.trained.plan.config.task.max_target_length
         question = {
             "run": str(self.trained.run.root),
@@ -277,22 +262,21 @@ class InferenceBench:
             "scored": is_first,
         }
         if format_name := question.get("format"):
-            question["folder"] = str(self._export(format_name, question, seconds, place))
+            question["folder"] = str(self._export(format_name, question, seconds, folder))
         limit_seconds = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
         try:
-            figures: dict[str, Any] = ask("run_model", question, timeout_seconds=limit_seconds, sees_gpus=True)
-            return figures
+            return dict(ask("run_model", question, timeout_seconds=limit_seconds, sees_gpus=True))
         except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
                 raise
             raise WorkerFailed(f"not worth it here: compiling and one round {failure}") from None
 
-    def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
-        """Return the folder of the run's export if its certificate is good, else of one that is written to `place`."""
+    def _export(self, name: str, question: dict[str, Any], seconds: float, new_folder: Path) -> Path:
+        """Return the folder of the run's export if its certificate is good, else of one written to `new_folder`."""
         if name not in self._exports:
             folder = self.trained.run.exports / name
             if certificates(self.trained.run).get(name, {}).get("is_good") is not True:
-                folder = place / name
+                folder = new_folder / name
                 folder.mkdir(exist_ok=True)
                 self.notify(f"exporting to {name}")
                 ask("write_format", {**question, "write": str(folder)}, timeout_seconds=seconds, sees_gpus=True)
@@ -326,7 +310,7 @@ class InferenceBench:
         }
 
 
-def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
+def _lack_of_bf16(hardware: Hardware, card: Gpu | None) -> str:
     """Return why the GPU, or the CPU if `card` is None, does not support bf16; empty if it does."""
     if card is not None:
         return "" if card.abilities and card.abilities.bf16 else "this GPU does not support bf16"
@@ -340,10 +324,10 @@ def _all(variant: Variant, name: str) -> list[float]:
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
     """Return the cells of a table: titles, then the rows that have figures. `writes`: the model generates text."""
     score_names = list(next((row["scores"] for row in rows if row["turns"]), {}))[:2]
-    first_token_column: Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
-    columns: Columns = {
+    first_token_column: turns.Columns = {"first token": lambda row: _ms(row["first_token_seconds"])} if writes else {}
+    columns: turns.Columns = {
         "": lambda row: row["name"],
-        "samples/s": lambda row: with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
+        "samples/s": lambda row: turns.with_spread(row["samples_per_second"], row["samples_per_second_spread"]),
         "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
         **first_token_column,
         "50 %": lambda row: _ms(row["latency_seconds_50"]),
@@ -354,7 +338,7 @@ def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
         **{display_name(name): partial(_score, name) for name in score_names},
         "same": lambda row: f"{row['same_predictions']:.0%}",
     }
-    return table_of(columns, rows)
+    return turns.table_of(columns, rows)
 
 
 def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
@@ -364,7 +348,7 @@ def speed_lines(result: Mapping[str, Any], width: int) -> list[str]:
         return []
     row_words = "rows per round" + (f" (up to {NEW_TOKENS} new tokens each)" if writes else "")
     cells = table(rows, writes=writes)
-    lines = [f"{result['run']}: {result['rows']} held-out {row_words}, {turns_words(result['rounds'])}"]
+    lines = [f"{result['run']}: {result['rows']} held-out {row_words}, {turns.turns_words(result['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 %, 95 %: percentiles of a row's latency; same: predictions as `{ONE_BY_ONE}`")
     lines.append(f"variants run `{BATCHED}` with a merged adapter, unless their names say otherwise")
@@ -382,7 +366,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def keep_speed(
-    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: Notify
+    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: turns.Notify
 ) -> Target | None:
     """Write the measured samples per second in batches, if any, to the journal of the run.
 
@@ -406,16 +390,14 @@ def keep_speed(
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:
     """Return sentences about variants without figures, with their reasons, and about when compiling pays off."""
-    sentences = reasons(rows)
+    sentences = turns.reasons(rows)
     rows_by_name = {row["name"]: row for row in rows if row["turns"]}
     compiled_row, batched_row = rows_by_name.get(COMPILED), rows_by_name.get(BATCHED)
     if compiled_row and batched_row:
         plain_seconds, compiled_seconds = (1 / row["samples_per_second"] for row in (batched_row, compiled_row))
         compile_seconds = compiled_row["compile_seconds"]
-        payoff = (
-            f"which pays off after {compile_seconds / (plain_seconds - compiled_seconds):,.0f} rows"
-            if compiled_seconds < plain_seconds
-            else "which never pays off here"
-        )
+        payoff = "which never pays off here"
+        if compiled_seconds < plain_seconds:
+            payoff = f"which pays off after {compile_seconds / (plain_seconds - compiled_seconds):,.0f} rows"
         sentences.append(f"{COMPILED}: the compiler took {format_seconds(compile_seconds)} at each start, {payoff}")
     return sentences

@@ -100,8 +100,8 @@ class MicroBatches:
     @property
     def fastest(self) -> TriedMicroBatch | None:
         """Fastest timed size (if two are equal, the larger one); None if none was timed."""
-        timed_tries = [tried for tried in self.tried.values() if tried.step_seconds and not tried.failure_words]
-        return min(timed_tries, key=lambda tried: (median(tried.step_seconds), -tried.rows), default=None)
+        timed_tries = [trial for trial in self.tried.values() if trial.step_seconds and not trial.failure_words]
+        return min(timed_tries, key=lambda trial: (median(trial.step_seconds), -trial.rows), default=None)
 
 
 def next_rows(candidates: Sequence[int], tried: Mapping[int, bool]) -> int | None:
@@ -220,10 +220,6 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         raise RunError(f"no micro-batch could be measured: {failure}; {hint}")
     # If no size was timed, the largest that survived is used.
     rows = tries.fastest.rows if tries.fastest else tries.largest
-    times = {
-        size: trial.step_seconds
-        for size, trial in tries.tried.items()
-        if trial.step_seconds and not trial.failure_words
-    }
+    timed_tries = [trial for trial in tries.tried.values() if trial.step_seconds and not trial.failure_words]
     if key := Key.read(plan.untuned_key):
-        keep_micro_batch(key, rows, tries.step_rows, times)
+        keep_micro_batch(key, rows, tries.step_rows, {trial.rows: trial.step_seconds for trial in timed_tries})

@@ -136,10 +136,10 @@ def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
     )[0]
 
 
-def _disk_fault(plan: Plan, parts: Parts, needed_bytes: int, free: int) -> dict[str, Any]:
+def _disk_fault(plan: Plan, parts: Parts, needed_bytes: int, free_bytes: int) -> dict[str, Any]:
     limits = range(plan.config.checkpoint.save_total_limit - 1, 0, -1)
-    fitting_limit = next((limit for limit in limits if (_disk_bytes(plan, parts, limit) or 0) <= free), None)
-    message = space_words("the run writes up to", needed_bytes, free)
+    fitting_limit = next((limit for limit in limits if (_disk_bytes(plan, parts, limit) or 0) <= free_bytes), None)
+    message = space_words("the run writes up to", needed_bytes, free_bytes)
     advice = "" if fitting_limit else "; set output.runs_dir to a folder on a larger disk"
     return {"part": "disk", "message": message + advice, "patch": {SAVE_LIMIT: fitting_limit} if fitting_limit else {}}
 

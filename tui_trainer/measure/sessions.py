@@ -54,7 +54,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
 
             layout, passes = session.components.batches.layout, session.plan.gradient_accumulation_steps.value
             largest_pass = MicroBatchTries(session, resident_bytes).try_steps(layout.rows_per_pass, passes)
-            session.components.lay_out_anew(layout)
+            session.components.set_layout(layout)
             if "failed" in largest_pass:
                 return largest_pass
         core_seconds_before, utilisation = _core_seconds(), Utilisation(session.plan)
@@ -67,7 +67,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
         session.flush()
         surroundings = {
             "utilisation_share": utilisation.stop(),
-            "others_cores": _others_cores(core_seconds_before, _core_seconds()),
+            "others_cores": _cores_used(core_seconds_before, _core_seconds()),
             # `heat` or `power` if that slows the GPU down now.
             "slowed_by": (gpu.slowed_by or "") if (gpu := _card_of(session.plan)) else "",
         }
@@ -89,8 +89,8 @@ def _keep_step_seconds(plan: Plan, figures: dict[str, Any]) -> None:
 class Utilisation:
     """Share of time (0 to 1) in which the device is busy between `start` and `stop`; None if it is not reported.
 
-    For a GPU it is the mean of the driver's readings, for a CPU
-    the CPU time of this process divided by the elapsed time and by the number of the run's threads."""
+    For a GPU it is the mean of the driver's readings, for a CPU the CPU time of this process divided by the elapsed
+    time and by the number of the run's threads."""
 
     _PERIOD_SECONDS = 0.2
 
@@ -135,7 +135,7 @@ def _core_seconds() -> tuple[float, float] | None:
     return None
 
 
-def _others_cores(earlier: tuple[float, float] | None, later: tuple[float, float] | None) -> float | None:
+def _cores_used(earlier: tuple[float, float] | None, later: tuple[float, float] | None) -> float | None:
     """Return the mean number of cores that other processes used between two results of `_core_seconds`, or None."""
     if earlier is None or later is None or later[1] <= earlier[1]:
         return None

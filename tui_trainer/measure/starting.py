@@ -42,12 +42,8 @@ def measure_start(
     """Measure each way `rounds` times, the slow way of each pair first. `only` has parts of the names of ways."""
     is_from_scratch = load_config(request, gpu=gpu).config.is_from_scratch
     chosen_names = [name for name in NAMES if not only or any(word in name for word in only)]
-    variants = [
-        Variant(
-            name=name, reason=_FROM_SCRATCH if is_from_scratch and name in (READ_THEN_COPIED, READ_IN_PLACE) else ""
-        )
-        for name in chosen_names
-    ]
+    reasons = dict.fromkeys((READ_THEN_COPIED, READ_IN_PLACE), _FROM_SCRATCH) if is_from_scratch else {}
+    variants = [Variant(name=name, reason=reasons.get(name, "")) for name in chosen_names]
     with TemporaryDirectory(prefix="bench-") as cache_folder:
 
         def ask_once(variant: Variant, is_first: bool, left: float) -> dict[str, Any]:
@@ -57,8 +53,7 @@ def measure_start(
                 if variant.name == CACHED and is_first:
                     # This turn fills the cache. Its figures are not used.
                     ask("time_start", question, timeout_seconds=left)
-                figures: dict[str, Any] = ask("time_start", question, timeout_seconds=left)
-            return figures
+                return dict(ask("time_start", question, timeout_seconds=left))
 
         measure_in_turns(variants, ask_once, TimeLimit(seconds), rounds=rounds, notify=notify)
     return variants

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -62,7 +62,7 @@ def ask_for_steps(
     return figures
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Steps:
     """Turns of `count` steps of a short run.
 
@@ -71,26 +71,26 @@ class Steps:
 
     request: Request
     gpu: GpuChoice
+    _: KW_ONLY
     count: int
     share_seconds: float | None = None
     least_steps: int = 1
 
     def ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        fields = (
-            {"seconds": self.share_seconds, "least_steps": self.least_steps} if self.share_seconds is not None else {}
-        )
+        has_share = self.share_seconds is not None
+        fields = {"seconds": self.share_seconds, "least_steps": self.least_steps} if has_share else {}
         figures = ask_for_steps(self.request, self.gpu, self.count, variant.patch, seconds, **fields)
-        if self.share_seconds is not None:
+        if has_share:
             self.count, self.share_seconds = figures["steps"], None
         return figures
 
 
-_PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
+_FIGURES = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
 
 
 def why_unchanged(before: Plan, after: Plan, patch: Patch) -> str:
     """Return why the patch of an automatic setting does not change the plan; empty if it does."""
-    for key, field_name in _PLANNED.items():
+    for key, field_name in _FIGURES.items():
         before_value, after_value = getattr(before, field_name), getattr(after, field_name)
         if set(patch) == {key} and before_value.value == after_value.value:
             return f"has no effect here: {after_value.reason}"
@@ -121,10 +121,8 @@ def training_run() -> str:
 def refuse_while_training(verb: str) -> None:
     """Raise InputError if a run is training on this machine now. `verb` names the command, for the hint."""
     if name := training_run():
-        raise InputError(
-            f"{name} is training on this machine and would distort the measurement",
-            hint=f"{verb} after the run has ended",
-        )
+        message = f"{name} is training on this machine and would distort the measurement"
+        raise InputError(message, hint=f"{verb} after the run has ended")
 
 
 def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -> list[dict[str, Any]]:
@@ -163,9 +161,7 @@ def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -
     return rows
 
 
-BUSY: Columns = {
-    "busy": lambda row: "--" if row["utilisation_share"] is None else f"{row['utilisation_share']:.0%}",
-}
+BUSY: Columns = {"busy": lambda row: "--" if (share := row["utilisation_share"]) is None else f"{share:.0%}"}
 _COLUMNS: Columns = {
     "": lambda row: row["name"],
     "ms/step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),

@@ -35,7 +35,7 @@ from tui_trainer.tasks import find_task
 MINUTES = 9
 _FEWEST_STEPS, _MOST_STEPS = 3, 12
 # The rest of the time is for options that are slower than the baseline, and for compiling.
-_SHARE_OF_THE_TIME = 0.8
+_TIME_SHARE = 0.8
 BASELINE = "baseline"
 _PLAIN: Patch = {
     "training.mixed_precision": "no",
@@ -53,8 +53,8 @@ _PLAIN: Patch = {
 _BATCHES = (8, 16, 32, 64)
 _PLAIN_ADAMW = "adamw_torch"
 # A smaller model has at most this share of the parameters, because otherwise its speed hardly differs.
-_SMALLER = 0.8
-_SHORT = "these losses come from short runs and predict little: --whole trains the full run for each line"
+_SMALLER_SHARE = 0.8
+_SHORT_RUNS_NOTE = "these losses come from short runs and predict little: --whole trains the full run for each line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,7 @@ _SWITCHES = (
 class TrainingBench:
     """Measurement of training options, with `steps` steps in each turn; None: as many as fit into `seconds`.
 
-    `only` has parts of the names of variants. With `trains_whole_run` each variant trains the whole run once, so that
-    its loss is the final one."""
+    `only` has parts of names. With `trains_whole_run` each variant trains the whole run once, for its final loss."""
 
     request: Request
     steps: int | None
@@ -110,15 +109,13 @@ class TrainingBench:
         self.notify("planning the variants")
         time_limit = TimeLimit(self.seconds)
         variants = pick_variants(list(self.variants()), self.only)
-        steps = Steps(
-            request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least_steps=_FEWEST_STEPS
-        )
+        count = self.steps or _MOST_STEPS
+        steps = Steps(self._short_baseline, self.gpu, count=count, least_steps=_FEWEST_STEPS)
         if self.steps is None and not self.trains_whole_run:
             # A step with more rows takes longer.
-            steps_per_round = sum(
-                self._rows_of(variant) / self.baseline_rows for variant in variants if not variant.reason
-            )
-            steps.share_seconds = _SHARE_OF_THE_TIME * self.seconds / max(steps_per_round, 1)
+            row_counts = [self._rows_of(variant) for variant in variants if not variant.reason]
+            steps_per_round = sum(rows / self.baseline_rows for rows in row_counts)
+            steps.share_seconds = _TIME_SHARE * self.seconds / max(steps_per_round, 1)
         ask_variant = self._take_whole_run if self.trains_whole_run else steps.ask
         measure_in_turns(variants, ask_variant, time_limit, rounds=self.rounds, notify=self.notify)
         self.steps = None if self.trains_whole_run else steps.count
@@ -130,8 +127,7 @@ class TrainingBench:
         return ask_for_steps(request, self.gpu, step_count, variant.patch, seconds)
 
     def _rows_of(self, variant: Variant) -> int:
-        rows: int = variant.patch.get(EFFECTIVE_BATCH_KEY, self.baseline_rows)
-        return rows
+        return int(variant.patch.get(EFFECTIVE_BATCH_KEY, self.baseline_rows))
 
     def variants(self) -> Iterator[Variant]:
         """Yield the baseline, options added one after another, each option alone, and other batch sizes.
@@ -166,7 +162,7 @@ class TrainingBench:
         """Return (settings of a smaller model, '') or ({}, why there is none).
 
         It has half of the layers, or is the next smaller model of the catalogue that is on this machine."""
-        config, own_parameters = self._baseline_plan.config, self._baseline_plan.parameters.value
+        config, parameters = self._baseline_plan.config, self._baseline_plan.parameters.value
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
             layer_count = config.model.scratch.num_hidden_layers
@@ -176,7 +172,8 @@ class TrainingBench:
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
         for entry in entries:
             kind = str((entry.config.get("architectures") or [""])[0])
-            if entry.parameters <= _SMALLER * own_parameters and kind.endswith(kinds) and find_model(entry.name).folder:
+            is_smaller = entry.parameters <= _SMALLER_SHARE * parameters
+            if is_smaller and kind.endswith(kinds) and find_model(entry.name).folder:
                 return {MODEL_KEY: entry.name, "model.revision": "main"}, ""
         return {}, "no smaller model of the catalogue is on this machine; get one with `tui-trainer download`"
 
@@ -184,13 +181,9 @@ class TrainingBench:
         finding = self._findings.get(switch.check)
         if finding and finding.status in switch.skipped_statuses:
             return Variant(name=switch.name, reason=finding.verdict.evidence)
-        return self._variant(switch.name, self._patch(switch))
-
-    def _patch(self, switch: _Switch) -> Patch:
-        """Return the fix that the option's check suggests, if it changes a setting of the option; else its patch."""
-        finding = self._findings.get(switch.check)
+        # The fix that the option's check suggests takes precedence if it changes a setting of the option.
         fix = (finding.fix if finding else None) or {}
-        return fix if set(fix) & set(switch.patch) else switch.patch
+        return self._variant(switch.name, fix if set(fix) & set(switch.patch) else switch.patch)
 
     def _accumulated(self, sign: str, others: Patch) -> Variant:
         rows = max(1, self.baseline_rows // 4)
@@ -271,7 +264,7 @@ def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
         *table_lines(cells, width, right=cells[0][1:]),
         f"speed-up: ratio of tokens/s; loss: held-out loss after {'the run' if result['whole'] else 'these steps'}; "
         "+: together with all + lines above it",
-        *([] if result["whole"] else [_SHORT]),
+        *([] if result["whole"] else [_SHORT_RUNS_NOTE]),
         "whole run: time of all steps of the requested run at the measured rate",
         *result["doubts"],
     ]

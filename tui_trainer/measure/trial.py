@@ -37,7 +37,7 @@ _LITTLE_SHM_BYTES = GIB
 _LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
 _SLOW_DISK_BYTES_PER_SECOND = 50e6
 _SLOW_LOADER_TOKENS_PER_SECOND = 5e6
-_MOST_SLOWER = 1.3
+_MAX_SLOWDOWN = 1.3
 _BUSY_COMMAND = "top   (are other programs busy?)"
 Trial = dict[str, Any]
 
@@ -149,7 +149,7 @@ def _problems_of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[
     if by := load.get("slowed_by"):
         sentence = f"under load, the GPU slows down to {load.get('clock_share') or 0:.0%} of its clock because of {by}"
         yield _warning(sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
-    elif slow_factor > _MOST_SLOWER:
+    elif slow_factor > _MAX_SLOWDOWN:
         sentence = f"matmuls took {slow_factor:.1f} times as long at the end of a short test as at its start"
         yield _warning(sentence, _BUSY_COMMAND)
 
@@ -198,10 +198,9 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
                         continue
                     version = metadata.version(demand.name)
                     if not demand.specifier.contains(version, prereleases=True):
-                        sentence = (
-                            f"{name} {library.version} needs {demand.name}{demand.specifier}, installed: {version}"
-                        )
-                        yield sentence, f"uv pip install '{demand.name}{demand.specifier}'"
+                        needed = f"{demand.name}{demand.specifier}"
+                        sentence = f"{name} {library.version} needs {needed}, installed: {version}"
+                        yield sentence, f"uv pip install '{needed}'"
 
 
 def _figures_of(trial: Trial, part: str) -> dict[str, Any]:
@@ -235,8 +234,8 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
         rate_words = [_rate_words(name, precision, card) for name, precision in figures_by_precision.items()]
         rows.append(("matmuls", "; ".join(filter(None, rate_words))))
     if bandwidth := _figures_of(trial, "memory").get("gigabytes_per_second"):
-        of_words = f" of {card.gigabytes_per_second:,.0f}" if card else ""
-        rows.append(("bandwidth", f"{bandwidth:,.1f}{of_words} GB/s"))
+        peak_words = f" of {card.gigabytes_per_second:,.0f}" if card else ""
+        rows.append(("bandwidth", f"{bandwidth:,.1f}{peak_words} GB/s"))
     if results := _figures_of(trial, "attention"):
         times = [f"{name} {result['seconds'] * 1e3:.1f} ms" for name, result in results.items() if "seconds" in result]
         times += [name for name, result in results.items() if not result]
@@ -258,8 +257,8 @@ def _rate_words(name: str, figures: dict[str, Any], card: Card | None) -> str:
     if "teraflops" not in figures:
         return f"{name} failed" if card and name in card.teraflops.known() else ""
     teraflops = figures["teraflops"]
-    of_words = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
-    return f"{name} {teraflops:.0f}{of_words} TFLOP/s" if teraflops >= 10 else f"{name} {teraflops * 1e3:.0f} GFLOP/s"
+    peak_words = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
+    return f"{name} {teraflops:.0f}{peak_words} TFLOP/s" if teraflops >= 10 else f"{name} {teraflops * 1e3:.0f} GFLOP/s"
 
 
 def _limit_words(trial: Trial) -> str:
@@ -314,14 +313,9 @@ def measure_disks(question: dict[str, Any]) -> list[dict[str, Any]]:
             with file.open("rb") as opened_file:
                 os.fsync(opened_file.fileno())
             read_result = read_rate(file, seconds=1.0)
-        disk_figures.append(
-            {
-                "label": label,
-                "path": str(folder),
-                "read_bytes_per_second": read_result.bytes_per_second if read_result else None,
-                "write_bytes_per_second": write_bytes_per_second,
-            }
-        )
+        read_bytes_per_second = read_result and read_result.bytes_per_second
+        figures = {"label": label, "path": str(folder), "read_bytes_per_second": read_bytes_per_second}
+        disk_figures.append({**figures, "write_bytes_per_second": write_bytes_per_second})
     return disk_figures
 
 
@@ -386,12 +380,13 @@ def measure_throttling(question: dict[str, Any]) -> dict[str, Any]:
     if is_on_cpu:
         return {"slower_at_the_end": slow_factor, "slowed_by": ""}
     nvml = session()
-    usages = nvml.gpu_in_use(question["uuid"], 0) if nvml else None
+    reading = nvml.gpu_in_use(question["uuid"], 0) if nvml else None
+    gpu = reading[0] if reading else None
     return {
         "slower_at_the_end": slow_factor,
-        "slowed_by": (usages[0].slowed_by if usages else None) or "",
-        "clock_share": usages[0].clock_share if usages else None,
-        "temperature_celsius": usages[0].temperature_celsius if usages else None,
+        "slowed_by": (gpu and gpu.slowed_by) or "",
+        "clock_share": gpu and gpu.clock_share,
+        "temperature_celsius": gpu and gpu.temperature_celsius,
     }
 
 
@@ -426,9 +421,8 @@ def _fp8_rate(question: dict[str, Any]) -> dict[str, float]:
     torch, side = _torch(question), _SIDE["cuda"]
     matrix = torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn)
     scale = torch.ones((), device="cuda")
-    seconds = _fastest_seconds(
-        question, lambda: torch._scaled_mm(matrix, matrix.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
-    )
+    options = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16}
+    seconds = _fastest_seconds(question, lambda: torch._scaled_mm(matrix, matrix.t(), **options))
     return {"teraflops": 2 * side**3 / seconds / 1e12}
 
 
@@ -438,8 +432,7 @@ def _attention_seconds(question: dict[str, Any], dtype: Any, backend: Any) -> di
     from torch.nn.functional import scaled_dot_product_attention
 
     attend: Any = scaled_dot_product_attention
-    rows = 4 if question["device"] == "cuda" else 1
-    shape = (rows, _HEADS, _LENGTH, _HEAD_SIZE)
+    shape = (4 if question["device"] == "cuda" else 1, _HEADS, _LENGTH, _HEAD_SIZE)
     q, k, v = (torch.randn(shape, device=question["device"], dtype=dtype, requires_grad=True) for _ in range(3))
 
     def forward_and_backward() -> None:

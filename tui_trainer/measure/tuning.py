@@ -6,7 +6,7 @@ faster alternatives one after another if pairs of turns in fresh processes show 
 Settings that failed are never chosen.
 
 The search for the best number of rows (`EffectiveBatches`) doubles the rows per step until memory is full, or until two
-doublings in a row gain less than `GAIN`. Each turn takes the largest pass of the run and then some steps. In the
+doublings in a row gain less than `LEAST_GAIN`. Each turn takes the largest pass of the run and then some steps. In the
 remaining time each size is measured again, and its fastest turn counts, because other load only slows turns down."""
 
 import json
@@ -35,36 +35,12 @@ from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.measure import steps
-from tui_trainer.measure.micro_batches import (
-    MicroBatches,
-    micro_batch_patch,
-    sizes_to_time,
-    try_micro_batches,
-    with_settings,
-)
+from tui_trainer.measure import micro_batches, steps, turns
+from tui_trainer.measure.micro_batches import MicroBatches, try_micro_batches
 from tui_trainer.measure.steps import ask_for_steps, short_run
-from tui_trainer.measure.turns import (
-    CURRENT,
-    INTERRUPTED,
-    NOT_MEASURED,
-    Columns,
-    Notify,
-    TimeLimit,
-    TimeOver,
-    Variant,
-    explain_unmeasured,
-    reasons,
-    table_of,
-)
-from tui_trainer.planning.automatic_values import MIXED
-from tui_trainer.planning.batch_cut import (
-    ACCUMULATION_KEY,
-    EFFECTIVE_BATCH_KEY,
-    GROUP_BY_LENGTH,
-    MICRO_BATCH_KEY,
-    PACKING,
-)
+from tui_trainer.measure.turns import Variant
+from tui_trainer.planning import batch_cut
+from tui_trainer.planning.automatic_values import PRECISION_KEY
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN, most_rows_of_step
 from tui_trainer.planning.fused_kernels import KERNELS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
@@ -88,7 +64,7 @@ class Search:
     request: Request
     gpu: GpuChoice
     seconds: float
-    notify: Notify
+    notify: turns.Notify
 
     def __post_init__(self) -> None:
         self.loaded = load_config(self.request, gpu=self.gpu)
@@ -96,7 +72,7 @@ class Search:
         if problems := start_problems(self.loaded):
             raise ConfigError(problems)
         steps.refuse_while_training("tune")
-        self.limit = TimeLimit(self.seconds)
+        self.limit = turns.TimeLimit(self.seconds)
 
     @staticmethod
     def steps_of_a_turn(step_seconds: float) -> int:
@@ -153,9 +129,8 @@ def alternatives(
     """Yield the alternatives to the settings of this config, the most promising first."""
     for alternative in (*_lengths(plan), *_micro_batch_alternatives(plan, tries), *_switches(plan, hardware, tries)):
         if alternative.group != "cut" and not alternative.reason:
-            alternative.reason = one_line(
-                steps.why_not_measurable(plan, alternative.patch, partial(load_patched, loaded), gpu), 300
-            )
+            reason = steps.why_not_measurable(plan, alternative.patch, partial(load_patched, loaded), gpu)
+            alternative.reason = one_line(reason, 300)
         yield alternative
 
 
@@ -168,16 +143,17 @@ def _lengths(plan: Plan) -> Iterator[Alternative]:
     if not plan.packing.value:
         has_equal_lengths = plan.train_tokens.value >= _EQUAL_LENGTHS_SHARE * plan.train_rows.value * plan.longest_row
         reason = "has no effect here: all rows have about the same length" if has_equal_lengths else ""
-        yield replace(_setting(GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
-    yield _setting(PACKING, not plan.packing.value)
+        yield replace(_setting(batch_cut.GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
+    yield _setting(batch_cut.PACKING, not plan.packing.value)
 
 
 def _micro_batch_alternatives(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
     """Yield other micro-batch sizes: the largest that survived, some smaller ones, and the smallest that failed."""
     current_rows = plan.per_device_train_batch_size.value
     sizes = [rows for rows, trial in tries.tried.items() if not trial.failure_words]
-    larger_sizes = sizes_to_time(rows for rows in sizes if rows > current_rows)
-    smaller_sizes = sizes_to_time(rows for rows in sizes if rows <= current_rows // 2 or current_rows > tries.largest)
+    larger_sizes = micro_batches.sizes_to_time(rows for rows in sizes if rows > current_rows)
+    most_rows = current_rows // 2 if current_rows <= tries.largest else tries.largest
+    smaller_sizes = micro_batches.sizes_to_time(rows for rows in sizes if rows <= most_rows)
     for rows in larger_sizes[:_LARGER_CUTS]:
         yield _micro_batch_alternative(plan, tries, rows)
     # If half of the rows per pass is no faster, a quarter is not either.
@@ -185,18 +161,15 @@ def _micro_batch_alternatives(plan: Plan, tries: MicroBatches) -> Iterator[Alter
     for rows in smaller_sizes[:_SMALLER_CUTS]:
         yield replace(_micro_batch_alternative(plan, tries, rows), faster_prerequisite=previous_name)
         previous_name = _micro_batch_alternative(plan, tries, rows).name
-    failed_sizes = [rows for rows, trial in tries.tried.items() if trial.failure_words and rows > tries.largest]
-    if failed_sizes:
-        yield replace(
-            _micro_batch_alternative(plan, tries, min(failed_sizes)),
-            reason=tries.tried[min(failed_sizes)].failure_words,
-        )
+    failed_tries = [trial for trial in tries.tried.values() if trial.failure_words and trial.rows > tries.largest]
+    if failed_tries:
+        smallest = min(failed_tries, key=attrgetter("rows"))
+        yield replace(_micro_batch_alternative(plan, tries, smallest.rows), reason=smallest.failure_words)
 
 
 def _micro_batch_alternative(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
-    return Alternative(
-        group="cut", patch=micro_batch_patch(plan, rows), name=split_words(rows, -(-tries.step_rows // rows))
-    )
+    name = split_words(rows, -(-tries.step_rows // rows))
+    return Alternative(group="cut", patch=micro_batches.micro_batch_patch(plan, rows), name=name)
 
 
 def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
@@ -208,17 +181,14 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
     elif tries.largest < tries.step_rows:
         # Checkpointing makes room for larger passes, whose gain may exceed the cost of computing activations twice.
         rows = min(2 * tries.largest, tries.step_rows)
-        patch = {CHECKPOINTING: True, **micro_batch_patch(plan, rows)}
-        yield Alternative(
-            group="cut",
-            patch=patch,
-            name=f"gradient_checkpointing = true, {_micro_batch_alternative(plan, tries, rows).name}",
-        )
+        patch = {CHECKPOINTING: True, **micro_batches.micro_batch_patch(plan, rows)}
+        name = f"gradient_checkpointing = true, {_micro_batch_alternative(plan, tries, rows).name}"
+        yield Alternative(group="cut", patch=patch, name=name)
     yield from _precisions(plan)
     current_attention = config.model.attn_implementation
-    for name in all_settings()[ATTENTION].choices:
-        if name != current_attention and name != "auto" and not {name, current_attention} <= set(_AUTOMATIC_ATTENTION):
-            yield _setting(ATTENTION, name)
+    for value in all_settings()[ATTENTION].choices:
+        if value not in (current_attention, "auto") and not {value, current_attention} <= set(_AUTOMATIC_ATTENTION):
+            yield _setting(ATTENTION, value)
     yield _setting(KERNELS, "none" if plan.kernels.value != "none" else "auto")
     worker_counts = range(_MOST_WORKERS + 1) if plan.device == "cuda" else range(2)
     for count in worker_counts:
@@ -238,7 +208,7 @@ def _precisions(plan: Plan) -> Iterator[Alternative]:
         if precision != plan.precision.value:
             is_choosable = precision in (plan.best_precision, "fp32")
             reason = "" if is_choosable else f"for comparison only: the plan chooses {plan.best_precision} here"
-            yield replace(_setting(MIXED, setting_value), exclusion_reason=reason)
+            yield replace(_setting(PRECISION_KEY, setting_value), exclusion_reason=reason)
 
 
 def _setting(key: str, value: Any) -> Alternative:
@@ -258,7 +228,7 @@ _CLEAR_GAIN_RATIO = 1.25
 # A higher loss is accepted if rounding (share of the loss) or another seed (multiple of its difference) explains it.
 _LOSS_ROUNDING, _SEED_DIFFERENCE_FACTOR = 0.005, 2.0
 # Name of an alternative that changes the micro-batch, such as `8 x 4`: rows and passes.
-_SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
+_SPLIT_NAME = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
 
 
 @dataclass(kw_only=True)
@@ -281,7 +251,7 @@ class Tuning(Search):
         """
         self.notify(f"finding the largest micro-batch for {self.plan.effective_batch_size.value} rows per step")
         tries = self.tries = self._try_micro_batches(_TRIES_SHARE * self.seconds)
-        if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
+        if not tries.largest and tries.cut_short not in ("", turns.INTERRUPTED):
             raise RunError(f"{tries.cut_short} before any micro-batch was tried; allow more time with --minutes")
         if not tries.largest and not tries.cut_short:
             failure = next(iter(tries.tried.values())).failure_words
@@ -289,15 +259,13 @@ class Tuning(Search):
             raise RunError(f"not even the smallest micro-batch fits in memory: {failure}; {hint}")
         self._turn_seconds = _TURN_SECONDS
         self._steps = self._steps_of_all_turns()
-        self.measured = [Variant(name=CURRENT)]
+        self.measured = [Variant(name=turns.CURRENT)]
         with self.limit:
-            if tries.cut_short == INTERRUPTED:
+            if tries.cut_short == turns.INTERRUPTED:
                 raise KeyboardInterrupt
             self._search(list(alternatives(self.loaded, self.plan, probe(), tries, self.gpu)))
-        explain_unmeasured(self.measured, self.cut_short or "no time was left")
+        turns.explain_unmeasured(self.measured, self.cut_short or "no time was left")
         return self
-
-    # ------------------------------------------------------------- the search
 
     def _search(self, others: Sequence[Alternative]) -> None:
         """Add results to the attributes step by step, so that they are kept if the search is interrupted."""
@@ -306,7 +274,7 @@ class Tuning(Search):
         largest_rows = self.tries.largest
         if largest_rows and largest_rows < self.plan.per_device_train_batch_size.value:
             best_variant.reason = "out of memory with the largest batches"
-            self.is_too_large, self.patch = True, micro_batch_patch(self.plan, largest_rows)
+            self.is_too_large, self.patch = True, micro_batches.micro_batch_patch(self.plan, largest_rows)
             best_variant = next(other for other in others if other.patch == self.patch)
         taken_groups: set[str] = set()
         for alternative in self._screen(best_variant, others):
@@ -357,9 +325,9 @@ class Tuning(Search):
     @staticmethod
     def _is_faster(variant: Variant, best: Variant) -> bool:
         rate, best_rate = variant.median("tokens_per_second"), best.median("tokens_per_second")
-        return (
-            not variant.reason and rate is not None and best_rate is not None and rate > _PAIRS_FROM_RATIO * best_rate
-        )
+        if variant.reason or rate is None or best_rate is None:
+            return False
+        return rate > _PAIRS_FROM_RATIO * best_rate
 
     def _compare(self, before: Variant, after: Variant) -> Gain:
         """Take pairs of turns in alternating order until the result is clear, and return the gain of `after`."""
@@ -381,10 +349,8 @@ class Tuning(Search):
         if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
             return "not measurably faster"
         loss, old_loss = after.median("loss") or 0.0, before.median("loss") or 0.0
-        loss_increase = loss - old_loss
-        if loss_increase > _LOSS_ROUNDING * abs(
-            old_loss
-        ) and loss_increase > _SEED_DIFFERENCE_FACTOR * self._seed_difference(old_loss):
+        is_above_rounding = loss - old_loss > _LOSS_ROUNDING * abs(old_loss)
+        if is_above_rounding and loss - old_loss > _SEED_DIFFERENCE_FACTOR * self._seed_difference(old_loss):
             return f"faster, but rejected: its loss is {loss:.3f} instead of {old_loss:.3f} after the same steps"
         if patch.get(COMPILE):
             start_seconds = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
@@ -410,19 +376,17 @@ class Tuning(Search):
     def _why_out_of_memory(self, patch: Patch) -> str:
         """Return why the largest passes fail with these settings; empty if they survive."""
         # Micro-batch sizes alone have already been tried.
-        if set(patch) <= {*micro_batch_patch(self.plan, 1), WORKERS, THREADS}:
+        if set(patch) <= {*micro_batches.micro_batch_patch(self.plan, 1), WORKERS, THREADS}:
             return ""
-        rows = int(patch.get(MICRO_BATCH_KEY, self.plan.per_device_train_batch_size.value))
+        rows = int(patch.get(batch_cut.MICRO_BATCH_KEY, self.plan.per_device_train_batch_size.value))
         self.notify(f"trying the largest batches with {short_words(patch)}")
-        patch = {**patch, **micro_batch_patch(self.plan, 1)}
+        patch = {**patch, **micro_batches.micro_batch_patch(self.plan, 1)}
         tries = self._try_micro_batches(self.limit.left_seconds, patch=patch, candidates=[rows])
-        if tries.cut_short == INTERRUPTED:
+        if tries.cut_short == turns.INTERRUPTED:
             raise KeyboardInterrupt
         if not tries.tried:
-            raise TimeOver
+            raise turns.TimeOver
         return tries.tried[rows].failure_words
-
-    # ------------------------------------------------------------- turns
 
     def _try_micro_batches(self, seconds: float, **more: Any) -> MicroBatches:
         return try_micro_batches(self.request, self.plan, self.gpu, seconds=seconds, notify=self.notify, **more)
@@ -449,8 +413,6 @@ class Tuning(Search):
             return _STEPS
         return self.steps_of_a_turn(micro_batch.seconds / 2 / min(micro_batch.passes, 2) * micro_batch.passes)
 
-    # ------------------------------------------------------------- the result
-
     @property
     def speed_up(self) -> float | None:
         return prod(gain.speed_up or 1.0 for gain in self.gains) if self.gains else None
@@ -467,8 +429,7 @@ class Tuning(Search):
             spread = self.gains[0].spread if len(self.gains) == 1 else None
             comparison_words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
             return f"{self.speed_up:.2f} times as fast as now ({comparison_words}): {short_words(self.patch)}"
-        unmeasured_count = sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured)
-        if unmeasured_count:
+        if unmeasured_count := sum(variant.reason.startswith(turns.NOT_MEASURED) for variant in self.measured):
             return f"nothing was measurably faster; no time was left for {unmeasured_count} settings (raise --minutes)"
         return DEFAULT_IS_BEST
 
@@ -513,13 +474,13 @@ def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
 def notes_of(result: Mapping[str, Any]) -> list[str]:
     """Return lines about the meaning of the columns, and about why variants failed or were not chosen."""
     legend = "speed-up: ratio of tokens/s; loss: held-out loss"
-    if cut := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
+    if cut := next((match for row in result["variants"] if (match := _SPLIT_NAME.fullmatch(row["name"]))), None):
         legend = f"{cut[0]}: {cut[1]} rows per micro-batch, {cut[2]} micro-batches per step; {legend}"
     disturbance_lines = [result["disturbed_by"]] if result["disturbed_by"] else []
-    return [legend, *disturbance_lines, *reasons(result["variants"])]
+    return [legend, *disturbance_lines, *turns.reasons(result["variants"])]
 
 
-GAIN = 1.05
+LEAST_GAIN = 1.05
 """A batch is worthwhile if it processes at least this many times as many rows per second as half the batch."""
 _COLUMNS_WORDS = "busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows"
 _LEAST_ROWS, _MOST_TURNS = 8, 3
@@ -569,7 +530,10 @@ class EffectiveBatches(Search):
 
     def find(self) -> Self:
         """Measure until the search ends, the time is over, or the user presses Ctrl+C."""
-        rows = _smallest_size(self.planned_step_rows, self.plan.processes.value)
+        rows = self.planned_step_rows
+        # The search starts with the planned rows, halved while they are even and not few.
+        while rows % 2 == 0 and rows // 2 >= max(_LEAST_ROWS, self.plan.processes.value):
+            rows //= 2
         with self.limit:
             while not (reason := self._why_no_more(rows)):
                 size = self._size(rows)
@@ -577,7 +541,7 @@ class EffectiveBatches(Search):
                 self.sizes.append(size)
                 rows *= 2
             self.end_reason = reason
-            with suppress(TimeOver):
+            with suppress(turns.TimeOver):
                 for size in self.measured * (_MOST_TURNS - 1):
                     self._measure(size)
                     # A size that was measured once works, so a later failure is ignored.
@@ -595,18 +559,20 @@ class EffectiveBatches(Search):
         if rows <= self.planned_step_rows or len(self.measured) < 3:
             return ""
         before_speed, middle_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
-        if middle_speed < GAIN * before_speed and newest_speed < GAIN * middle_speed:
-            return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {GAIN - 1:.0%}"
+        if middle_speed < LEAST_GAIN * before_speed and newest_speed < LEAST_GAIN * middle_speed:
+            return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {LEAST_GAIN - 1:.0%}"
         return ""
 
     def _size(self, rows: int) -> Size:
         micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
         # A micro-batch that the config sets is kept. Otherwise a pass takes all rows, until memory is full.
-        patch = {MICRO_BATCH_KEY: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION_KEY: "auto"}
+        patch = {
+            batch_cut.MICRO_BATCH_KEY: min(micro, share) if isinstance(micro, int) else share,
+            batch_cut.ACCUMULATION_KEY: "auto",
+        }
         name = f"{rows} rows per step"
-        return Size(
-            name=name, patch={EFFECTIVE_BATCH_KEY: rows, **patch}, rows=rows, learning_rate=self._learning_rate(rows)
-        )
+        patch = {batch_cut.EFFECTIVE_BATCH_KEY: rows, **patch}
+        return Size(name=name, patch=patch, rows=rows, learning_rate=self._learning_rate(rows))
 
     def _learning_rate(self, rows: int) -> float:
         """Return the planned learning rate scaled to this many rows, within the limit of the optimizer."""
@@ -621,7 +587,8 @@ class EffectiveBatches(Search):
 
         def ask_steps(seconds: float) -> dict[str, Any]:
             try:
-                estimated_plan(load_config(with_settings(self.request, size.patch), gpu=self.gpu), gpu=self.gpu)
+                request = micro_batches.with_settings(self.request, size.patch)
+                estimated_plan(load_config(request, gpu=self.gpu), gpu=self.gpu)
             except InputError as error:
                 raise WorkerFailed("cannot be planned", steps.problem_words(error)) from None
             options = {"largest_pass": True, "seconds": 3 * _TURN_SECONDS, "least_steps": _LEAST_STEPS}
@@ -647,14 +614,14 @@ class EffectiveBatches(Search):
 
     @property
     def best(self) -> Size | None:
-        """Recommended size: the planned size, unless another is at least `GAIN` times as fast; None without figures.
+        """Recommended size: the planned one, unless another is at least `LEAST_GAIN` times as fast; None without sizes.
 
         Sizes that would leave too few steps are not recommended."""
         allowed_sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.planned_step_rows)]
         larger_sizes = [size for size in allowed_sizes if size.rows >= self.planned_step_rows]
         best_size = larger_sizes[0] if larger_sizes else None
         for size in (*larger_sizes[1:], *(size for size in allowed_sizes if size.rows < self.planned_step_rows)):
-            if best_size is None or size.rows_per_second >= GAIN * best_size.rows_per_second:
+            if best_size is None or size.rows_per_second >= LEAST_GAIN * best_size.rows_per_second:
                 best_size = size
         return best_size
 
@@ -667,8 +634,8 @@ class EffectiveBatches(Search):
         """Rows of the smallest size that is larger than the fastest size and clearly slower; None if there is none."""
         if (fastest := self.fastest) is None:
             return None
-        larger_sizes = [size for size in self.measured if size.rows > fastest.rows]
-        return next((size.rows for size in larger_sizes if size.rows_per_second * GAIN < fastest.rows_per_second), None)
+        slower_sizes = [size for size in self.measured if size.rows_per_second * LEAST_GAIN < fastest.rows_per_second]
+        return next((size.rows for size in slower_sizes if size.rows > fastest.rows), None)
 
     @property
     def patch(self) -> Patch:
@@ -677,22 +644,19 @@ class EffectiveBatches(Search):
         if best_size is None or best_size.rows == self.planned_step_rows:
             return {}
         is_accumulation_set = self.plan.config.training.gradient_accumulation_steps != "auto"
-        accumulation_patch = {ACCUMULATION_KEY: "auto"} if is_accumulation_set else {}
-        return {EFFECTIVE_BATCH_KEY: best_size.rows, LEARNING_RATE: best_size.learning_rate, **accumulation_patch}
+        accumulation_patch = {batch_cut.ACCUMULATION_KEY: "auto"} if is_accumulation_set else {}
+        patch = {batch_cut.EFFECTIVE_BATCH_KEY: best_size.rows, LEARNING_RATE: best_size.learning_rate}
+        return patch | accumulation_patch
 
     @property
     def sentence(self) -> str:
-        best_size, planned_size = (
-            self.best,
-            next((size for size in self.measured if size.rows == self.planned_step_rows), None),
-        )
+        best_size = self.best
+        planned_size = next((size for size in self.measured if size.rows == self.planned_step_rows), None)
         if best_size is None:
             return f"nothing was measured: {self.end_reason or self.cut_short}"
         size_words = f"{best_size.rows} rows per step"
         if best_size.rows == self.planned_step_rows:
-            size_words = (
-                f"{self.planned_step_rows} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
-            )
+            size_words += f", as planned: no other size is {LEAST_GAIN - 1:.0%} faster per row"
         elif planned_size:
             speed_up = best_size.rows_per_second / planned_size.rows_per_second
             size_words += f" are {speed_up:.2f} times as fast per row as {self.planned_step_rows} rows"
@@ -723,14 +687,7 @@ class EffectiveBatches(Search):
         }
 
 
-def _smallest_size(planned_rows: int, processes: int) -> int:
-    """Return the number of rows with which the search starts: `planned_rows` halved while it is even and not small."""
-    while planned_rows % 2 == 0 and planned_rows // 2 >= max(_LEAST_ROWS, processes):
-        planned_rows //= 2
-    return planned_rows
-
-
-_SIZE_COLUMNS: Columns = {
+_SIZE_COLUMNS: turns.Columns = {
     "rows/step": lambda row: str(row["rows"]),
     "rows/s": lambda row: f"{row['rows_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
@@ -743,4 +700,4 @@ _SIZE_COLUMNS: Columns = {
 
 def sizes_table(result: Mapping[str, Any]) -> list[list[str]]:
     """Return the cells of the table of sizes, with titles, from the JSON of `EffectiveBatches`."""
-    return table_of(_SIZE_COLUMNS, result["sizes"])
+    return turns.table_of(_SIZE_COLUMNS, result["sizes"])

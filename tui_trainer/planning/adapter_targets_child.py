@@ -51,7 +51,7 @@ def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
     layer_paths = [path for path, module in modules.items() if is_linear_layer(module)]
     selected_paths: set[str] | None = None
     if is_pattern(tuning.target_modules):
-        selected_paths, pattern_problems = _matched(model, modules, layer_paths, tuning)
+        selected_paths, pattern_problems = _match_pattern(model, modules, layer_paths, tuning)
         problems += pattern_problems
     elif ALL_LINEAR not in map(str.lower, target_names):
         selected_paths = {path for path in layer_paths if _ends_with(path, target_names)}
@@ -60,7 +60,7 @@ def named_layers(model: Any, tuning: TuningSection) -> set[str] | None:
     return selected_paths
 
 
-def _matched(
+def _match_pattern(
     model: Any, modules: dict[str, Any], layers: Sequence[str], tuning: TuningSection
 ) -> tuple[set[str], list[Problem]]:
     """Return the paths that a regular expression matches, and the problems with it."""
@@ -71,18 +71,18 @@ def _matched(
     try:
         pattern = re.compile(tuning.target_modules)
     except re.error as error:
-        return with_problem(
-            f"is not a valid regular expression: {error}", "as in peft, the expression must match full paths of layers"
-        )
+        hint = "as in peft, the expression must match full paths of layers"
+        return with_problem(f"is not a valid regular expression: {error}", hint)
     matching_paths = [path for path in modules if path and pattern.fullmatch(path)]
-    head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
-    inner = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen or ("\n",))]
-    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen or ("\n",))]:
+    head, frozen = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model)) or ("\n",)
+    inner_paths = [path for path in layers if modules[path] is not head and not f"{path}.".startswith(frozen)]
+    if paths_in_towers := [path for path in matching_paths if f"{path}.".startswith(frozen)]:
         message = f"matches frozen parts outside the language model: {_some(paths_in_towers)}"
-        return with_problem(message, f"match only layers of the language model, such as {_some(inner)}")
-    if others := [path for path in matching_paths if path not in inner]:
-        module_kind = "the head" if modules[others[0]] is head else type(modules[others[0]]).__name__
-        message = f"matches {one_line(others[0], 120)} ({module_kind}), which is not a linear layer inside the model"
+        return with_problem(message, f"match only layers of the language model, such as {_some(inner_paths)}")
+    if other_paths := [path for path in matching_paths if path not in inner_paths]:
+        path = other_paths[0]
+        module_kind = "the head" if modules[path] is head else type(modules[path]).__name__
+        message = f"matches {one_line(path, 120)} ({module_kind}), which is not a linear layer inside the model"
         return with_problem(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
     saved_names = names_in(tuning.modules_to_save)
     if paths_of_both := [path for path in matching_paths if any(f".{name}." in f".{path}." for name in saved_names)]:
@@ -90,7 +90,7 @@ def _matched(
         return with_problem(f"matches {one_line(paths_of_both[0], 120)}, which is fully trained", hint)
     if not matching_paths:
         message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
-        return with_problem(message, f"the expression must match full paths, such as {_some(inner)}")
+        return with_problem(message, f"the expression must match full paths, such as {_some(inner_paths)}")
     return set(matching_paths), []
 
 
@@ -103,33 +103,31 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
         for module_path, module in model.named_modules()
         for name_inside, tensor in module.named_parameters(recurse=False)
     }
-    paths_in_layers = {
-        path for path, (module, _) in tensors_by_path.items() if is_linear_layer(module) or type(module) is nn.Embedding
-    }
     adaptable_paths = [
         path
-        for path, (_, tensor) in tensors_by_path.items()
-        if tensor.ndim in (2, 3) and path not in paths_in_layers and not path.endswith("bias")
+        for path, (module, tensor) in tensors_by_path.items()
+        if not (is_linear_layer(module) or type(module) is nn.Embedding)
+        and tensor.ndim in (2, 3)
+        and not path.endswith("bias")
     ]
     matching_paths = [path for path in tensors_by_path if _ends_with(path, (name,))]
     names = ", ".join(dict.fromkeys(map(path_in_block, adaptable_paths)))
     hint = f"tensors that can be adapted: {one_line(names, 300)}" if names else "this model has no adaptable tensors"
     if not matching_paths:
         message = f"no tensor of the model is called {one_line(name, 80)}"
-    elif odd := [path for path in matching_paths if path not in adaptable_paths]:
-        message = (
-            f"{one_line(odd[0], 120)} cannot be adapted: it is part of a linear layer or an embedding, or not a matrix"
-        )
+    elif odd_paths := [path for path in matching_paths if path not in adaptable_paths]:
+        message = f"{one_line(odd_paths[0], 120)} cannot be adapted: it is part of a linear layer or an embedding, "
+        message += "or not a matrix"
         hint = f"name layers in {MODULES_KEY}; {hint}"
     else:
         return None
     return Problem(message=message, key=PARAMETERS_KEY, hint=hint)
 
 
-def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
+def _adapted_parts(adapted: Any, expected: set[str] | None) -> dict[str, Any]:
     """Return the fields of `AdaptedParts` for an adapted model.
 
-    Raises ConfigError if the linear layers with an adapter are not exactly those in `wanted` (None: not checked).
+    Raises ConfigError if the linear layers with an adapter are not exactly those in `expected` (None: not checked).
     """
     from peft.tuners.lora.layer import LoraLayer, ParamWrapper
 
@@ -153,10 +151,10 @@ def _adapted_parts(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
             reads: Reads = "target" if ".decoder." in f".{path}" and base_model.config.is_encoder_decoder else "source"
             name = name_path.rpartition(".")[2]
             linears[Linear(name=name, path=name_path, count=1, inputs=widths[0], outputs=widths[1], reads=reads)] += 1
-    if wanted is not None and seen_paths != wanted:
+    if expected is not None and seen_paths != expected:
         version, family = metadata.version("peft"), base_model.config.model_type
         message = f"peft {version} would not adapt the layers of {family} that these names select"
-        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(seen_paths ^ wanted))}. "
+        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(seen_paths ^ expected))}. "
         hint += f'Use "all-linear" for all layers, and {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
     return {

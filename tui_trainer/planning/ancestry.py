@@ -20,6 +20,7 @@ from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import last_events
 from tui_trainer.runs.state import apply_events
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import quantity
 
 _ANCESTORS = "ancestors.json"
 
@@ -41,7 +42,7 @@ class Ancestor(BaseModel):
         if not self.method:
             return one_line(published_name(self.name), 200) + (f" ({self.taken})" if self.taken else "")
         method_label = TUNING_METHODS[self.method].label if self.method in TUNING_METHODS else one_line(self.method, 40)
-        steps_text = f", {self.steps:,} {'step' if self.steps == 1 else 'steps'}" if self.steps else ""
+        steps_text = f", {quantity(self.steps, 'step')}" if self.steps else ""
         taken_text = f", {one_line(self.taken, 40)}" if self.taken else ""
         return f"run {one_line(self.name, 80)} ({method_label}{steps_text}{taken_text})"
 
@@ -55,8 +56,7 @@ def run_of_model(folder: Path) -> RunFolder | None:
 
 
 def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
-    """Return the ancestors of a new run with these settings, the oldest first; empty if its model was made by no
-    run."""
+    """Return the runs from which a new run with these settings would descend, the oldest first."""
     model = config.model
     if not model.model_name_or_path or config.is_from_scratch:
         return ()

@@ -68,8 +68,7 @@ NOT_PLANNED = Attention(kernel="", reason="not in the plan")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionRows:
-    """The rows that attention reads. `longest` is in tokens. With `widths_vary`, each pass is as wide as its longest
-    row."""
+    """The rows that attention reads. `longest` is in tokens. With `widths_vary`, a pass is as wide as its longest."""
 
     packed: bool
     longest: int
@@ -93,9 +92,8 @@ def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachi
     attention = _forced_kernel(shape, requested) or _of_sdpa(shape, rows, machine)
     wait_reason = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
-        wait_reason = (
-            f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits for the GPU"
-        )
+        wait_reason = f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits "
+        wait_reason += "for the GPU"
     return attention.model_copy(update={"hidden_wait": wait_reason})
 
 
@@ -118,10 +116,8 @@ def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) 
     if machine.device == "cpu":
         return _on_cpu(shape)
     if rows.packed and not (refusal := _lengths_refusal(shape, machine)):
-        library = _library_by_lengths(machine)
-        reason = (
-            f"documents are packed, and {library} uses their lengths instead of a mask (verified when the run starts)"
-        )
+        reason = f"documents are packed, and {_library_by_lengths(machine)} uses their lengths instead of a mask "
+        reason += "(verified when the run starts)"
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
     mask_reason = planned_mask_reason(shape, rows)
     refusals = [f"variable-length attention {refusal}"] if rows.packed else []
@@ -215,8 +211,7 @@ def _flash_refusal(shape: ModelShape, machine: AttentionMachine, mask_reason: st
 
 
 def _lengths_refusal(shape: ModelShape, machine: AttentionMachine) -> str:
-    """Return why attention in packed rows cannot use the lengths of documents; empty if it can. The start of a run
-    tests the kernel itself."""
+    """Return why attention in packed rows cannot use the lengths of documents; empty if it can. No kernel is tested."""
     facts = shape.attention
     if refusal := _flash_refusal(shape, machine, ""):
         return refusal

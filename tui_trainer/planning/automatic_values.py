@@ -15,6 +15,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, version_text
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
+from tui_trainer.models import targets
 from tui_trainer.models.adapter_targets import ExpertTensor, find_adapted, needs_built_model
 from tui_trainer.models.adapters import should_continue_adapter, starting_adapter
 from tui_trainer.models.added_tokens import row_parameters
@@ -26,24 +27,14 @@ from tui_trainer.models.heads import CLASSIFYING_HEADS
 from tui_trainer.models.modules import FEW_LABELS, Linear
 from tui_trainer.models.routers import ROUTER_LOSS_KEY, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import (
-    ALL_LINEAR,
-    adapted_linears,
-    adapter_parameters,
-    head_modules,
-    is_all_linear,
-    match_targets,
-    saved_module_parameters,
-    saves_head,
-)
 from tui_trainer.planning.attention import EAGER, MATH, Attention, AttentionMachine, AttentionRows, attention_of
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.tasks import find_task
 from tui_trainer.tuning.freeze_layers import planned_part
 
-MIXED = "training.mixed_precision"
-DTYPE = "model.dtype"
+PRECISION_KEY = "training.mixed_precision"
+DTYPE_KEY = "model.dtype"
 INIT_KEY = "tuning.init_lora_weights"
 # Autocast copies each weight and input. From this width on bf16 was faster on both CPUs that were measured
 # (`duration.BF16_GAIN`), and kernels that oneDNN compiles for each size are a small part of the memory.
@@ -85,7 +76,7 @@ def precision(
     """Return the data type of matmuls, requested or chosen. `precision_problems` checks whether it is possible."""
     requested = loaded.config.training.mixed_precision
     if requested != "auto":
-        return exact("fp32" if requested == "no" else requested, f"from {loaded.where(MIXED)}")
+        return exact("fp32" if requested == "no" else requested, f"from {loaded.where(PRECISION_KEY)}")
     return best_precision(hardware, target, shape)
 
 
@@ -107,12 +98,10 @@ def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precisi
         return exact("fp32", "the GPU does not report its capability")
     if target.has_native_bf16:
         return exact("bf16", f"native from compute capability 8.0; this GPU has {version_text(capability)}")
+    lack = f"no bf16 with compute capability {version_text(capability)}"
     if shape.model_type in OVERFLOWS_IN_FP16:
-        family = shape.model_type
-        return exact(
-            "fp32", f"no bf16 with compute capability {version_text(capability)}, and {family} overflows in fp16"
-        )
-    return exact("fp16", f"no bf16 with compute capability {version_text(capability)}; the loss is scaled")
+        return exact("fp32", f"{lack}, and {shape.model_type} overflows in fp16")
+    return exact("fp16", f"{lack}; the loss is scaled")
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:
@@ -126,18 +115,19 @@ def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: Trainin
 def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Iterator[tuple[str, str, str]]:
     """Yield the key, the message and the hint of each unsupported setting."""
     requested_type, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
-    clause, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
+    clause, bf16_flags = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested_type == "fp16" and on_cpu:
-        yield MIXED, f"fp16 needs a GPU, {clause}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
+        alternative = "bf16, which this CPU supports" if bf16_flags else "auto"
+        yield PRECISION_KEY, f"fp16 needs a GPU, {clause}", f"set it to {alternative}"
     if requested_type == "bf16" and target.has_native_bf16 is False:
         hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
-        yield MIXED, f"{target.reason} does not support bf16", hint
-    if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not native:
+        yield PRECISION_KEY, f"{target.reason} does not support bf16", hint
+    if requested_type == "bf16" and on_cpu and hardware.cpu_flags and not bf16_flags:
         message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16), and emulation is slower than fp32"
-        yield MIXED, message, "set it to auto"
+        yield PRECISION_KEY, message, "set it to auto"
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
         message = "trainable weights cannot be float16, because their small updates would be lost"
-        yield DTYPE, message, "set it to auto; training.mixed_precision sets the type of matmuls"
+        yield DTYPE_KEY, message, "set it to auto; training.mixed_precision sets the type of matmuls"
     key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
@@ -165,7 +155,9 @@ def weights_dtype(
     setting, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if setting != "auto":
         copies_text = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
-        return exact(setting, f"from {loaded.where(DTYPE)}{copies_text if trains and setting == 'bfloat16' else ''}")
+        return exact(
+            setting, f"from {loaded.where(DTYPE_KEY)}{copies_text if trains and setting == 'bfloat16' else ''}"
+        )
     is_alone = target.device == "cuda" and processes == 1 and not loaded.config.distributed.cpu_offload
     if trains and is_alone and chosen == "bf16" and shape.stored_dtype in ("bfloat16", "float16"):
         return exact("bfloat16", f"stored in {shape.stored_dtype}; the optimizer updates fp32 master weights")
@@ -198,25 +190,22 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     """Return the number of tokens whose logits exist at one time; 0 for all tokens of a micro-batch."""
     requested_tokens, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
-        why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
-        return exact(
-            0,
-            "a classifier has few logits"
-            if shape.head in CLASSIFYING_HEADS
-            else f"{why}, so they are computed all at once",
-        )
+        if shape.head in CLASSIFYING_HEADS:
+            return exact(0, "a classifier has few logits")
+        reason = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
+        return exact(0, f"{reason}, so they are computed all at once")
     if requested_tokens != "auto":
         return exact(requested_tokens, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        why = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
+        reason = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
         tuning = loaded.config.tuning
         trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
-        if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
-            return exact(FEW_LABELS, why)
+        if tuning.has_adapter and not targets.saves_head(shape, tuning.modules_to_save) and not trains_rows:
+            return exact(FEW_LABELS, reason)
         # Each chunk adds to the gradient of the head and moves 12 bytes for each number of it. A fused loss moves 6
         # bytes for each token and word. Both take equally long in chunks of 2 x hidden size tokens.
         chunk_tokens = max(FEW_LABELS, 2 * shape.hidden_size)
-        return exact(chunk_tokens, f"{why}; chunks are larger because the head is trained")
+        return exact(chunk_tokens, f"{reason}; chunks are larger because the head is trained")
     return exact(0, "auto: on a CPU, computing all logits at once is faster")
 
 
@@ -245,21 +234,23 @@ def choose(
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     has_lora = tuning.has_adapter
     # A classifier's head is trained with the adapters, named or not.
-    saved_names = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
-    targets = match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters) if has_lora else ()
-    linears, experts = adapted_linears(shape, targets), tuple[ExpertTensor, ...]()
-    looks_up = has_lora and needs_built_model(shape, tuning)
-    if looks_up:
+    saved_names = ",".join((*names_in(tuning.modules_to_save), *targets.head_modules(shape)))
+    lora_targets: tuple[str, ...] = ()
+    if has_lora:
+        lora_targets = targets.match_targets(shape, tuning.target_modules, saved_names, tuning.target_parameters)
+    linears, experts = targets.adapted_linears(shape, lora_targets), tuple[ExpertTensor, ...]()
+    needs_model = has_lora and needs_built_model(shape, tuning)
+    if needs_model:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
         parts = find_adapted(model, shape, tuning, saved_names)
         linears, experts = parts.linears, parts.experts
-        if is_all_linear(tuning.target_modules):
-            targets = (ALL_LINEAR,)
+        if targets.is_all_linear(tuning.target_modules):
+            lora_targets = (targets.ALL_LINEAR,)
     trained_count, saved_count, token_count = shape.parameters, 0, 0
     if has_lora:
         token_count = len(find_task(config.task.type).trained_token_ids(config))
-        saved_count = saved_module_parameters(shape, saved_names)
-        trained_count = adapter_parameters(linears, tuning.r, tuning.use_dora) + saved_count
+        saved_count = targets.saved_module_parameters(shape, saved_names)
+        trained_count = targets.adapter_parameters(linears, tuning.r, tuning.use_dora) + saved_count
         trained_count += sum(tensor.adapter_parameters for tensor in experts) + token_count * row_parameters(shape)
     if tuning.mutates_weights:
         _require_rank(loaded, linears)
@@ -280,12 +271,12 @@ def choose(
         trained_parameters=trained_count,
         saved_parameters=saved_count,
         trained_tokens=token_count,
-        saves_head=trained_part.trains_output if trained_part else has_lora and saves_head(shape, saved_names),
+        saves_head=trained_part.trains_output if trained_part else has_lora and targets.saves_head(shape, saved_names),
         freezes_layers=trained_part is not None,
         backward_layers=trained_part.backward_layers if trained_part else 0,
         lora_rank=tuning.r if has_lora else 0,
-        lora_targets=targets,
-        lora_linears=linears if looks_up else (),
+        lora_targets=lora_targets,
+        lora_linears=linears if needs_model else (),
         lora_experts=experts,
         lora_parameters=names_in(tuning.target_parameters) if has_lora else (),
         lora_dropout=has_lora and tuning.lora_dropout > 0,
@@ -309,8 +300,7 @@ def choose(
 
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:
-    """Return the routers of a mixture of experts and the weight of their loss; None for other models. Raises
-    ConfigError."""
+    """Return the routers of a mixture of experts and their loss's weight; None for other models. Raises ConfigError."""
     config = loaded.config
     requested_weight = config.training.router_aux_loss_coef
     if requested_weight == 0:
@@ -322,12 +312,11 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
             return None, None
         message = f"is {requested_weight}, but transformers computes no router loss for {shape.model_type}"
         raise ConfigError(loaded.problem(ROUTER_LOSS_KEY, message, "set it to auto, or to 0"))
+    source = f"from {loaded.where(ROUTER_LOSS_KEY)}"
     if requested_weight == "model":
-        return routers, exact(
-            routers.coefficient, f"from {loaded.where(ROUTER_LOSS_KEY)}: the coefficient of the model's config"
-        )
+        return routers, exact(routers.coefficient, f"{source}: the coefficient of the model's config")
     if requested_weight != "auto":
-        return routers, exact(requested_weight, f"from {loaded.where(ROUTER_LOSS_KEY)}")
+        return routers, exact(requested_weight, source)
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
     reason = f"auto: off, as in the model's config, whose coefficient is {routers.coefficient:g}"
@@ -348,10 +337,11 @@ def _merged_parameters(config: Config, shape: ModelShape) -> int:
 def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
     """Raise ConfigError if a matrix is too small for the rank of adapters that start from it."""
     tuning = loaded.config.tuning
-    limit = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
-    if tuning.r > limit:
-        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {limit} for the narrowest matrix"
-        raise ConfigError(loaded.problem("tuning.r", message, f"set it to {limit} or less, or {INIT_KEY} to default"))
+    max_rank = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
+    if tuning.r > max_rank:
+        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {max_rank} for the narrowest matrix"
+        hint = f"set it to {max_rank} or less, or {INIT_KEY} to default"
+        raise ConfigError(loaded.problem("tuning.r", message, hint))
 
 
 def _attention(
@@ -365,11 +355,8 @@ def _attention(
     longest_row = setup.longest_row or config.data.max_length
     # The last token of a row is a label alone.
     lengths_vary = 0 < setup.document_tokens < longest_row - 1
-    rows = AttentionRows(
-        packed=setup.packed,
-        longest=longest_row,
-        widths_vary=lengths_vary and not setup.packed and not config.training.torch_compile,
-    )
+    widths_vary = lengths_vary and not setup.packed and not config.training.torch_compile
+    rows = AttentionRows(packed=setup.packed, longest=longest_row, widths_vary=widths_vary)
     machine = AttentionMachine(
         device=target.device,
         capability=target.gpu.capability if target.gpu else None,

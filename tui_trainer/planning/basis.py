@@ -43,8 +43,7 @@ class Basis:
         return self.loaded.config
 
     def with_patch(self, patch: Mapping[str, Any]) -> Self:
-        """Return the inputs with some settings changed, which are not checked. Raises ConfigError for wrong LoRA
-        targets.
+        """Return the inputs with some settings changed, unchecked. Raises ConfigError for wrong LoRA targets.
 
         A dry run for a new setup takes a second.
         """

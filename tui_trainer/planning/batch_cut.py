@@ -24,8 +24,6 @@ MICRO_BATCH_KEY = "training.per_device_train_batch_size"
 ACCUMULATION_KEY = "training.gradient_accumulation_steps"
 BASE_BATCH_KEY = "training.base_batch_size"
 PROCESSES = "distributed.processes"
-
-
 TUNE = "tune"
 """Value of the micro-batch setting for measuring it before the start (`planning/measured_steps.py`)."""
 
@@ -85,9 +83,8 @@ def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
     micro_rows, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     are_both_written = all(loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY))
     if are_both_written and isinstance(micro_rows, int) and isinstance(accumulation, int):
-        return (
-            micro_rows * accumulation * (processes or _requested_processes(loaded) or loaded.config.distributed.nodes)
-        )
+        processes = processes or _requested_processes(loaded) or loaded.config.distributed.nodes
+        return micro_rows * accumulation * processes
     return base_rows(loaded)[0] if training.effective_batch_size == "auto" else training.effective_batch_size
 
 
@@ -119,21 +116,16 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     step_row_count, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE_BATCH_KEY)}"
-    is_micro_written, is_accumulation_written = (
-        loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY)
-    )
+    is_micro_set, is_accumulation_set = (loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY))
+    micro_source = f"from {loaded.where(MICRO_BATCH_KEY)}"
     row_share = -(-step_row_count // processes)
     whole_name = "the effective batch" if processes == 1 else f"a process's share of {quantity(row_share, 'row')}"
-    if isinstance(micro, int) and isinstance(accumulation, int) and is_micro_written and is_accumulation_written:
+    if isinstance(micro, int) and isinstance(accumulation, int) and is_micro_set and is_accumulation_set:
         product_text = "micro-batch x accumulation" + (" x processes" if processes > 1 else "")
-        return _cut(
-            effective_rows(loaded, processes), micro, product_text, f"from {loaded.where(MICRO_BATCH_KEY)}", processes
-        )
-    if isinstance(micro, int) and is_micro_written:
-        reason = f"from {loaded.where(MICRO_BATCH_KEY)}"
-        if micro > row_share:
-            reason += f", where it is {micro}, but limited to {whole_name}"
-        return _cut(step_row_count, min(micro, row_share), effective_reason, reason, processes)
+        return _cut(effective_rows(loaded, processes), micro, product_text, micro_source, processes)
+    if isinstance(micro, int) and is_micro_set:
+        limit_clause = f", where it is {micro}, but limited to {whole_name}" if micro > row_share else ""
+        return _cut(step_row_count, min(micro, row_share), effective_reason, micro_source + limit_clause, processes)
     if isinstance(accumulation, int) and micro != TUNE:
         rows = "effective batch" if processes == 1 else f"{quantity(row_share, 'row')} of a process"
         reason = f"{rows} / {ACCUMULATION_KEY} from {loaded.where(ACCUMULATION_KEY)}"
@@ -149,9 +141,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     if fitting_rows < most_allowed:
         reason = f"the largest equal part of {whole_name} that fits in memory (up to {fitting_rows} rows fit)"
     elif isinstance(micro, int) and micro < row_share:
-        reason = (
-            f"the largest equal part of {whole_name} with at most {micro} rows, from {loaded.where(MICRO_BATCH_KEY)}"
-        )
+        reason = f"the largest equal part of {whole_name} with at most {micro} rows, {micro_source}"
     else:
         reason = f"{whole_name.replace('the effective', 'the whole effective')} fits in memory"
     return _cut(step_row_count, even_rows, effective_reason, reason, processes)
@@ -185,15 +175,12 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     `pass_tokens`.
     """
     rows = cut.process_rows_of(facts.rows)
-
-    def token_cost(micro: int) -> float:
-        return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * pass_tokens
-
     sizes = [min(cut.micro_batch, rows)]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
-    cost_by_rows = {micro: token_cost(micro) for micro in sizes}
-    fastest_rows = min(cost_by_rows, key=lambda micro: cost_by_rows[micro])
+    real_tokens = rows * facts.row_tokens
+    cost_by_rows = {size: real_tokens / (1 - padding(size)) + -(-rows // size) * pass_tokens for size in sizes}
+    fastest_rows = min(cost_by_rows, key=lambda size: cost_by_rows[size])
     if cost_by_rows[fastest_rows] > (1 - LEAST_SAVING) * cost_by_rows[sizes[0]]:
         return cut
     change = f"{padding(fastest_rows):.0%} padding instead of {padding(sizes[0]):.0%} with {sizes[0]} rows per pass"
@@ -203,8 +190,7 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
 
 # These functions decide whether documents share rows, and how many rows a step then has.
 #
-# A step trains on the same documents either way, so packing changes neither the gradient nor the number of steps, but
-# only the time.
+# A step trains on the same documents either way: packing changes neither gradient nor number of steps, only the time.
 
 PACKING, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
 # Families whose layers do not use positions to find the beginning of a document, as tests/training/test_packing.py
@@ -276,11 +262,8 @@ def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
 
 def packing_obstacle(model_type: str) -> str:
     """Return why rows for this kind of model are not packed, as a clause; empty if the probe of a run decides."""
-    return (
-        f"{UNPACKABLE_MODEL_TYPES[model_type]}, so packed documents would mix"
-        if model_type in UNPACKABLE_MODEL_TYPES
-        else ""
-    )
+    why = UNPACKABLE_MODEL_TYPES.get(model_type)
+    return f"{why}, so packed documents would mix" if why else ""
 
 
 def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
@@ -320,22 +303,17 @@ def packed_cut(
 ) -> BatchCut:
     """Return the cut of a step with packed rows, in which a micro-batch counts packed rows."""
     is_one_row = widest < loaded.config.data.max_length
-    most_step_rows = -(-max_rows_of_step(loaded.config, facts, True, cut.effective_batch) // cut.processes)
-    rows = (
-        1
-        if is_one_row
-        else min(most_step_rows, math.ceil((facts.packed_rows or 1) * _PACKED_ROWS_FACTOR / cut.processes))
-    )
+    max_rows = -(-max_rows_of_step(loaded.config, facts, True, cut.effective_batch) // cut.processes)
+    likely_rows = math.ceil((facts.packed_rows or 1) * _PACKED_ROWS_FACTOR / cut.processes)
+    rows = 1 if is_one_row else min(max_rows, likely_rows)
     training = loaded.config.training
     parts = training.gradient_accumulation_steps
     if loaded.origin(MICRO_BATCH_KEY).by_user and isinstance(training.per_device_train_batch_size, int):
         micro, reason = min(cut.micro_batch, rows), cut.micro_reason
         reason += f"; a step has no more than {rows} packed rows" if micro < cut.micro_batch else ""
     elif isinstance(parts, int) and training.per_device_train_batch_size != TUNE:
-        micro, reason = (
-            -(-rows // min(parts, rows)),
-            f"packed rows / {ACCUMULATION_KEY} from {loaded.where(ACCUMULATION_KEY)}",
-        )
+        micro = -(-rows // min(parts, rows))
+        reason = f"packed rows / {ACCUMULATION_KEY} from {loaded.where(ACCUMULATION_KEY)}"
     else:
         fits = largest_fit(rows)
         micro = -(-rows // -(-rows // fits))
@@ -347,5 +325,5 @@ def packed_cut(
         micro_reason=reason,
         accumulation=accumulation,
         accumulation_reason=f"up to {rows} packed rows in micro-batches of {micro}"
-        + ("; a step with more rows needs another forward pass" if most_step_rows > accumulation * micro else ""),
+        + ("; a step with more rows needs another forward pass" if max_rows > accumulation * micro else ""),
     )

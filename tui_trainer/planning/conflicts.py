@@ -119,10 +119,7 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
         reason += "and the saved adapter would not fit the original weights"
         hint += ", or tuning.method to lora"
     elif tuning.mutates_weights and tuning.use_dora:
-        reason, hint = (
-            f"{init} changes the weights whose norms DoRA learns",
-            f"{hint}, or tuning.use_dora to false",
-        )
+        reason, hint = f"{init} changes the weights whose norms DoRA learns", f"{hint}, or tuning.use_dora to false"
     elif tuning.mutates_weights and tuning.target_parameters:
         reason, hint = "this is not tested with tensors of experts", f"{hint}, or leave {PARAMETERS_KEY} empty"
     elif tuning.mutates_weights and loaded.config.model.add_tokens:
@@ -210,8 +207,7 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
 def four_bit_problems(
     loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
 ) -> list[Problem]:
-    """Return problems of 4-bit weights without a GPU, or without the library that packs them. `setup` is the planned
-    one, with 4-bit weights."""
+    """Return problems of the 4-bit weights in `setup` without a GPU, or without the library that packs them."""
     if setup.four_bits is None:
         return []
     remedy = _sixteen_bits(loaded, shape, setup)

@@ -18,8 +18,7 @@ SAVE_FIXED_BYTES = 16e6
 
 
 def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]:
-    """Return the bytes of a checkpoint: the trained weights, their fp32 copies if they have 16 bits, the optimizer
-    state, and small files."""
+    """Return the bytes of a checkpoint: trained weights, fp32 copies of 16-bit ones, optimizer state, small files."""
     bytes_each, trained = _trained_bytes_each(setup), setup.trained_parameters
     copy_bytes = 4 if bytes_each < 4 else 0
     size = (bytes_each + copy_bytes) * trained + state_bytes(shape, setup, trained) + initial_adapter_bytes(setup)

@@ -46,8 +46,8 @@ CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
 # How many times as long a step takes when each matmul unpacks its weight from 4 bits. Estimates: torchtune's README has
 # 8B with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA; on an H100, Surogate
 # reports 10.2 and 9.4 thousand and Unsloth 8.9 and 8.2; torchtune 1.02 times for 3B on an A100.
-UNPACKING_SLOWDOWN, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
-_LARGE_CARDS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
+UNPACKING_SLOWDOWN, UNPACKING_SLOWDOWN_ON_LARGE_GPUS = 1.28, 1.085
+_LARGE_GPUS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
 # Decomposing a matrix reaches this share of one core's fp32 matmul rate, by its smaller side: 0.27 at 128, 0.44 at 512.
 # A second core gained nothing. CPU time on one core (AMD EPYC, torch 2.15), at 128, 512 and 1024: an SVD 0.25, 0.54,
 # 0.57; a QR 0.15, 0.41, 0.48. Products with few columns reach half of it: 0.12 to 0.19, 0.27 to 0.35, 0.23 to 0.27.
@@ -167,10 +167,10 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
 # If packing takes more than this many times the operations, it costs more than it saves. Measured for chat-scratch on a
 # CPU: with rows of 2048 tokens (1.9 times the operations), 142 ms of CPU time a step packed and 66 ms grouped by
 # length; with its own rows of 192 there is no difference.
-MOST_TIMES_OF_PACKING = 1.2
+MAX_PACKING_COST_FACTOR = 1.2
 
 
-def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape, setup: TrainingSetup) -> float:
+def packing_cost_factor(config: ResolvedConfig, facts: DataFacts, shape: ModelShape, setup: TrainingSetup) -> float:
     """Return the operations of packed rows with a mask, divided by those of unpacked rows without padding.
 
     With a mask, attention computes the scores of a whole packed row, most of them between documents.
@@ -208,6 +208,7 @@ def launch_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tok
 
 # The usual length of a text sample, and the shortest that still shows something, for runs of a few seconds.
 SAMPLE_TOKENS, _LEAST_SAMPLE_TOKENS, _SAMPLES_SHARE = 160, 32, 0.02
+USUAL_SAMPLE_TOKENS: Planned[int] = exact(SAMPLE_TOKENS, "the usual length")
 
 
 def sample_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
@@ -222,7 +223,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
         if affordable_tokens < SAMPLE_TOKENS:
             reason = f"shortened so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable_tokens), reason)
-    return exact(SAMPLE_TOKENS, "the usual length")
+    return USUAL_SAMPLE_TOKENS
 
 
 # A round figure for the rate at which one core reads weights from host memory, in bytes per second.
@@ -353,7 +354,7 @@ def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
 
 def unpacking_slowdown(capability: Version | None) -> float:
     """Return the factor by which 4-bit weights make a step longer on a GPU of this compute capability."""
-    return UNPACKING_TIMES_ON_LARGE_CARDS if capability in _LARGE_CARDS else UNPACKING_SLOWDOWN
+    return UNPACKING_SLOWDOWN_ON_LARGE_GPUS if capability in _LARGE_GPUS else UNPACKING_SLOWDOWN
 
 
 def compute_rates(

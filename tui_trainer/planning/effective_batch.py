@@ -24,7 +24,7 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, quantity
 
-EPOCHS = "training.num_train_epochs"
+EPOCHS_KEY = "training.num_train_epochs"
 # With fewer updates a pretrained model learns little, at any batch size: 300 are 3 epochs of 3,200 rows at 32 a step.
 LEAST_STEPS_OF_A_RUN = 300
 # Small data gets more epochs rather than smaller steps: a BERT of 22 million weights that learned from 30 texts reached
@@ -72,7 +72,7 @@ def _with_epochs(loaded: LoadedConfig, rows: int) -> ResolvedLoaded:
         epoch_steps = steps_per_epoch(rows, step_rows)
         epochs = min(max(USUAL_EPOCHS, math.ceil(GOOD_STEPS / epoch_steps)), MOST_EPOCHS)
         epochs_reason = f"auto: {epochs}, because {USUAL_EPOCHS} epochs would have fewer than {GOOD_STEPS} steps"
-        loaded = with_decided(loaded, EPOCHS, float(epochs), epochs_reason if epochs > USUAL_EPOCHS else "auto")
+        loaded = with_decided(loaded, EPOCHS_KEY, float(epochs), epochs_reason if epochs > USUAL_EPOCHS else "auto")
     return resolved(loaded)
 
 
@@ -80,12 +80,12 @@ def epochs_figure(loaded_before: LoadedConfig, loaded: ResolvedLoaded) -> Planne
     """Return the epochs that `num_train_epochs = "auto"` became; None if the user set a number, or `max_steps`."""
     training = loaded_before.config.training
     is_decided = training.num_train_epochs == "auto" and not training.max_steps
-    return exact(epochs_of(loaded.config), f"from {loaded.where(EPOCHS)}") if is_decided else None
+    return exact(epochs_of(loaded.config), f"from {loaded.where(EPOCHS_KEY)}") if is_decided else None
 
 
 def resolved_like(loaded: LoadedConfig, plan: ResolvedConfig) -> ResolvedLoaded:
     """Return `loaded` with the numbers of a plan's config in place of `auto` for rows per step and epochs."""
-    for key in (EFFECTIVE_BATCH_KEY, EPOCHS):
+    for key in (EFFECTIVE_BATCH_KEY, EPOCHS_KEY):
         if value_of(loaded.config, key) == "auto":
             loaded = with_decided(loaded, key, value_of(plan, key))
     return resolved(loaded)
@@ -125,16 +125,13 @@ def most_rows_of_step(epochs: float | Auto, rows: int) -> int:
     return _power_of_two_up_to(max(epochs * rows / LEAST_STEPS_OF_A_RUN, min(LEAST_ROWS, rows)))
 
 
-def _power_of_two_up_to(most: float) -> int:
-    return 1 << max(0, math.floor(most).bit_length() - 1)
+def _power_of_two_up_to(limit: float) -> int:
+    return 1 << max(0, math.floor(limit).bit_length() - 1)
 
 
 def _both_written(loaded: LoadedConfig) -> bool:
-    training = loaded.config.training
-    numbers = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    return all(isinstance(size, int) for size in numbers) and all(
-        loaded.origin(key).by_user for key in (MICRO_BATCH_KEY, ACCUMULATION_KEY)
-    )
+    keys = (MICRO_BATCH_KEY, ACCUMULATION_KEY)
+    return all(isinstance(value_of(loaded.config, key), int) and loaded.origin(key).by_user for key in keys)
 
 
 def _rows_per_step(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:

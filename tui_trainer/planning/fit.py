@@ -49,14 +49,9 @@ class MemoryBudget:
                 where="this machine" if processes == 1 else f"each of {processes} processes on this machine",
                 usable_share=CPU_SHARE,
             )
-        free_bytes = target.gpu.memory_free_bytes
-        total_bytes = target.gpu.memory_bytes
-        return cls(
-            free_bytes=total_bytes if free_bytes is None else free_bytes,
-            total_bytes=total_bytes,
-            where="the GPU",
-            usable_share=GPU_SHARE,
-        )
+        free_bytes, total_bytes = target.gpu.memory_free_bytes, target.gpu.memory_bytes
+        free_bytes = total_bytes if free_bytes is None else free_bytes
+        return cls(free_bytes=free_bytes, total_bytes=total_bytes, where="the GPU", usable_share=GPU_SHARE)
 
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
@@ -132,16 +127,13 @@ def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, candida
     # Each document is assumed to be trained on as a whole or not at all, which spreads the counts most.
     documents = step_rows(config) / most_passes(config, setup, rows)
     label_share += _DEVIATIONS * math.sqrt(label_share * (1 - label_share) / documents)
-    return (
-        token_sum
-        if label_share >= 1
-        else math.ceil(label_share * (token_sum or rows * longest_row_tokens(config, setup)))
-    )
+    if label_share >= 1:
+        return token_sum
+    return math.ceil(label_share * (token_sum or rows * longest_row_tokens(config, setup)))
 
 
 def _most_tokens(config: Config, setup: TrainingSetup, rows: int, candidate_rows: int) -> int:
-    """Return the largest likely tokens in a pass of `rows` out of `candidate_rows` padded documents; 0 if rows are
-    full.
+    """Return the largest likely tokens in a pass of `rows` of the padded `candidate_rows`; 0 if rows are full.
 
     Lengths of documents are assumed to spread like an exponential distribution, within their mean and the longest. The
     longest share p of them is then at most mean + deviation x sqrt((1 - p) / p) long on average (Bhatia and Davis,

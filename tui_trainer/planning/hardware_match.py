@@ -33,8 +33,7 @@ _CUDA_KEYS = ("device", "name", "capability_at_least", "capability_below", "memo
 def choose_hardware_profile(
     requested: str, hardware: Hardware, chosen_gpu: GpuChoice = None
 ) -> tuple[Profile | None, str]:
-    """Return the profile for `hardware_profile = "auto" | NAME | "none"` and the reason. If several match, the most
-    specific one is chosen.
+    """Return the profile for `hardware_profile = "auto" | NAME | "none"` and why. The most specific match counts.
 
     Raises ConfigError for an unknown name or a [match] that is not understood, InputError for a wrong `chosen_gpu`.
     """

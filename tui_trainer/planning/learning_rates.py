@@ -55,30 +55,30 @@ def usual_scaling(optim: str) -> Literal["sqrt", "linear"]:
     return "linear" if optim == "sgd" else "sqrt"
 
 
-def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], before: int, now: int) -> float:
-    """Return a learning rate for `now` rows per step, from a rate for `before` rows. It is rounded to three digits."""
-    factor = {"none": 1.0, "sqrt": math.sqrt(now / before), "linear": now / before}[scaling]
+def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], old_rows: int, rows: int) -> float:
+    """Return a learning rate for `rows` rows per step, from a rate for `old_rows`. It is rounded to three digits."""
+    factor = {"none": 1.0, "sqrt": math.sqrt(rows / old_rows), "linear": rows / old_rows}[scaling]
     return float(f"{rate * factor:.3g}")
 
 
-def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: int) -> Planned[float]:
-    """Return the rate scaled by `training.lr_scaling` from the rows that it is meant for to `now` rows per step."""
+def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: int) -> Planned[float]:
+    """Return the rate scaled by `training.lr_scaling` from the rows that it is meant for to `rows` rows per step."""
     scaling = scaling_of(loaded)
     if scaling == "none":
         return rate
     is_own_rate = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
     if is_own_rate and not loaded.origin(BASE_BATCH_KEY).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
-    base, source = base_rows(loaded)
-    if base == now:
-        unscaled_clause = f"a step has the {now} rows that this rate is meant for, so it is not scaled"
+    base_row_count, source = base_rows(loaded)
+    if base_row_count == rows:
+        unscaled_clause = f"a step has the {rows} rows that this rate is meant for, so it is not scaled"
         return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled_clause}"})
-    new_rate, note = scaled(rate.value, scaling, base, now), ""
+    new_rate, note = scaled(rate.value, scaling, base_row_count, rows), ""
     highest_rate = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and new_rate > highest_rate:
         new_rate, note = highest_rate, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
-    scaling_clause = f"{scaling} scaling from {base} ({source}) to {now} rows: {rate.value:g} -> {new_rate:g}{note}"
-    return exact(new_rate, f"{rate.reason}; {scaling_clause}")
+    clause = f"{scaling} scaling from {base_row_count} ({source}) to {rows} rows: {rate.value:g} -> {new_rate:g}{note}"
+    return exact(new_rate, f"{rate.reason}; {clause}")
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:

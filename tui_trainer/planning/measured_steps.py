@@ -17,18 +17,10 @@ from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.planning import records
 from tui_trainer.planning.memory.parts import MemoryPart
 from tui_trainer.planning.planned import StepGrade
-from tui_trainer.planning.records import (
-    MICRO_BATCH,
-    PEAK,
-    STEP_SECONDS,
-    Key,
-    device_key,
-    figures_as,
-    find_records,
-    keep_record,
-)
+from tui_trainer.planning.records import Key
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 from tui_trainer.runs.wording import split_words
 from tui_trainer.units import MIB, format_bytes, format_seconds, quantity
@@ -56,8 +48,7 @@ class StepKey:
         return cls(*parts) if len(parts) == 3 else None
 
     def record_key(self, device: str, data: str = "") -> Key:
-        """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data
-        only."""
+        """Return the key of records on a device: for all cuts, or if `data` is given, for this cut of that data."""
         task_and_shape, _, versions = self.model.partition(", ")
         task, _, shape = task_and_shape.partition(" ")
         return Key(task, shape, f"{self.setup} | {self.cut} | {data}" if data else self.setup, device, versions)
@@ -83,7 +74,7 @@ def step_key(
     if shape.head != CAUSAL:
         model += f"-{shape.head}"
     versions = [f"{name} {libraries.get(name) or 'unknown'}" for name in ("torch", "transformers")]
-    names_in_use = {
+    features_in_use = {
         setup.provider: setup.provider != "transformers",
         f"{processes}processes": processes > 1,
         f"{setup.trained_parameters}trained": setup.freezes_layers or bool(setup.lora_parameters),
@@ -97,12 +88,13 @@ def step_key(
         "dropout": bool(shape.attention_dropout),
         f"answers{setup.target_tokens}": setup.target_tokens > 0,
     }
-    way = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
+    method = setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"
+    features = [word for word, is_used in features_in_use.items() if is_used]
     keys = [key for key, setting in all_settings().items() if setting.in_step_key]
-    others = json.dumps([value_of(config, key) for key in keys], default=str).encode()
+    other_settings = json.dumps([value_of(config, key) for key in keys], default=str).encode()
     return StepKey(
         model=", ".join((f"{config.task.type} {model}", *versions)),
-        setup="-".join([*way, *(word for word, used in names_in_use.items() if used), sha256(others).hexdigest()[:8]]),
+        setup="-".join([method, *features, sha256(other_settings).hexdigest()[:8]]),
         cut=f"{micro_batch}of{effective_batch}x{row_tokens}",
     )
 
@@ -111,8 +103,7 @@ def step_key(
 #
 # Each of the last runs has a record (`records.py`) under the key of its steps: their floating-point operations, the
 # seconds of a step and the load of programs that slowed it down. Rates of another model or setup are not used.
-# Other programs only slow a run down. So only the fastest quarter of the runs on a calm machine counts, or of the busy
-# runs if none was calm.
+# Other programs only slow a run down. So the fastest quarter of the runs on a calm machine counts, else of all runs.
 
 # With more runnable tasks of other programs for each training thread, or in all, a run is a poor measurement.
 _CALM_LOAD, _LEAST_LOAD = 0.25, 0.5
@@ -172,9 +163,9 @@ class _MeasuredCut:
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _MeasuredCut]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
     runs_by_cut: dict[str, list[_Run]] = {}
-    for record in find_records(STEP_SECONDS, key.record_key(device)):
+    for record in records.find_records(records.STEP_SECONDS, key.record_key(device)):
         # Earlier versions stored that other programs kept the machine busy, but not their load.
-        if (run := figures_as(_Run, record.figures)) and not record.figures.get("busy"):
+        if (run := records.figures_as(_Run, record.figures)) and not record.figures.get("busy"):
             runs_by_cut.setdefault(record.part, []).append(run)
     return {cut: _MeasuredCut.of(runs) for cut, runs in runs_by_cut.items()}
 
@@ -211,7 +202,8 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
 
 def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, load: float = 0.0) -> None:
     """Store the measured seconds of a step of `flops` operations, and the load of programs that slowed it down."""
-    keep_record(STEP_SECONDS, key.record_key(device), asdict(_Run(flops, step_seconds, load)), part=key.cut)
+    figures = asdict(_Run(flops, step_seconds, load))
+    records.keep_record(records.STEP_SECONDS, key.record_key(device), figures, part=key.cut)
 
 
 def is_busy(load: float | None, threads: int) -> bool:
@@ -257,19 +249,18 @@ def micro_batch_key(
     threads: int,
     processes: int,
 ) -> Key:
-    device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
+    device = records.device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
     rows = -(-step_rows(loaded.config) // processes)
     step_key_of_rows = step_key(loaded.config, hardware.libraries, shape, setup, 0, rows, setup.longest_row, processes)
     other_values = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
-    return step_key_of_rows.record_key(
-        device, data=sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16]
-    )
+    data = sha256(json.dumps(other_values, default=str).encode()).hexdigest()[:16]
+    return step_key_of_rows.record_key(device, data)
 
 
 def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
     """Return the stored result of tuning the micro-batch; None without a record, or if it is damaged."""
-    records = find_records(MICRO_BATCH, key)
-    best = figures_as(KeptMicroBatch, records[-1].figures) if records else None
+    stored_results = records.find_records(records.MICRO_BATCH, key)
+    best = records.figures_as(KeptMicroBatch, stored_results[-1].figures) if stored_results else None
     is_sound = best and best.rows <= best.step_rows and (not best.step_seconds or best.rows in best.step_seconds)
     return best if is_sound else None
 
@@ -277,7 +268,8 @@ def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
 def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
     """Store the result of tuning, with the median seconds of each micro-batch. It replaces an earlier result."""
     median_seconds = {micro_batch: median(size_seconds) for micro_batch, size_seconds in step_seconds.items()}
-    keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": median_seconds})
+    figures = {"rows": rows, "step_rows": step_rows, "step_seconds": median_seconds}
+    records.keep_record(records.MICRO_BATCH, key, figures)
 
 
 # Memory peaks of runs and rehearsals on this machine, which correct the next plan with the same key.
@@ -300,7 +292,7 @@ _OTHER_ROWS_SHARE = 0.5
 def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
     """Return the highest measured peak for each pair of training and evaluation rows; empty if there is none."""
     peaks_by_part: dict[str, list[int]] = {}
-    for record in find_records(PEAK, key):
+    for record in records.find_records(records.PEAK, key):
         if isinstance(peak_bytes := record.figures.get("bytes"), int) and peak_bytes > 0:
             peaks_by_part.setdefault(record.part, []).append(peak_bytes)
     highest_peaks = []
@@ -314,7 +306,7 @@ def measured_peaks(key: Key) -> tuple[MeasuredPeak, ...]:
 
 def keep_measured_peak(key: Key, rows: int, eval_rows: int, peak_bytes: int) -> None:
     """Store a measured memory peak. On a CPU, `peak_bytes` excludes the libraries, as a plan does."""
-    keep_record(PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
+    records.keep_record(records.PEAK, key, {"bytes": peak_bytes}, part=f"{rows}+{eval_rows}")
 
 
 def nearest_peak(peaks: Sequence[MeasuredPeak], rows: int, eval_rows: int) -> MeasuredPeak | None:
@@ -338,18 +330,14 @@ def correct_parts(
     The parts that depend on the rows are scaled by the deviation of the peak from the plan of its own passes.
     `parts_at` returns that plan for the rows of a training pass and of an evaluation pass."""
     parts_before = [part for part in parts_at(peak.rows, peak.eval_rows) if part.name not in NOT_ALLOCATED]
-    total, pass_bytes_before, now = (
-        sum(part.bytes for part in parts_before),
-        _pass_bytes(parts_before),
-        _pass_bytes(parts),
-    )
-    if not pass_bytes_before or not now:
+    planned_bytes, pass_bytes = _pass_bytes(parts_before), _pass_bytes(parts)
+    if not planned_bytes or not pass_bytes:
         return parts
     share = 1.0 if device == "cuda" or peak.rows == rows else _OTHER_ROWS_SHARE
-    added_bytes = share * (peak.bytes - total)
+    added_bytes = share * (peak.bytes - sum(part.bytes for part in parts_before))
     # Memory that libraries take at first use does not depend on the rows.
     fixed_bytes = max(-_FIXED_BYTES, min(added_bytes, _FIXED_BYTES))
-    scale = max(0.0, now * (1 + (added_bytes - fixed_bytes) / pass_bytes_before) + fixed_bytes) / now
+    scale = max(0.0, pass_bytes * (1 + (added_bytes - fixed_bytes) / planned_bytes) + fixed_bytes) / pass_bytes
     return tuple(
         part
         if part.name in _CONSTANT
@@ -364,6 +352,5 @@ def _pass_bytes(parts: Sequence[MemoryPart]) -> int:
 
 def measured_words(peak: MeasuredPeak) -> str:
     """Return a measured peak in words: `1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
-    runs_text = quantity(peak.runs, "run")
-    rows_text = quantity(peak.rows, "row")
-    return f"{runs_text} here with {rows_text} per pass had a peak of {format_bytes(peak.bytes)}"
+    runs_text = f"{quantity(peak.runs, 'run')} here with {quantity(peak.rows, 'row')}"
+    return f"{runs_text} per pass had a peak of {format_bytes(peak.bytes)}"

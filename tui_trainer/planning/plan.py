@@ -29,90 +29,25 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CAUSAL, config_label_names
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
+from tui_trainer.planning import batch_cut, conflicts, duration, effective_batch, fit, measured_steps
 from tui_trainer.planning.ancestry import Ancestor, ancestors_of
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import (
-    GROUP_BY_LENGTH,
-    PACKING,
-    TUNE,
-    BatchCut,
-    cut_batch,
-    cut_by_length,
-    decide_grouping,
-    decide_packing,
-    is_cut_freely,
-    longest_row,
-    max_rows_of_step,
-    packed_cut,
-    packing_problems,
-)
-from tui_trainer.planning.conflicts import (
-    disk_problems,
-    expert_problems,
-    four_bit_problems,
-    memory_problem,
-    setting_problems,
-)
+from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
-from tui_trainer.planning.duration import (
-    MOST_TIMES_OF_PACKING,
-    SAMPLE_TOKENS,
-    Decomposition,
-    answer_rounds,
-    answer_seconds,
-    answers_interval,
-    busy_words,
-    checkpointing_cost,
-    compute_rates,
-    launch_tokens,
-    offload_words,
-    recomputed_share,
-    sample_token_seconds,
-    sample_tokens,
-    starting_seconds,
-    step_time,
-    times_of_packing,
-    training_flops,
-)
-from tui_trainer.planning.effective_batch import (
-    epochs_figure,
-    is_automatic,
-    resolved,
-    resolved_like,
-    with_decided,
-    with_rows_of_step,
-)
-from tui_trainer.planning.fit import (
-    MemoryBudget,
-    largest_micro_batch,
-    longest_row_tokens,
-    needed_bytes,
-    parts_of_run,
-    with_dry_run,
-)
+from tui_trainer.planning.effective_batch import resolved, with_decided
+from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fused_kernels, fuses_loss, kernel_problems
 from tui_trainer.planning.learning_rates import learning_rate, usual_learning_rate
-from tui_trainer.planning.measured_steps import (
-    Calibration,
-    StepKey,
-    is_busy,
-    kept_micro_batch,
-    measured_peaks,
-    measured_words,
-    micro_batch_key,
-    nearest_peak,
-    read_calibration,
-    step_key,
-)
+from tui_trainer.planning.measured_steps import Calibration, StepKey
 from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart, Static
 from tui_trainer.planning.planned import Planned, StepGrade, estimated, exact
 from tui_trainer.planning.processes import (
-    COPIES,
     NO_OFFLOAD,
-    ONE,
+    NOT_SHARDED,
+    ONE_PROCESS,
     Group,
     Strategy,
     deepspeed_problems,
@@ -212,9 +147,9 @@ class Plan(BaseModel):
     effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
     """True if the plan chose the effective batch. `config` then has the chosen number."""
-    processes: Annotated[Planned[int], Figure(title="processes")] = ONE
+    processes: Annotated[Planned[int], Figure(title="processes")] = ONE_PROCESS
     """Count of processes on all nodes, each of which trains on its share of every step."""
-    strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
+    strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = NOT_SHARDED
     cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = NO_OFFLOAD
     per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
     memory_key: str = ""
@@ -239,7 +174,7 @@ class Plan(BaseModel):
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
-    sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = exact(SAMPLE_TOKENS, "the usual length")
+    sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = duration.USUAL_SAMPLE_TOKENS
     threads: Annotated[Planned[int], Figure(title="CPU threads")]
     checkpoint_bytes: Annotated[Planned[int], Figure(title="checkpoint", unit="bytes")]
     final_model_bytes: int
@@ -291,7 +226,7 @@ class Plan(BaseModel):
                 yield name, figure, value
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield the `figures` that matter for this run: `decide_grouping`, for example, only without packing."""
+        """Yield the `figures` that matter for this run: `grouping`, for example, only without packing."""
         is_used = {
             "grouping": not self.packing.value,
             "trained_parameters": self.trained_parameters.value < self.parameters.value,
@@ -369,7 +304,7 @@ def make(
     hardware: Hardware,
     facts: DataFacts,
     *,
-    made_from: PlanInputs = UNKNOWN_INPUTS,
+    inputs: PlanInputs = UNKNOWN_INPUTS,
     chosen_gpu: GpuChoice = None,
 ) -> Plan:
     """Return the plan for a config on this machine. Raises ConfigError with all problems, possibly a MemoryShortage.
@@ -377,11 +312,11 @@ def make(
     If the hardware profile turns off the recipe's gradient checkpointing and the run then does not fit, it stays on.
     """
     try:
-        return _make(loaded, hardware, facts, made_from, chosen_gpu)
+        return _make(loaded, hardware, facts, inputs, chosen_gpu)
     except MemoryShortage:
         if (with_checkpointing := _with_checkpointing_of_recipe(loaded)) is None:
             raise
-        return _make(with_checkpointing, hardware, facts, made_from, chosen_gpu)
+        return _make(with_checkpointing, hardware, facts, inputs, chosen_gpu)
 
 
 def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
@@ -395,21 +330,20 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
 
 
 def _make(
-    original: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: PlanInputs, chosen_gpu: GpuChoice
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, inputs: PlanInputs, chosen_gpu: GpuChoice
 ) -> Plan:
-    loaded, facts = with_rows_of_step(original, hardware, facts, chosen_gpu)
+    loaded, facts = effective_batch.with_rows_of_step(original, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     loaded = decisions.loaded
-    plan = _assemble(original, hardware, facts, decisions, made_from)
+    plan = _assemble(original, hardware, facts, decisions, inputs)
     budget, config = decisions.memory_budget, loaded.config
     memory_bytes = plan.memory_bytes.value
-    problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
+    problems = conflicts.disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
     host_problems = host_memory_problems(plan.host_memory_bytes, hardware)
     if budget.total_bytes is not None and memory_bytes > budget.total_bytes:
-        shortage, basis = memory_problem(loaded, budget, memory_bytes), basis_of(loaded, hardware, plan)
-        raise MemoryShortage(
-            [*problems, shortage, *host_problems], shortage, basis, budget.usable_share * budget.total_bytes
-        )
+        shortage, basis = conflicts.memory_problem(loaded, budget, memory_bytes), basis_of(loaded, hardware, plan)
+        usable_bytes = budget.usable_share * budget.total_bytes
+        raise MemoryShortage([*problems, shortage, *host_problems], shortage, basis, usable_bytes)
     if problems or host_problems:
         raise ConfigError([*problems, *host_problems])
     return plan
@@ -422,7 +356,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
     """
     target = choices.TrainingDevice.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
-        loaded=resolved_like(loaded, plan.config),
+        loaded=effective_batch.resolved_like(loaded, plan.config),
         hardware=hardware,
         target=target,
         memory_budget=MemoryBudget.of(
@@ -440,27 +374,28 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     Raises ConfigError with all problems."""
     config = loaded.config
     target = choices.TrainingDevice.of(hardware, chosen_gpu)
-    problems = setting_problems(loaded, facts.eval_rows) + choices.precision_problems(loaded, hardware, target)
-    if problems:
+    problems = conflicts.setting_problems(loaded, facts.eval_rows)
+    if problems := problems + choices.precision_problems(loaded, hardware, target):
         raise ConfigError(problems)
     group = processes_of(loaded, hardware, target, chosen_gpu)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.class_count)
     processes = group.count.value
-    packing_figure = decide_packing(loaded, facts, shape, step_rows(config))
+    packing_figure = batch_cut.decide_packing(loaded, facts, shape, step_rows(config))
     micro_setting = config.training.per_device_train_batch_size
     rows_per_pass = micro_setting if isinstance(micro_setting, int) else -(-step_rows(config) // processes)
     padding_shares = None
     if facts.padding and not packing_figure.value and rows_per_pass > 1:
         rounding = find_task(config.task.type).width_rounding(shape.model_type)
         padding_shares = facts.padding(min(step_rows(config), facts.rows), rows_per_pass, rounding)
-    grouping_figure = decide_grouping(loaded, padding_shares, is_exact=facts.exact)
-    initial, loaded = loaded, resolved(with_decided(loaded, GROUP_BY_LENGTH, grouping_figure.value))
+    grouping_figure = batch_cut.decide_grouping(loaded, padding_shares, is_exact=facts.exact)
+    initial = loaded
+    loaded = resolved(with_decided(initial, batch_cut.GROUP_BY_LENGTH, grouping_figure.value))
     config = loaded.config
-    widest_row = longest_row(config, facts, packing_figure.value)
+    widest_row = batch_cut.longest_row(config, facts, packing_figure.value)
     rows_of_data = TrainingSetup(
         packed=packing_figure.value,
         longest_row=widest_row,
-        most_rows=-(-max_rows_of_step(config, facts, packing_figure.value, step_rows(config)) // processes),
+        most_rows=-(-batch_cut.max_rows_of_step(config, facts, packing_figure.value, step_rows(config)) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packing_figure.value else facts.document_tokens,
         narrowest_pass=padding_shares.of(is_grouped=grouping_figure.value)[1] if padding_shares else 0,
@@ -471,16 +406,15 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     )
     setup, chosen_values = choices.choose(loaded, hardware, target, shape, rows_of_data)
     if packing_figure.value and initial.config.data.packing == "auto" and setup.device == "cpu":
-        packing_factor = times_of_packing(config, facts, shape, setup)
-        if packing_factor > MOST_TIMES_OF_PACKING:
+        packing_factor = duration.packing_cost_factor(config, facts, shape, setup)
+        if packing_factor > duration.MAX_PACKING_COST_FACTOR:
             reason = "auto: packed rows with a mask need more computation than separate rows"
-            alone = decide(
-                resolved(with_decided(initial, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu
-            )
-            if packing_factor * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
-                return alone
-    setup, memory_reason = with_dry_run(config, shape, setup)
-    if problems := four_bit_problems(loaded, hardware, target, shape, setup):
+            unpacked = resolved(with_decided(initial, batch_cut.PACKING, value=False, reason=reason))
+            unpacked_decisions = decide(unpacked, hardware, facts, chosen_gpu)
+            if packing_factor * (1 - unpacked_decisions.padding) > duration.MAX_PACKING_COST_FACTOR:
+                return unpacked_decisions
+    setup, memory_reason = fit.with_dry_run(config, shape, setup)
+    if problems := conflicts.four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
     memory_room = MemoryBudget.of(hardware, tightest_device(hardware, target, group.gpu_uuids), group.per_node)
     threads = requested_threads(loaded, hardware, group.per_node)
@@ -489,32 +423,29 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     setup = replace(setup, cpu_offload=is_offloaded)
 
     def fits(shards: int) -> bool:
-        one_row = replace(setup, shards=shards)
-        return memory_room.budget_bytes is None or needed_bytes(shape, one_row, config, 1) <= memory_room.budget_bytes
+        budget_bytes, sharded_setup = memory_room.budget_bytes, replace(setup, shards=shards)
+        return budget_bytes is None or fit.needed_bytes(shape, sharded_setup, config, 1) <= budget_bytes
 
     if initial.config.model.dtype == "auto" and setup.method == "full" and setup.weights != "float32" and not fits(1):
-        exact_weights = resolved(
-            with_decided(
-                initial, choices.DTYPE, value="float32", reason="auto: bf16 weights with fp32 masters do not fit"
-            )
-        )
-        alone = decide(exact_weights, hardware, facts, chosen_gpu)
-        if needed_bytes(shape, alone.setup, config, 1) <= (memory_room.budget_bytes or 0):
-            return alone
+        reason = "auto: bf16 weights with fp32 masters do not fit"
+        fp32_weights = resolved(with_decided(initial, choices.DTYPE_KEY, value="float32", reason=reason))
+        fp32_decisions = decide(fp32_weights, hardware, facts, chosen_gpu)
+        if fit.needed_bytes(shape, fp32_decisions.setup, config, 1) <= (memory_room.budget_bytes or 0):
+            return fp32_decisions
     strategy = strategy_of(loaded, group, fits, offloads=is_offloaded)
     setup = split_over(setup, strategy.value, processes, group.per_node)
-    is_tuning = config.training.per_device_train_batch_size == TUNE
-    key = micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
-    setup = replace(setup, measured_peaks=measured_peaks(key))
-    tuned = kept_micro_batch(key) if is_tuning else None
+    is_tuning = config.training.per_device_train_batch_size == batch_cut.TUNE
+    key = measured_steps.micro_batch_key(loaded, hardware, target.gpu, shape, setup, threads.value, processes)
+    setup = replace(setup, measured_peaks=measured_steps.measured_peaks(key))
+    tuned = measured_steps.kept_micro_batch(key) if is_tuning else None
 
     def largest_fit(limit: int) -> int:
-        return min(limit, tuned.rows) if tuned else largest_micro_batch(shape, setup, config, memory_room, limit)
+        return min(limit, tuned.rows) if tuned else fit.largest_micro_batch(shape, setup, config, memory_room, limit)
 
-    cut = cut_batch(loaded, largest_fit, processes)
-    problems = [cut] if isinstance(cut, Problem) else packing_problems(loaded, shape)
+    cut = batch_cut.cut_batch(loaded, largest_fit, processes)
+    problems = [cut] if isinstance(cut, Problem) else batch_cut.packing_problems(loaded, shape)
     problems += deepspeed_problems(loaded, hardware, strategy.value, setup)
-    problems += expert_problems(loaded, strategy.value, setup)
+    problems += conflicts.expert_problems(loaded, strategy.value, setup)
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     is_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
     if is_fp32 and config.model.attn_implementation in FLASH_KERNELS:
@@ -527,7 +458,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)
     if packing_figure.value and facts.packed_rows is not None:
-        cut = packed_cut(loaded, cut, facts, widest_row, largest_fit)
+        cut = batch_cut.packed_cut(loaded, cut, facts, widest_row, largest_fit)
     padding = 0.0
     if facts.padding and not packing_figure.value:
         task, padding_of, process_rows = find_task(config.task.type), facts.padding, cut.process_rows_of(facts.rows)
@@ -535,22 +466,21 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding_of_rows = cache(lambda rows: padding_of(process_rows, rows, rounding))
         # Compiled passes all have one width, and routers are balanced over the rows of a pass.
         has_fixed_cut = setup.compiled or setup.router_logits or grouping_figure.value
-        if is_cut_freely(loaded) and setup.device == "cpu" and not has_fixed_cut:
-            tokens = launch_tokens(shape, setup, threads.value, round(facts.document_tokens))
-            cut = cut_by_length(cut, facts, lambda rows: padding_of_rows(rows).padded, tokens)
+        if batch_cut.is_cut_freely(loaded) and setup.device == "cpu" and not has_fixed_cut:
+            tokens = duration.launch_tokens(shape, setup, threads.value, round(facts.document_tokens))
+            cut = batch_cut.cut_by_length(cut, facts, lambda rows: padding_of_rows(rows).padded, tokens)
         padding, narrowest_pass = padding_of_rows(cut.micro_batch).of(is_grouped=grouping_figure.value)
         setup = replace(setup, narrowest_pass=narrowest_pass)
     if is_tuning:
-        words = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
-        cut = replace(cut, micro_reason=words)
+        reason = tuned.words if tuned else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
+        cut = replace(cut, micro_reason=reason)
     # A micro-batch and a count of micro-batches that are both set change the effective batch.
-    rows = -(-max_rows_of_step(config, facts, packing_figure.value, cut.effective_batch) // processes)
+    rows = -(-batch_cut.max_rows_of_step(config, facts, packing_figure.value, cut.effective_batch) // processes)
+    cpu_offload = offload_of(loaded, strategy.value, target.device == "cuda")
     return Decisions(
         loaded=loaded,
         target=target,
-        group=replace(
-            group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
-        ),
+        group=replace(group, strategy=strategy, cpu_offload=cpu_offload),
         memory_budget=memory_room,
         shape=shape,
         setup=replace(setup, most_rows=rows),
@@ -575,15 +505,17 @@ def _label_share(facts: DataFacts) -> float:
 
 
 def _assemble(
-    asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: PlanInputs
+    original: LoadedConfig, hardware: Hardware, facts: DataFacts, decided: Decisions, inputs: PlanInputs
 ) -> Plan:
     """Build the plan from its decisions. Its seconds are None for a GPU whose speed is unknown."""
-    loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
+    loaded, shape, setup, cut = decided.loaded, decided.shape, decided.setup, decided.cut
+    group, gpu = decided.group, decided.target.gpu
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
 
     # The model.
-    name, whole, trained_count = config.model.model_name_or_path, shape.loaded_parameters, setup.trained_parameters
+    name, trained_count = config.model.model_name_or_path, setup.trained_parameters
+    parameter_count = shape.loaded_parameters
     count_source = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, config.model.revision, head=shape.head, labels=shape.labels).folder:
         count_source += ", which has not been downloaded: use `tui-trainer download`"
@@ -593,18 +525,17 @@ def _assemble(
     if shape.towers:
         frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
         frozen += ", on the host" if setup.towers_on_host else ""
-    share = f"{trained_count / whole:.2%} of the model" if trained_count < whole else "the whole model"
-    begins = None
-    if tuning.mutates_weights:
-        begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
-    if begins:
-        share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
-        share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
-    peak_rate, ratio, floor = (
-        learning_rate(asked, whole, cut.effective_batch),
-        tuning.loraplus_lr_ratio,
-        training.min_lr_rate,
+    share_text = (
+        f"{trained_count / parameter_count:.2%} of the model" if trained_count < parameter_count else "the whole model"
     )
+    decomposition = None
+    if tuning.mutates_weights:
+        decomposition = duration.Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
+        share_text += f"; adapters are initialised by {decomposition.how} of each of {decomposition.count:,} matrices "
+        share_text += f"before the first step ({decomposition.operations:.1e} operations) and saved with rank "
+        share_text += f"{2 * tuning.r}"
+    peak_rate = learning_rate(original, parameter_count, cut.effective_batch)
+    ratio, floor = tuning.loraplus_lr_ratio, training.min_lr_rate
     ratio_reason = f"{ratio:g} times the learning rate, from tuning.loraplus_lr_ratio"
     floor_reason = f"{floor:g} of the peak rate, from training.min_lr_rate"
 
@@ -617,20 +548,20 @@ def _assemble(
         eval_batch = min(requested, max(facts.eval_rows, 1))
         eval_reason = f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
     warmup = steps.warmup(training.lr_scheduler_type, training.warmup_steps)
-    threads_reason = made.threads.reason
+    threads_reason = decided.threads.reason
     if setup.device == "cpu" and is_spin_automatic():
-        sleeps = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
+        sleeps = measured_steps.is_busy(hardware.load_of_others, decided.threads.value * group.per_node)
         how = "sleep, because other programs need the cores" if sleeps else "do not sleep, because the cores are free"
         threads_reason += f"; waiting threads {how}"
-    loader_workers = choices.loader_workers(loaded, made.target)
+    loader_workers = choices.loader_workers(loaded, decided.target)
 
     # Memory and disk.
-    parts = parts_of_run(shape, setup, config, cut.micro_batch, eval_batch)
-    peak = nearest_peak(setup.measured_peaks, cut.micro_batch, eval_batch)
-    memory_reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
+    parts = fit.parts_of_run(shape, setup, config, cut.micro_batch, eval_batch)
+    peak = measured_steps.nearest_peak(setup.measured_peaks, cut.micro_batch, eval_batch)
+    memory_reason = f"{measured_steps.measured_words(peak)}; {decided.memory_reason}" if peak else decided.memory_reason
     host_parts, host_bytes = host_memory(shape, setup, config, loader_workers.value, group.per_node)
     checkpoint_size, saved_reason = checkpoint_bytes(shape, setup)
-    final_model = final_model_bytes(whole, setup)
+    final_model = final_model_bytes(parameter_count, setup)
     disk_bytes, disk_reason = run_bytes(
         checkpoint_size,
         final_model,
@@ -640,41 +571,37 @@ def _assemble(
         total_steps=steps.total.value,
     )
     if setup.merged_parameters and setup.has_adapter:
-        disk_bytes += whole * Static(shape, setup).weight_number_bytes
+        disk_bytes += parameter_count * Static(shape, setup).weight_number_bytes
         disk_reason += ", and the merged base model of the adapter"
 
     # Time is that of one process, because all compute at the same time.
-    longest_tokens, rows = longest_row_tokens(config, setup), cut.process_rows_of(facts.rows)
+    longest_tokens, rows = fit.longest_row_tokens(config, setup), cut.process_rows_of(facts.rows)
     # Attention gets full packed rows, or otherwise rows as long as their documents, with padding.
-    computed_tokens = (facts.row_tokens or longest_tokens) / (1 - made.padding)
+    computed_tokens = (facts.row_tokens or longest_tokens) / (1 - decided.padding)
     is_by_document = facts.row_tokens and not setup.packed
     row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if is_by_document else longest_tokens
-    device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
-    card = gpu.card if gpu else None
+    device = device_key(hardware.cpu_name, decided.threads.value, full_name(gpu) if gpu else "")
+    card, tried_on = gpu.card if gpu else None, trial_device(hardware, gpu) if gpu else ""
 
-    def time_of_setup(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
+    def time_of(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
         """Return the operations of a step, the key of its measurements, its planned seconds, and what was measured."""
-        flops = training_flops(
-            shape,
-            setup,
-            tokens=round(rows * computed_tokens),
-            row_tokens=row_width,
-            document_tokens=facts.document_tokens or None,
-        )
-        key = step_key(config, hardware.libraries, shape, setup, cut.micro_batch, rows, longest_tokens, cut.processes)
-        measured_speed = read_calibration(device, key, flops)
-        launch_seconds = -(-rows // cut.micro_batch) * starting_seconds(shape, setup)
-        step = step_time(flops, shape.hidden_size, measured_speed, setup, card, device=device, starts=launch_seconds)
+        tokens, mean_tokens = round(rows * computed_tokens), facts.document_tokens or None
+        flops = duration.training_flops(shape, setup, tokens=tokens, row_tokens=row_width, document_tokens=mean_tokens)
+        sizes = cut.micro_batch, rows, longest_tokens, cut.processes
+        key = measured_steps.step_key(config, hardware.libraries, shape, setup, *sizes)
+        measured_speed = measured_steps.read_calibration(device, key, flops)
+        starts = -(-rows // cut.micro_batch) * duration.starting_seconds(shape, setup)
+        step = duration.step_time(flops, shape.hidden_size, measured_speed, setup, card, device, starts=starts)
         return flops, key, step, measured_speed
 
-    flops, key, step, calibration = time_of_setup(setup)
-    other = time_of_setup(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
+    flops, key, step, calibration = time_of(setup)
+    other = time_of(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
     with_it, without = (calibration, other) if setup.gradient_checkpointing else (other, calibration)
     offload_figure = group.cpu_offload
     if setup.cpu_offload:
         passes, capability = -(-rows // cut.micro_batch), gpu.capability if gpu else None
-        seconds_on_card = time_of_setup(replace(setup, cpu_offload=False))[2].value
-        cost_words = offload_words(shape, setup, passes, capability, seconds_on_card)
+        seconds_on_card = time_of(replace(setup, cpu_offload=False))[2].value
+        cost_words = duration.offload_words(shape, setup, passes, capability, seconds_on_card)
         offload_figure = offload_figure.model_copy(update={"reason": f"{offload_figure.reason}: {cost_words}"})
     total = training_seconds = None
     if step.value is not None:
@@ -684,24 +611,26 @@ def _assemble(
     answers_figure: Planned[int] | None = None
     interval, answer_rows = 1, min(task.answer_rows(config), steps.eval_rows.value)
     if answer_rows:
-        seconds = answer_seconds(shape, setup, card, task.answer_tokens(config))
+        seconds = duration.answer_seconds(shape, setup, card, task.answer_tokens(config))
         setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
-        interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
+        interval, answers_reason = duration.answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
         answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
-        total = None if total is None else total + seconds * answer_rounds(steps.evaluation_count, interval)
+        total = None if total is None else total + seconds * duration.answer_rounds(steps.evaluation_count, interval)
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluation_count, 'evaluation')}"
     beginning_figure = None
-    if begins:
-        beginning_figure = begins.seconds(card, on_card=setup.device == "cuda")
+    if decomposition:
+        beginning_figure = decomposition.seconds(card, on_card=setup.device == "cuda")
         time_clause = f"{format_seconds(beginning_figure.value)} for " if beginning_figure.value is not None else ""
         time_reason += f", and {time_clause}{beginning_figure.reason}"
         total = None if total is None or beginning_figure.value is None else total + beginning_figure.value
     time_reason += "; not counting loading, saving and samples"
     load = hardware.load_of_others if setup.device == "cpu" else None
-    busy_text = busy_words(load, hardware.usable_cores, made.threads.value * group.per_node, calibration.load)
+    threads = decided.threads.value * group.per_node
+    busy_text = duration.busy_words(load, hardware.usable_cores, threads, calibration.load)
     sample_figure = exact(0, "set by the task")
     if task.continues:
-        sample_figure = sample_tokens(training_seconds, steps.sample_count, sample_token_seconds(shape, setup))
+        token_seconds = duration.sample_token_seconds(shape, setup)
+        sample_figure = duration.sample_tokens(training_seconds, steps.sample_count, token_seconds)
 
     return Plan(
         config=config,
@@ -710,76 +639,76 @@ def _assemble(
         hardware_profile=loaded.hardware_profile.name if loaded.hardware_profile else "",
         hardware_reason=loaded.hardware_reason,
         hardware_settings=tuple(key for key in loaded.layers if loaded.origin(key) is Origin.HARDWARE),
-        device=made.target.device,
+        device=decided.target.device,
         device_name=full_name(gpu) if gpu else hardware.cpu_name,
-        device_reason=made.target.reason,
+        device_reason=decided.target.reason,
         gpu_uuid=gpu.cuda_uuid if gpu else "",
         nodes=group.nodes,
         gpu_uuids=group.gpu_uuids,
         cpu_name=hardware.cpu_name,
-        data_key=made_from.data_key,
-        data_fingerprint=made_from.data_fingerprint,
-        model_key=made_from.model_key,
-        model_commit=made_from.model_commit,
-        versions=made_from.versions,
+        data_key=inputs.data_key,
+        data_fingerprint=inputs.data_fingerprint,
+        model_key=inputs.model_key,
+        model_commit=inputs.model_commit,
+        versions=inputs.versions,
         ancestors=ancestors_of(config),
         sources=facts.sources,
         splits=facts.splits,
         data_notes=facts.notes,
         train_rows=Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
         eval_rows=steps.eval_rows,
-        packing=made.packing,
-        grouping=made.grouping,
-        padding_share=estimated(made.padding, "of the positions that a step computes") if made.padding else None,
+        packing=decided.packing,
+        grouping=decided.grouping,
+        padding_share=estimated(decided.padding, "of the positions that a step computes") if decided.padding else None,
         vocabulary=Planned(
             value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else count_source
         ),
         classes=facts.class_count,
         head=_head(loaded, facts, shape),
-        parameters=Planned(value=whole, exact=is_exact, reason=count_source + frozen),
-        trained_parameters=Planned(value=trained_count, exact=is_exact, reason=share),
-        precision=made.chosen.precision,
-        best_precision=choices.best_precision(hardware, made.target, shape).value,
-        attention=made.chosen.attention,
-        weights_dtype=made.chosen.weights_dtype,
+        parameters=Planned(value=parameter_count, exact=is_exact, reason=count_source + frozen),
+        trained_parameters=Planned(value=trained_count, exact=is_exact, reason=share_text),
+        precision=decided.chosen.precision,
+        best_precision=choices.best_precision(hardware, decided.target, shape).value,
+        attention=decided.chosen.attention,
+        weights_dtype=decided.chosen.weights_dtype,
         learning_rate=peak_rate,
-        usual_learning_rate=usual_learning_rate(asked, whole, cut.effective_batch),
+        usual_learning_rate=usual_learning_rate(original, parameter_count, cut.effective_batch),
         loraplus_learning_rate=None if ratio == 1 else exact(peak_rate.value * ratio, ratio_reason),
         # The share is exact, so the rate is as exact as the peak.
         final_learning_rate=exact(peak_rate.value * floor, floor_reason) if floor else None,
         longest_row=longest_tokens,
         training_setup=setup,
-        loss_chunk_tokens=made.chosen.loss_chunk_tokens,
-        kernels=fused_kernels(loaded, hardware, made.target, shape),
+        loss_chunk_tokens=decided.chosen.loss_chunk_tokens,
+        kernels=fused_kernels(loaded, hardware, decided.target, shape),
         loader_workers=loader_workers,
         train_tokens=Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
         effective_batch_size=exact(cut.effective_batch, effective_reason),
-        effective_batch_is_auto=is_automatic(asked),
+        effective_batch_is_auto=effective_batch.is_automatic(original),
         processes=group.count,
         strategy=group.strategy,
         cpu_offload=offload_figure,
         per_device_train_batch_size=exact(cut.micro_batch, cut.micro_reason),
-        memory_key=str(made.memory_key),
-        untuned_key=str(made.memory_key) if made.is_untuned else "",
+        memory_key=str(decided.memory_key),
+        untuned_key=str(decided.memory_key) if decided.is_untuned else "",
         gradient_accumulation_steps=exact(cut.accumulation, cut.accumulation_reason),
         per_device_eval_batch_size=exact(eval_batch, eval_reason),
-        num_train_epochs=epochs_figure(asked, loaded),
+        num_train_epochs=effective_batch.epochs_figure(original, loaded),
         steps_per_epoch=steps.per_epoch,
         total_steps=steps.total,
         warmup_steps=warmup,
         decay_steps=steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
-        router_aux_loss_coef=made.chosen.router_aux_loss_coef,
+        router_aux_loss_coef=decided.chosen.router_aux_loss_coef,
         eval_every_steps=steps.interval_steps("eval_steps", config.evaluation.eval_steps),
         save_every_steps=steps.interval_steps("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.interval_steps("sample_steps", config.logging.sample_steps),
         sample_tokens=sample_figure,
         answer_rows=answers_figure,
         answers_interval=interval,
-        threads=exact(made.threads.value, threads_reason),
+        threads=exact(decided.threads.value, threads_reason),
         checkpoint_bytes=estimated(checkpoint_size, saved_reason),
         final_model_bytes=final_model,
         disk_bytes=estimated(disk_bytes, disk_reason),
-        memory_budget_bytes=made.memory_budget.budget_bytes,
+        memory_budget_bytes=decided.memory_budget.budget_bytes,
         memory_bytes=estimated(total_bytes(parts), memory_reason),
         memory_parts=parts,
         host_memory_bytes=host_bytes,
@@ -790,17 +719,11 @@ def _assemble(
         shape_key=str(key),
         beginning_seconds=beginning_figure,
         duration_seconds=estimated(total, "; ".join(filter(None, (time_reason, busy_text)))),
-        checkpointing_cost=checkpointing_cost(
-            recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds
+        checkpointing_cost=duration.checkpointing_cost(
+            duration.recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds
         ),
-        compute_rates=compute_rates(
-            flops / rows,
-            shape,
-            setup,
-            device=device,
-            processes=group.per_node,
-            card=card,
-            tried_on=trial_device(hardware, gpu) if gpu else "",
+        compute_rates=duration.compute_rates(
+            flops / rows, shape, setup, device=device, processes=group.per_node, card=card, tried_on=tried_on
         ),
         busy_words=busy_text,
     )
@@ -811,10 +734,13 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
     config, names = loaded.config, tuple(facts.details.get("names", ()))
     if config.is_from_scratch or not names:
         return None
-    had = config_label_names(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
-    if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
+    model = find_model(config.model.model_name_or_path, config.model.revision, head=shape.head)
+    old_labels = config_label_names(model.config)
+    if not old_labels or any(re.fullmatch(r"LABEL_\d+", name) for name in (*old_labels, *names)):
         return None
-    old, new = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
-    if set(had) == set(names):
-        return exact("kept", f"the model already has the labels of the data: {old}")
-    return exact("new", f"the model has the labels {old}, but the data has {new}")
+    old_text, new_text = (
+        one_line(", ".join(labels[:5]) + (", ..." if len(labels) > 5 else ""), 120) for labels in (old_labels, names)
+    )
+    if set(old_labels) == set(names):
+        return exact("kept", f"the model already has the labels of the data: {old_text}")
+    return exact("new", f"the model has the labels {old_text}, but the data has {new_text}")

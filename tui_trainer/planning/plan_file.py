@@ -107,8 +107,8 @@ def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
     first_error = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
     error_text = "this version does not support it" if first_error["type"] == "extra_forbidden" else first_error["msg"]
     fault_text = one_line(f"{'.'.join(map(str, first_error['loc']))}: {error_text}", 160)
-    own_version = Plan.model_fields[VERSION].default
-    if plan_fields.get(VERSION) == own_version:
+    current_version = Plan.model_fields[VERSION].default
+    if plan_fields.get(VERSION) == current_version:
         return f"plan.json is not a plan of this version: {_named('missing', missing) or fault_text}"
     unknown_text = _named("unknown", [name for name in plan_fields if name not in Plan.model_fields])
     fields = "; ".join(filter(None, (_named("missing", missing), unknown_text))) or fault_text
@@ -116,7 +116,7 @@ def _refusal(plan_fields: dict[str, Any], problem: ValidationError) -> str:
     writer = versions.get("tui-trainer") if isinstance(versions, dict) else None
     writer_name = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
     version = one_line(str(plan_fields.get(VERSION, "none")), 20)
-    version_text = f"{VERSION} {version}, but this version needs {own_version}"
+    version_text = f"{VERSION} {version}, but this version needs {current_version}"
     return f"plan.json was written by {writer_name} ({version_text}): {fields}"
 
 

@@ -19,6 +19,7 @@ from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY, PROCESSES
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks import find_task
+from tui_trainer.units import quantity
 
 # Strategies that divide training over processes, and the settings that they do not support.
 
@@ -30,7 +31,7 @@ ZERO_STAGES: Mapping[Strategy, int] = {"deepspeed-2": 2, "deepspeed-3": 3}
 """ZeRO stages of DeepSpeed, by strategy."""
 INSTALL_DEEPSPEED = "install it: uv pip install deepspeed"
 # Optimizers whose state torch shards in the same way as the weights.
-_SPLIT_OPTIMIZERS = ("adamw_torch_fused", "sgd")
+_SHARDABLE_OPTIMIZERS = ("adamw_torch_fused", "sgd")
 _Refusal = tuple[str, str, str]
 """(key of a setting, why it is refused, what to set instead)"""
 
@@ -52,11 +53,11 @@ def sharding_refusals(config: Config) -> Iterator[_Refusal]:
         yield "tuning.method", "4-bit weights cannot be sharded", hint
     if config.training.torch_compile:
         yield "training.torch_compile", "compiled layers cannot be sharded", "set it to false"
-    yield from _whole_states(config)
-    yield from _frozen_parts(config)
+    yield from _optimizer_refusals(config)
+    yield from _frozen_part_refusals(config)
 
 
-def _frozen_parts(config: Config) -> Iterator[_Refusal]:
+def _frozen_part_refusals(config: Config) -> Iterator[_Refusal]:
     if config.tuning.mutates_weights:
         hint = f"set it to default, or {STRATEGY} = ddp"
         yield INIT_KEY, "sharding has not been tested with adapters that are initialised from the weights", hint
@@ -71,9 +72,9 @@ def _frozen_parts(config: Config) -> Iterator[_Refusal]:
         yield "model.add_tokens", "embeddings with new tokens cannot be sharded", hint
 
 
-def _whole_states(config: Config) -> Iterator[_Refusal]:
-    if config.training.optim not in _SPLIT_OPTIMIZERS:
-        hint = f"set it to {' or '.join(_SPLIT_OPTIMIZERS)}"
+def _optimizer_refusals(config: Config) -> Iterator[_Refusal]:
+    if config.training.optim not in _SHARDABLE_OPTIMIZERS:
+        hint = f"set it to {' or '.join(_SHARDABLE_OPTIMIZERS)}"
         yield "training.optim", f"the optimizer state of {config.training.optim} cannot be sharded", hint
 
 
@@ -88,11 +89,11 @@ def deepspeed_problems(
         return [loaded.problem(STRATEGY, message, f"{INSTALL_DEEPSPEED}; or set {STRATEGY} = fsdp")]
     return [
         loaded.problem(key, f"{message} with {STRATEGY} = {strategy}", hint)
-        for key, message, hint in _not_by_deepspeed(loaded.config, setup)
+        for key, message, hint in _deepspeed_refusals(loaded.config, setup)
     ]
 
 
-def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal]:
+def _deepspeed_refusals(config: Config, setup: TrainingSetup) -> Iterator[_Refusal]:
     if config.tuning.in_four_bits:
         yield "tuning.method", "4-bit weights cannot be trained", f"set tuning.method = lora, or {STRATEGY} = ddp"
     if config.training.torch_compile:
@@ -100,7 +101,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
     if setup.precision == "fp16":
         hint = f"set it to bf16 or no, or {STRATEGY} = ddp"
         yield "training.mixed_precision", "fp16 loss scaling is not supported", hint
-    yield from _whole_states(config)
+    yield from _optimizer_refusals(config)
     if setup.weights == "float16" and setup.method == "full":
         yield "model.dtype", "float16 weights cannot be trained", "set it to bfloat16 or float32"
     saves_modules = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING_HEADS
@@ -108,15 +109,15 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
         # The model's weights have 16 bits and adapters fp32, but a flat tensor has one data type.
         message = "16-bit modules that are trained whole, beside adapters, cannot be sharded"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
-    yield from _frozen_parts(config)
+    yield from _frozen_part_refusals(config)
     if config.tuning.loraplus_lr_ratio != 1:
         yield "tuning.loraplus_lr_ratio", "all weights share one learning rate", f"set it to 1, or {STRATEGY} = fsdp"
     if config.tuning.use_dora and setup.has_adapter:
         yield "tuning.use_dora", "weights that DoRA reads in other layers cannot be gathered", "set it to false"
 
 
-COPIES: Planned[Strategy] = exact("ddp", "one process")
-ONE: Planned[int] = exact(1, "one process")
+NOT_SHARDED: Planned[Strategy] = exact("ddp", "one process")
+ONE_PROCESS: Planned[int] = exact(1, "one process")
 NO_OFFLOAD: Planned[bool] = exact(False, "weights stay on the device that uses them")
 
 
@@ -124,9 +125,9 @@ NO_OFFLOAD: Planned[bool] = exact(False, "weights stay on the device that uses t
 class Group:
     """Processes of a run, with the GPU of each if there are several."""
 
-    count: Planned[int] = ONE
+    count: Planned[int] = ONE_PROCESS
     nodes: int = 1
-    strategy: Planned[Strategy] = COPIES
+    strategy: Planned[Strategy] = NOT_SHARDED
     cpu_offload: Planned[bool] = NO_OFFLOAD
     gpu_uuids: tuple[str, ...] = ()
     """UUIDs of the GPUs of the first node's processes."""
@@ -138,8 +139,8 @@ class Group:
 
 def tightest_device(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, ...]) -> TrainingDevice:
     """Return the device of the process with the least free memory."""
-    own_gpus = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
-    return replace(target, gpu=min(own_gpus, key=lambda gpu: gpu.memory_free_bytes or 0)) if own_gpus else target
+    gpus = [gpu for gpu in hardware.gpus if gpu.cuda_uuid in gpu_uuids]
+    return replace(target, gpu=min(gpus, key=lambda gpu: gpu.memory_free_bytes or 0)) if gpus else target
 
 
 def processes_of(
@@ -171,17 +172,13 @@ def _on_one_node(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDev
         return _automatic(loaded, cards, chosen_gpu)
     requested_count = _with_rows(loaded, int(requested))
     if requested_count > len(cards):
-        message = f"is {requested_count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
+        message = f"is {requested_count}, but only {quantity(len(cards), 'GPU')} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
     return _group_on(cards[:requested_count], f"from {loaded.where(PROCESSES)}")
 
 
 def strategy_of(
-    loaded: LoadedConfig,
-    group: Group,
-    fits: Callable[[int], bool],
-    *,
-    offloads: bool = False,
+    loaded: LoadedConfig, group: Group, fits: Callable[[int], bool], *, offloads: bool = False
 ) -> Planned[Strategy]:
     """Return the strategy: each process has a copy of the model, or a shard of it.
 
@@ -190,7 +187,7 @@ def strategy_of(
     """
     requested_strategy, processes = loaded.config.distributed.strategy, group.count.value
     if processes == 1 and not offloads:
-        return COPIES
+        return NOT_SHARDED
     has_nodes = group.nodes > 1 and group.per_node > 1
     if requested_strategy == "ddp":
         if offloads:

@@ -175,8 +175,7 @@ def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Rec
 
 
 def _carry_out(query: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
-    """Return the result of `query` on the database, or `otherwise` if the file cannot be used. A missing one is created
-    only with `makes_file`."""
+    """Return the result of `query`, or `otherwise` if the file cannot be used. `makes_file` creates a missing one."""
     path = records_file()
     if not (makes_file or path.exists()):
         return otherwise
@@ -204,8 +203,7 @@ def _carry_out(query: "Callable[[Connection], T]", otherwise: T, *, makes_file: 
 
 
 def _is_ready(db: "Connection") -> bool:
-    """Return whether the file has this version's table, which a new file gets. A later version's file is not
-    changed."""
+    """Return whether the file has this version's table. A new file gets it, and a later version's is not changed."""
     if (file_format := _format_of(db)) == 0:
         db.execute("BEGIN IMMEDIATE")
         if (file_format := _format_of(db)) == 0:  # another program was as quick
@@ -227,9 +225,8 @@ def _rename_damaged(path: Path, inode: int, error: Exception) -> bool:
     try:
         if path.stat().st_ino == inode:
             path.rename(new_path)
-            print_to_stderr(
-                f"cannot read the measurements of this machine ({error}): {path} was renamed to {new_path.name}"
-            )
+            problem = f"cannot read the measurements of this machine ({error})"
+            print_to_stderr(f"{problem}: {path} was renamed to {new_path.name}")
     except FileNotFoundError:
         return True
     except OSError:

@@ -42,46 +42,44 @@ def retarget_plan(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Pl
         device, reason = training_device(hardware, gpu, chosen)
         if gpu is None or device == "cpu":
             return plan, ""
-        change_clause = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
-        return _retarget_device(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
+        words = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
+        return _retarget_device(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
     if chosen == "none":
-        return _retarget_device(
-            plan, hardware, TrainingDevice.of(hardware, chosen), f"resuming on the CPU instead of {_card(plan)}"
-        )
-    own_gpu = _own_card(plan, hardware)
-    gpu = own_gpu if chosen is None and own_gpu else choose_gpu(hardware, chosen)[0]
+        words = f"resuming on the CPU instead of {_gpu_words(plan)}"
+        return _retarget_device(plan, hardware, TrainingDevice.of(hardware, chosen), words)
+    planned_gpu = _planned_gpu(plan, hardware)
+    gpu = planned_gpu if chosen is None and planned_gpu else choose_gpu(hardware, chosen)[0]
     device, reason = training_device(hardware, gpu)
     if gpu is None or device == "cpu":
         hint = "resume on a machine with a GPU, or on the CPU: tui-trainer resume RUN --gpu none"
-        raise ConfigError(
-            Problem(message=f"this run trains on a GPU ({one_line(plan.device_name)}), and {reason}", hint=hint)
-        )
+        message = f"this run trains on a GPU ({one_line(plan.device_name)}), and {reason}"
+        raise ConfigError(Problem(message=message, hint=hint))
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
-    gpu_text = f"GPU {gpu.index} ({full_name(gpu)})"
-    change_clause = f"resuming on {gpu_text} instead of {_card(plan)}" + ("" if own_gpu else ", which is not available")
-    return _retarget_device(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), change_clause)
+    words = f"resuming on GPU {gpu.index} ({full_name(gpu)}) instead of {_gpu_words(plan)}"
+    words += "" if planned_gpu else ", which is not available"
+    return _retarget_device(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
 
 
 def retarget_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int | None = None) -> tuple[Plan, str]:
     """Return the plan with `count` processes per node on `nodes` nodes, and a clause about the change, empty if there
     is none. None keeps the plan's number of nodes, and its processes per node as far as there are GPUs. Raises
     ConfigError for more processes than GPUs or rows."""
-    old_count, own_gpu, nodes = plan.processes.value, _own_card(plan, hardware), nodes or plan.nodes
-    cards = [card.cuda_uuid for card in cards_for(hardware, own_gpu)] if own_gpu else []
-    per_node = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
-    total_count, gpu_uuids = per_node * nodes, tuple(cards[:per_node]) if per_node > 1 else ()
+    old_count, planned_gpu, nodes = plan.processes.value, _planned_gpu(plan, hardware), nodes or plan.nodes
+    uuids = [gpu.cuda_uuid for gpu in cards_for(hardware, planned_gpu)] if planned_gpu else []
+    per_node = count or (min(plan.processes_per_node, len(uuids)) if uuids else plan.processes_per_node)
+    total_count, gpu_uuids = per_node * nodes, tuple(uuids[:per_node]) if per_node > 1 else ()
     if is_asked(plan.config) and total_count > 1:
         raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {total_count}"))
     if (total_count, nodes) == (old_count, plan.nodes) and set(gpu_uuids) == set(plan.gpu_uuids):
         return plan, ""
-    if cards and per_node > len(cards):
-        raise ConfigError(Problem(message=f"{per_node} processes need one GPU each, but only {len(cards)} can be used"))
+    if uuids and per_node > len(uuids):
+        raise ConfigError(Problem(message=f"{per_node} processes need one GPU each, but only {len(uuids)} can be used"))
     if total_count > plan.effective_batch_size.value:
         message = f"{total_count} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
     change = f"resuming with {total_count} {'process' if total_count == 1 else 'processes'} instead of {old_count}"
-    change += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
+    change += f", on {quantity(nodes, 'node')} instead of {plan.nodes}" if nodes != plan.nodes else ""
     step_rows_total = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * old_count
     process_rows = -(-(step_rows_total if plan.packing.value else plan.effective_batch_size.value) // total_count)
     micro_batch, eval_batch = min(plan.per_device_train_batch_size.value, process_rows), plan.per_device_eval_batch_size
@@ -156,13 +154,14 @@ def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSe
     return shape, with_dry_run(plan.config, shape, setup)[0]
 
 
-def _card(plan: Plan) -> str:
+def _gpu_words(plan: Plan) -> str:
     return f"the planned GPU ({one_line(plan.device_name)})"
 
 
-def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
-    usable_gpus_here = (gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem)
-    return next((gpu for gpu in usable_gpus_here if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
+def _planned_gpu(plan: Plan, hardware: Hardware) -> Gpu | None:
+    """Return the GPU of the plan; None if it cannot be used here."""
+    usable_gpus = (gpu for gpu in hardware.gpus if gpu.visible and not gpu.problem)
+    return next((gpu for gpu in usable_gpus if gpu.cuda_uuid and gpu.cuda_uuid == plan.gpu_uuid), None)
 
 
 def _retarget_device(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) -> tuple[Plan, str]:
@@ -172,6 +171,9 @@ def _retarget_device(plan: Plan, hardware: Hardware, target: TrainingDevice, wor
     room = MemoryBudget.of(hardware, target, plan.processes_per_node)
     split_plan, words = _split(plan, hardware, shape, setup, room, words)
     gpu, config, processes = target.gpu, plan.config, plan.processes.value
+    micro_batch, tokens = split_plan.per_device_train_batch_size.value, longest_row_tokens(config, setup)
+    rows = -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes)
+    key = step_key(config, hardware.libraries, shape, setup, micro_batch, rows, tokens, processes)
     changes: dict[str, Any] = {
         "device": target.device,
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
@@ -180,18 +182,7 @@ def _retarget_device(plan: Plan, hardware: Hardware, target: TrainingDevice, wor
         "cpu_name": hardware.cpu_name,
         "threads": _threads(plan, hardware, plan.processes_per_node),
         **_unknown_times("the device changed", "the device changed since the start"),
-        "shape_key": str(
-            step_key(
-                config,
-                hardware.libraries,
-                shape,
-                setup,
-                split_plan.per_device_train_batch_size.value,
-                -(-min(plan.effective_batch_size.value, plan.train_rows.value) // processes),
-                longest_row_tokens(config, setup),
-                processes,
-            )
-        ),
+        "shape_key": str(key),
     }
     return split_plan.model_copy(update=changes), words
 
@@ -217,9 +208,8 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
     config, obstacles = plan.config, []
     capability = target.gpu.capability if target.gpu else None
     if plan.precision.value == "bf16" and target.has_native_bf16 is False and capability:
-        message = (
-            f"the run computes in bf16, which a GPU of compute capability {version_text(capability)} does not support"
-        )
+        version = version_text(capability)
+        message = f"the run computes in bf16, which a GPU of compute capability {version} does not support"
         obstacles.append((message, "choose a GPU of compute capability 8.0 or newer: --gpu N"))
     for library in sorted({library for _, library in config.libraries}):
         if hardware.libraries.get(library) is None:
@@ -246,9 +236,8 @@ def _split(
         fitting_rows = largest_micro_batch(shape, setup, plan.config, room, micro)
         micro = -(-rows // -(-rows // fitting_rows))
         if micro != plan.per_device_train_batch_size.value:
-            words += (
-                f", with micro-batches of {quantity(micro, 'row')} instead of {plan.per_device_train_batch_size.value}"
-            )
+            words += f", with micro-batches of {quantity(micro, 'row')} instead of "
+            words += f"{plan.per_device_train_batch_size.value}"
         accumulation, eval_batch = -(-rows // micro), min(eval_batch, micro)
         parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
     needed_bytes = memory.total_bytes(parts)

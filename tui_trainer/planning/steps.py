@@ -20,43 +20,36 @@ class Steps:
     def __init__(self, loaded: ResolvedLoaded, facts: DataFacts, cut: BatchCut) -> None:
         training, evaluation = loaded.config.training, loaded.config.evaluation
         epoch_steps = steps_per_epoch(facts.rows, cut.effective_batch)
-        self.per_epoch: Planned[int] = Planned(
-            value=epoch_steps,
-            exact=facts.exact,
-            reason=f"{quantity(facts.rows, 'row')} / {cut.effective_batch}, rounded up",
-        )
-        if training.max_steps:
-            self.total: Planned[int] = exact(
-                training.max_steps, f"training.max_steps from {loaded.where('training.max_steps')}"
-            )
-        else:
+        reason = f"{quantity(facts.rows, 'row')} / {cut.effective_batch}, rounded up"
+        self.per_epoch: Planned[int] = Planned(value=epoch_steps, exact=facts.exact, reason=reason)
+        reason = f"training.max_steps from {loaded.where('training.max_steps')}"
+        self.total: Planned[int] = exact(training.max_steps, reason)
+        if not training.max_steps:
             # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
             epochs = epochs_of(loaded.config)
             step_count = max(1, math.ceil(epochs * epoch_steps - 1e-9))
             reason = f"{quantity(epochs, 'epoch')} of {quantity(epoch_steps, 'step')}"
             self.total = Planned(value=step_count, exact=facts.exact, reason=reason)
-        self.evaluation_count = count_due(self.total.value, interval_steps(evaluation.eval_steps, self.total.value))
+        steps = self.total.value
+        self.evaluation_count = count_due(steps, interval_steps(evaluation.eval_steps, steps))
         self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
-        sample_interval = interval_steps(loaded.config.logging.sample_steps, self.total.value)
-        self.sample_count = self.total.value // sample_interval if sample_interval else 0
-        self.save_count = count_due(
-            self.total.value, interval_steps(loaded.config.checkpoint.save_steps, self.total.value)
-        )
+        sample_interval = interval_steps(loaded.config.logging.sample_steps, steps)
+        self.sample_count = steps // sample_interval if sample_interval else 0
+        self.save_count = count_due(steps, interval_steps(loaded.config.checkpoint.save_steps, steps))
         if evaluation.early_stopping_patience:
             self.save_count += self.evaluation_count
 
     def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
-        """Return how many held-out rows an evaluation uses. `auto` does not depend on measured time, so that equal runs
-        are evaluated on equal rows."""
-        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluation_count - 1, 0
+        """Return how many held-out rows an evaluation uses: equal runs use equal rows, whatever times were measured."""
+        reason, early_count, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluation_count - 1, 0
         if limit != "auto":
             rows = limit
-        elif on_the_way:
+        elif early_count:
             training_rows = self.total.value * min(cut.effective_batch, facts.rows)
-            affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
+            affordable_rows = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / early_count
             rows = max(LEAST_EVAL_ROWS, round(affordable_rows))
-            share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = f"of {facts.eval_rows:,} rows, evenly spaced: {quantity(on_the_way, 'evaluation', 'take')} "
+            share = early_count * rows * EVALUATION_SHARE / max(training_rows, 1)
+            reason = f"of {facts.eval_rows:,} rows, evenly spaced: {quantity(early_count, 'evaluation', 'take')} "
             reason += f"{share:.0%} of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
@@ -78,8 +71,10 @@ class Steps:
             return None
         decay_figure, left = self.interval_steps("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if decay_figure.value > left:
-            wanted_text = quantity(decay_figure.value, "step")
-            reason = f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {wanted_text}"
+            requested_text = quantity(decay_figure.value, "step")
+            reason = (
+                f"all {quantity(left, 'step')} after warm-up; num_decay_steps = {setting:g} asks for {requested_text}"
+            )
             return Planned(value=left, exact=self.total.exact, reason=reason)
         return decay_figure if decay_figure.value else exact(0, "stays at the peak learning rate")
 

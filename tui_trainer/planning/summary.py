@@ -9,7 +9,7 @@ from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.runs.wording import trained_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_seconds, quantity
 
 if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
@@ -48,8 +48,8 @@ def moved_words(before: Plan, now: Plan) -> str:
     `a step is now planned to take 914 ms instead of 138 ms: measured here, from 1 measured run of the same steps`.
     """
     old, new = before.step_seconds.value, now.step_seconds.value
-    same = before.shape_key == now.shape_key and before.device_name == now.device_name
-    if not same or before.threads.value != now.threads.value or not old or not new or abs(new / old - 1) < _MOVED_SHARE:
+    conditions, new_conditions = ((x.shape_key, x.device_name, x.threads.value) for x in (before, now))
+    if conditions != new_conditions or not old or not new or abs(new / old - 1) < _MOVED_SHARE:
         return ""
     times_text = f"{format_seconds(new)} instead of {format_seconds(old)}"
     return f"a step is now planned to take {times_text}: {one_line(now.step_seconds.reason)}"
@@ -58,7 +58,7 @@ def moved_words(before: Plan, now: Plan) -> str:
 def threads_words(plan: Plan) -> str:
     """Return the number of threads of the CPU kernels, in words."""
     thread_count, process_count = plan.threads.value, plan.processes.value
-    threads_text = f"{thread_count} {'thread' if thread_count == 1 else 'threads'}"
+    threads_text = quantity(thread_count, "thread")
     nodes_clause = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     return threads_text if process_count == 1 else f"{process_count} processes of {threads_text}{nodes_clause}"
 

@@ -48,10 +48,8 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         yield reason, ["evaluation.generate_rows"] * (not task.usual_answer_rows)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.can_pack)
         yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.row_kind == "examples")
-        yield (
-            "rows that are cut from one text have equal length",
-            ["data.group_by_length"] * (task.row_kind == "stream"),
-        )
+        reason = "rows that are cut from one text have equal length"
+        yield reason, ["data.group_by_length"] * (task.row_kind == "stream")
     if config.is_from_scratch:
         fields = ("revision", "trust_remote_code", "towers", "text_only")
         yield "the model starts from random weights", [f"model.{name}" for name in fields] + keys_of("tuning", "method")

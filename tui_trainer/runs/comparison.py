@@ -178,9 +178,8 @@ def settings_of(folder: RunFolder) -> dict[str, Any]:
     """Return a run's settings by dotted key. If the run has a plan, add the plan's exact values as `plan.KEY`."""
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
-        plan_values = {
-            key: figure["value"] for key, figure in plan.items() if isinstance(figure, dict) and figure.get("exact")
-        }
+        figures = {key: figure for key, figure in plan.items() if isinstance(figure, dict)}
+        plan_values = {key: figure["value"] for key, figure in figures.items() if figure.get("exact")}
         plan_values |= {key: plan[key] for key in ("hardware_profile", "device_name") if key in plan}
         return dotted_keys(plan["config"]) | {_PLANNED + key: value for key, value in plan_values.items()}
     with suppress(OSError, ValueError, RecursionError):

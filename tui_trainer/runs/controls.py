@@ -94,8 +94,7 @@ class Controls:
         return requests
 
     def peek_requests(self) -> list[ControlRequest]:
-        """Return the requests that `take_requests` has not returned yet, without marking them as returned. Never
-        raises.
+        """Return the requests that `take_requests` has not returned yet, and leave them to it. Never raises.
 
         An unchanged file costs one `stat`. A change is detected by inode, time and size, because two changes may fall
         into one clock tick of the file system.

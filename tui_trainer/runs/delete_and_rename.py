@@ -13,7 +13,7 @@ from typing import Final
 from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
-from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, read_lock_owner, refuse_in_use
+from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, read_lock_owner, refuse_if_in_use
 from tui_trainer.runs.slurm import active_job
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import format_bytes
@@ -52,9 +52,9 @@ def bytes_to_free(root: Path) -> int:
     try:
         if root != deletion_root and os.path.lexists(root):
             _refuse_foreign_or_owned(RunFolder(root))
-            refuse_queued(RunFolder(root))
+            refuse_if_queued(RunFolder(root))
             with folder_lock(root):
-                refuse_in_use(RunFolder(root))
+                refuse_if_in_use(RunFolder(root))
         return sum(folder_size(folder).freed_bytes for folder in {root, deletion_root})
     except OSError as error:
         raise _refused("deleted", root, error) from error
@@ -72,7 +72,7 @@ def delete(root: Path) -> Deleted:
     foreign_names: tuple[str, ...] = ()
     try:
         if root != deletion_root and os.path.lexists(root):
-            refuse_queued(RunFolder(root))
+            refuse_if_queued(RunFolder(root))
             with _locked_out(RunFolder(root)):
                 freed_bytes += _remove(deletion_root)
                 os.rename(root, deletion_root)  # noqa: PTH104 - beside os.path.lexists, in the same words
@@ -113,7 +113,7 @@ def rename(root: Path, name: str) -> Problem | None:
     return registry.move_in_index(root, target)
 
 
-def refuse_queued(folder: RunFolder) -> None:
+def refuse_if_queued(folder: RunFolder) -> None:
     """Raise FolderError if a Slurm job of this run is queued, because the job would not find the run's folder."""
     if read_lock_owner(folder.lock) is None and (job := active_job(folder)):
         hint = f"`tui-trainer stop {shell_word(folder.name)}` removes the job from the queue"
@@ -125,7 +125,7 @@ def _locked_out(folder: RunFolder) -> Iterator[None]:
     """Keep all other processes out of a run's folder. Raises FolderError if one already owns or reads the run."""
     _refuse_foreign_or_owned(folder)
     with RunLock(folder.lock), folder_lock(folder.root):
-        refuse_in_use(folder)
+        refuse_if_in_use(folder)
         yield
 
 

@@ -11,14 +11,7 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, Final, get_type_hints
 
-from tui_trainer.runs.json_fields import (
-    WHOLE_LIMIT,
-    make_reader,
-    parsed,
-    read_whole_number,
-    replace_non_finite,
-    shorten_values,
-)
+from tui_trainer.runs import json_fields
 from tui_trainer.units import Figure, utc_now
 
 LEFT_OUT_EMPTY: Final = {"left_out_empty": True}
@@ -78,8 +71,7 @@ class DataPrepared(Event):
     seconds: float
     notes: list[str] = field(default_factory=list)
     choices: int = 0
-    """Number of tokens or classes among which the loss (a cross-entropy) makes the model choose; 0 for other losses and
-    in older journals."""
+    """Number of tokens or classes that a cross-entropy loss chooses among; 0 for other losses and in older journals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +208,7 @@ class StepDone(Event):
     """One optimizer step. `step_seconds` is the time of the whole step and includes its four parts.
 
     `loss_sum` is in nats, summed over the `tokens` that count in the loss, over all micro-batches and processes.
-    `input_tokens` counts the tokens that the model read without padding, and `positions` those with padding. Both are 0
-    in older journals.
+    `input_tokens` counts the tokens read without padding, `positions` those with padding; 0 in older journals.
 
     If the loss has several terms, or the task computes scores in training, `sums` has the sum of each term or score by
     name, and `counts` the divisor of that sum. `loss_sum` is then the loss times `tokens`.
@@ -338,9 +329,7 @@ class GpuReading:
     slowed_by: str | None = None
 
 
-_OF_SEVERAL: Final[dict[str, Callable[[list[float]], float]]] = {"utilization_share": fmean, "power_watts": sum}
-
-
+_COMBINE_GPUS: Final[dict[str, Callable[[list[float]], float]]] = {"utilization_share": fmean, "power_watts": sum}
 GAUGES: Final[Mapping[str, Figure]] = {
     "process_memory_bytes": Figure(title="process memory", unit="bytes"),
     "memory_used_bytes": Figure(title="GPU memory", unit="bytes"),
@@ -373,13 +362,12 @@ class GaugesRead(Event):
     gpus: list[GpuReading] = field(default_factory=list)
 
     def figure(self, name: str) -> float | None:
-        """Return a figure of this reading by name. A figure of GPUs is combined over all GPUs of the run."""
-        return getattr(self, name) if hasattr(self, name) else self.over_gpus(name)
-
-    def over_gpus(self, name: str) -> float | None:
-        """Combine a figure of the GPUs: the mean of their use, the sum of their power, the maximum of other figures."""
+        """Return a figure of this reading by name. Figures of several GPUs are combined: the mean of their use, the sum
+        of their power, the maximum of other figures."""
+        if hasattr(self, name):
+            return getattr(self, name)  # type: ignore[no-any-return]
         values = [value for gpu in self.gpus if (value := getattr(gpu, name)) is not None and math.isfinite(value)]
-        return _OF_SEVERAL.get(name, max)(values) if values else None
+        return _COMBINE_GPUS.get(name, max)(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,14 +483,14 @@ KINDS: Final[dict[str, type[Event]]] = {
 
 LINE_LIMIT_BYTES: Final = 1_000_000
 _SHAPES_LIMIT: Final = 64
-_read_text: Final = make_reader(str)
+_read_text: Final = json_fields.make_reader(str)
 
 
 def to_line(event: Event) -> str:
     """Return the event as one line of JSON, without the line break. Shortens texts if it exceeds `LINE_LIMIT_BYTES`."""
     data = _as_dict(event)
     line = _dumps(data)
-    return line if len(line) < LINE_LIMIT_BYTES else _dumps(shorten_values(data))
+    return line if len(line) < LINE_LIMIT_BYTES else _dumps(json_fields.shorten_values(data))
 
 
 def from_line(line: str | bytes) -> Event:
@@ -511,7 +499,7 @@ def from_line(line: str | bytes) -> Event:
     Fields that this version does not know are ignored. An event of an unknown kind becomes `Unknown`.
     """
     try:
-        data = parsed(line.encode() if isinstance(line, str) else line)
+        data = json_fields.parsed(line.encode() if isinstance(line, str) else line)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(data, dict):
@@ -524,11 +512,11 @@ def _event(data: dict[str, Any]) -> Event:
     if not isinstance(kind, str):
         raise ValueError("the field `event` is missing")
     if (table := _TABLES.get(kind)) is None:
-        timestamp, step = _read_text(data.pop("at", "")), read_whole_number(data.pop("step", 0))
+        timestamp, step = _read_text(data.pop("at", "")), json_fields.read_whole_number(data.pop("step", 0))
         return Unknown(kind=kind, at=timestamp, step=step, data=data)
     shape = (*data, *map(type, data.values()))
     setters = table.setters.get(shape)
-    if setters is None or any(abs(data[name]) >= WHOLE_LIMIT for name in table.whole_numbers):
+    if setters is None or any(abs(data[name]) >= json_fields.WHOLE_LIMIT for name in table.whole_numbers):
         return table.read(data, shape)
     # An earlier line with these names and types was checked. Filling slots takes a third of a frozen __init__'s time.
     event: Event = object.__new__(table.cls)
@@ -556,11 +544,11 @@ def _dumps(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, allow_nan=False, default=_as_finite_dict)
     except ValueError:
-        return json.dumps(replace_non_finite(data), allow_nan=False, default=_as_finite_dict)
+        return json.dumps(json_fields.replace_non_finite(data), allow_nan=False, default=_as_finite_dict)
 
 
 def _as_finite_dict(record: Any) -> Any:
-    return replace_non_finite(asdict(record))
+    return json_fields.replace_non_finite(asdict(record))
 
 
 class _Table:
@@ -569,10 +557,11 @@ class _Table:
     def __init__(self, kind: str, cls: type[Event]) -> None:
         self.kind, self.cls = kind, cls
         hints = get_type_hints(cls)
-        self.readers = {item.name: make_reader(hints[item.name]) for item in fields(cls)}
+        self.readers = {item.name: json_fields.make_reader(hints[item.name]) for item in fields(cls)}
         self.values: Callable[[Event], tuple[Any, ...]] = attrgetter(*self.readers)
         self.left_out_empty = [item.name for item in fields(cls) if item.metadata.get("left_out_empty")]
         self.set_empty = [getattr(cls, name).__set__ for name in self.left_out_empty]
+        read_whole_number = json_fields.read_whole_number
         self.whole_numbers = [name for name, read_field in self.readers.items() if read_field is read_whole_number]
         self.setters: dict[tuple[Any, ...], list[Callable[[Event, Any], None]]] = {}
 

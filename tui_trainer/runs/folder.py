@@ -164,24 +164,24 @@ def folder_size(root: Path) -> FolderSize:
     Hard links to one file count once. Removal does not free a file that has a hard link outside the run's own files.
     """
     statuses: dict[tuple[int, int], os.stat_result] = {}
-    own_link_counts: Counter[tuple[int, int]] = Counter()
-    for status, is_own in _files_in(root):
+    link_counts: Counter[tuple[int, int]] = Counter()
+    for status, is_ours in _files_in(root):
         statuses[status.st_dev, status.st_ino] = status
-        own_link_counts[status.st_dev, status.st_ino] += is_own
-    freed_sizes = (status.st_size for inode, status in statuses.items() if own_link_counts[inode] >= status.st_nlink)
+        link_counts[status.st_dev, status.st_ino] += is_ours
+    freed_sizes = (status.st_size for inode, status in statuses.items() if link_counts[inode] >= status.st_nlink)
     return FolderSize(sum(status.st_size for status in statuses.values()), sum(freed_sizes))
 
 
-def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tuple[os.stat_result, bool]]:
-    """Yield the status of each file, and whether a run created the file: `is_own`, or else by its name in `folder`."""
+def _files_in(folder: str | Path, is_ours: bool | None = None) -> Iterator[tuple[os.stat_result, bool]]:
+    """Yield the status of each file, and whether a run created the file: `is_ours`, or else by its name in `folder`."""
     with suppress(OSError):
         for entry in os.scandir(folder):
-            is_own_entry = _is_ours(entry.name) if is_own is None else is_own
+            is_our_entry = _is_ours(entry.name) if is_ours is None else is_ours
             if entry.is_dir(follow_symlinks=False):
-                yield from _files_in(entry.path, is_own=is_own_entry)
+                yield from _files_in(entry.path, is_our_entry)
                 continue
             with suppress(FileNotFoundError):
-                yield entry.stat(follow_symlinks=False), is_own_entry
+                yield entry.stat(follow_symlinks=False), is_our_entry
 
 
 def check_name(name: str) -> Problem | None:

@@ -15,17 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tui_trainer.errors import FolderError, system_reason
-from tui_trainer.runs.events import (
-    LINE_LIMIT_BYTES,
-    Event,
-    PhaseChanged,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StepDone,
-    from_line,
-    to_line,
-)
+from tui_trainer.runs import events
 from tui_trainer.units import KIB, MIB
 
 PENDING_LIMIT_BYTES: Final = 64 * MIB
@@ -41,10 +31,9 @@ class JournalWriter:
         path: Path,
         *,
         pending_limit_bytes: int = PENDING_LIMIT_BYTES,
-        tell_failing: Callable[[str | None], None] = lambda reason: None,
+        on_failure: Callable[[str | None], None] = lambda reason: None,
     ) -> None:
-        """Open the journal, or raise FolderError. `tell_failing` is called with `failure_reason` whenever that
-        changes."""
+        """Open the journal, or raise FolderError. `on_failure` gets `failure_reason` whenever that changes."""
         self.path = path
         self._fd = _open_for_appending(path)
         self._limit_bytes = pending_limit_bytes
@@ -52,8 +41,8 @@ class JournalWriter:
         self._write_error: str | None = None
         self._sync_error: str | None = None
         self._other_writer_error: str | None = None
-        self._tell_failing = tell_failing
-        self._reported_failing: str | None = None
+        self._on_failure = on_failure
+        self._reported_reason: str | None = None
         self._last_step = 0
         self._is_working = False
         # The file ends within a line, whose rest must be written before anything else.
@@ -71,28 +60,28 @@ class JournalWriter:
         self._other_writer_error = reason
 
     def _report_failing(self) -> None:
-        if self.failure_reason != self._reported_failing:
-            self._reported_failing = self.failure_reason
-            self._tell_failing(self.failure_reason)
+        if self.failure_reason != self._reported_reason:
+            self._reported_reason = self.failure_reason
+            self._on_failure(self.failure_reason)
 
-    def append(self, *events: Event) -> None:
+    def append(self, *new_events: events.Event) -> None:
         """Write the events. Lines that cannot be written are tried again at the next call."""
-        lines = "".join([to_line(event) + "\n" for event in events]).encode("ascii")
+        lines = "".join([events.to_line(event) + "\n" for event in new_events]).encode("ascii")
         with self._lock:
-            for event in events:
+            for event in new_events:
                 self._last_step = max(self._last_step, event.step)
-                if isinstance(event, PhaseChanged | RunFinished | RunFailed):
-                    self._is_working = isinstance(event, PhaseChanged) and event.phase != "paused"
+                if isinstance(event, events.PhaseChanged | events.RunFinished | events.RunFailed):
+                    self._is_working = isinstance(event, events.PhaseChanged) and event.phase != "paused"
             self._write(lines)
 
-    def append_from_thread(self, event: Event) -> None:
+    def append_from_thread(self, event: events.Event) -> None:
         """Write an event of a thread other than the training thread, with the newest step.
 
         Does nothing before the first phase of this start, during a pause, after the run's end and after `close`.
         """
         with self._lock:
             if self._fd >= 0 and self._is_working:
-                self._write(f"{to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
+                self._write(f"{events.to_line(replace(event, step=self._last_step))}\n".encode("ascii"))
 
     def read_newest_step(self) -> None:
         """Read the newest step, which `append_from_thread` uses, from the file that another process has written to."""
@@ -163,7 +152,7 @@ def _newest_step(path: Path) -> int:
         file.seek(max(0, file.seek(0, os.SEEK_END) - MIB))
         for line in reversed(file.read().splitlines()):
             with suppress(ValueError):
-                if isinstance(event := from_line(line), StepDone | RunStarted):
+                if isinstance(event := events.from_line(line), events.StepDone | events.RunStarted):
                     return event.step
     return 0
 
@@ -189,11 +178,11 @@ class JournalReader:
         plural = "s" if self.skipped > 1 else ""
         return f"skipped {self.skipped:,} unreadable line{plural} of the journal" if self.skipped else ""
 
-    def read_new(self) -> list[Event]:
+    def read_new(self) -> list[events.Event]:
         """Return the events of all lines that were completed since the last call."""
         return list(self.stream())
 
-    def stream(self) -> Iterator[Event]:
+    def stream(self) -> Iterator[events.Event]:
         """Yield the events that `read_new` would return, in bounded memory. The caller must consume all events."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -222,47 +211,45 @@ class JournalReader:
         self._offset_bytes += len(chunk)
         return chunk
 
-    def _events(self, chunk: bytes) -> Iterator[Event]:
+    def _events(self, chunk: bytes) -> Iterator[events.Event]:
         lines = (self._tail + chunk).split(b"\n")
         self._tail = lines.pop()
         if self._tail_too_long and lines:
             self._tail_too_long = False
             del lines[0]
-        if len(self._tail) > LINE_LIMIT_BYTES:
+        if len(self._tail) > events.LINE_LIMIT_BYTES:
             self.skipped += not self._tail_too_long
             self._tail_too_long = True
         if self._tail_too_long:
             self._tail = b""
-        for line in lines:
-            if line:
-                event = _event_or_none(line)
-                if event is None:
-                    self.skipped += 1
-                else:
-                    yield event
+        for line in filter(None, lines):
+            if (event := _event_or_none(line)) is None:
+                self.skipped += 1
+            else:
+                yield event
 
 
-def last_events(path: Path) -> Iterator[Event]:
+def last_events(path: Path) -> Iterator[events.Event]:
     """Return the events in the last 256 KiB of a journal. Raises OSError."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - END_BYTES))
         return events_in(file.read())
 
 
-def events_in(block: bytes) -> Iterator[Event]:
+def events_in(block: bytes) -> Iterator[events.Event]:
     """Return the events in a part of a journal. Skips lines that are not events."""
-    events = map(_event_or_none, block.split(b"\n"))
-    return (event for event in events if event is not None)
+    parsed_events = map(_event_or_none, block.split(b"\n"))
+    return (event for event in parsed_events if event is not None)
 
 
 _NEWLINE: Final = ord("\n")
 
 
-def _event_or_none(line: bytes) -> Event | None:
-    if len(line) > LINE_LIMIT_BYTES:
+def _event_or_none(line: bytes) -> events.Event | None:
+    if len(line) > events.LINE_LIMIT_BYTES:
         return None
     try:
-        return from_line(line)
+        return events.from_line(line)
     except ValueError:
         return None
 

@@ -226,7 +226,7 @@ def keep_in_use(folder: RunFolder, command: str) -> Iterator[None]:
         lock.release()
 
 
-def refuse_in_use(folder: RunFolder) -> None:
+def refuse_if_in_use(folder: RunFolder) -> None:
     """Raise FolderError if a process reads the run's files. Call within `folder_lock`."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.in_use.glob("*.lock")):

@@ -17,29 +17,12 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from tui_trainer.errors import FolderError
-from tui_trainer.runs import registry
+from tui_trainer.runs import registry, result
 from tui_trainer.runs.delete_and_rename import deletion_path, original_path
 from tui_trainer.runs.events import MicroBatchReduced
-from tui_trainer.runs.folder import (
-    MARKER,
-    OUR_NAMES,
-    FolderSize,
-    RunFolder,
-    folder_size,
-    read_fields,
-    read_plain_file,
-)
+from tui_trainer.runs.folder import MARKER, OUR_NAMES, FolderSize, RunFolder, folder_size, read_fields, read_plain_file
 from tui_trainer.runs.labels import RunLabels, labels_of
 from tui_trainer.runs.lock import read_lock_owner
-from tui_trainer.runs.result import (
-    best_evaluation,
-    ending_words,
-    held_out_loss,
-    kept_step,
-    metric_value,
-    metric_words,
-    newest_scores,
-)
 from tui_trainer.runs.state import STOPPED_EARLY, FollowedJournal, RunState, Status, means
 from tui_trainer.units import MIB
 
@@ -123,7 +106,7 @@ class RunOverview(RunResult):
     def score(self) -> str:
         """A score as text: `macro F1 0.810`. It is `metric`, or else the first score; empty without scores."""
         score_name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
-        return metric_words(score_name, self.scores[score_name]) if score_name else ""
+        return result.metric_words(score_name, self.scores[score_name]) if score_name else ""
 
     @property
     def is_run(self) -> bool:
@@ -277,14 +260,14 @@ def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> Run
     # The state has only the last problems. plan.json counts the earlier reductions.
     recorded_reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
     planned_reductions = plan.get("out_of_memory_events")
-    best_eval = best_evaluation(state)
+    best_eval = result.best_evaluation(state)
     has_ended = state.finished is not None or state.failed is not None
     return replace(
         unread,
         status=state.status if has_ended or unread.alive else "interrupted",
         stopped_early=state.stopped_early,
-        ending=ending_words(state),
-        kept_step=kept_step(state),
+        ending=result.ending_words(state),
+        kept_step=result.kept_step(state),
         task=state.task,
         model=state.plan.base_model if state.plan else "",
         data=data_path,
@@ -294,10 +277,10 @@ def _of_state(unread: RunOverview, state: RunState, plan: dict[str, Any]) -> Run
         epoch=state.last_step.epoch if state.last_step else None,
         loss=state.loss,
         loss_curve=tuple(loss for _, loss in means(state.steps, state.losses, CURVE_POINTS)),
-        eval_loss=held_out_loss(state),
-        scores=newest_scores(state),
+        eval_loss=result.held_out_loss(state),
+        scores=result.newest_scores(state),
         metric=metric,
-        best=metric_value(best_eval, metric) if best_eval else None,
+        best=result.metric_value(best_eval, metric) if best_eval else None,
         out_of_memory_events=max(recorded_reductions, planned_reductions if type(planned_reductions) is int else 0),
         started_at=state.started_at,
         last_event_at=state.last_event_at,

@@ -18,7 +18,7 @@ from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, f
 
 _OF = " of "
 _LESS_IS_BETTER = frozenset({"mse", "mae", "looping_answers"})
-_ERRORS = "calibration_error"
+_ERROR_SCORE = "calibration_error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,9 @@ class ScoreWords:
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
     """Return the scores in their given order, each with its first baseline."""
+    first_baselines = {name: next(iter(baselines_of(name, baselines).items()), None) for name in scores}
     return [
-        ScoreWords(
-            display_name(name), value, next(iter(baselines_of(name, baselines).items()), None), less_is_better(name)
-        )
+        ScoreWords(display_name(name), value, first_baselines[name], less_is_better(name))
         for name, value in scores.items()
     ]
 
@@ -64,7 +63,7 @@ def baselines_of(name: str, baselines: Mapping[str, float]) -> dict[str, float]:
 
 
 def less_is_better(name: str) -> bool:
-    return name in _LESS_IS_BETTER or _ERRORS in name
+    return name in _LESS_IS_BETTER or _ERROR_SCORE in name
 
 
 def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:
@@ -94,19 +93,13 @@ def format_score(value: float) -> str:
 _CLEARLY_WORSE = 1.02
 # Bounds of the grades as shares of the best or the usual rate. They follow a guide that grades 2,000 samples a second
 # as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
-_GOOD_SPEED_SHARE, _SLOW_SPEED_SHARE = 0.75, 0.5
+_GOOD_SHARE, _SLOW_SHARE = 0.75, 0.5
 # The exponent of the slowdown by other programs, explained in `_graded`.
-_WAITING = 2.5
+_SLOWDOWN_EXPONENT = 2.5
 _NOTED_OTHERS_SHARE = 0.1
 # A multiple is easier to read than 182 %.
-_IN_PERCENT_UNTIL = 1.05
-_GRADES = (
-    (0.95, "excellent"),
-    (_GOOD_SPEED_SHARE, "good"),
-    (_SLOW_SPEED_SHARE, "acceptable"),
-    (0.25, "slow"),
-    (0.0, "very slow"),
-)
+_LARGEST_PERCENT_SHARE = 1.05
+_GRADES = {0.95: "excellent", _GOOD_SHARE: "good", _SLOW_SHARE: "acceptable", 0.25: "slow", 0.0: "very slow"}
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
@@ -256,10 +249,9 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
     later_evals = state.evals[state.evals.index(best_eval) + 1 :] if best_eval else state.evals
-    requested_was_better = best_eval is not None and any(
-        not event.scheduled and _lower_is_better(event, metric) < _lower_is_better(best_eval, metric)
-        for event in state.evals
-    )
+    best_value = _lower_is_better(best_eval, metric) if best_eval else -math.inf
+    requested_evals = [event for event in state.evals if not event.scheduled]
+    requested_was_better = any(_lower_is_better(event, metric) < best_value for event in requested_evals)
     patience_used = sum(event.scheduled and (metric == "loss" or metric in event.scores) for event in later_evals)
     step = state.step
     if state.finished is not None:
@@ -317,9 +309,8 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
     if plan is None or samples_per_second <= 0:
         return "", False
     if best_rate := plan.best_samples_per_second:
-        return _graded(
-            samples_per_second / best_rate, f"the best earlier speed here ({format_rate(best_rate, 'rows')})", state
-        )
+        reference = f"the best earlier speed here ({format_rate(best_rate, 'rows')})"
+        return _graded(samples_per_second / best_rate, reference, state)
     rates, achieved_flops_per_second = plan.compute_rates, _flops_per_second(samples_per_second, plan)
     reference_flops_per_second = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
     if rates is None or achieved_flops_per_second is None or not reference_flops_per_second:
@@ -335,19 +326,16 @@ def rated_speed(state: RunState, samples_per_second: float | None = None) -> tup
 
 
 def _graded(share: float, reference: str, state: RunState) -> tuple[str, bool]:
-    share_text = f"{100 * share:.0f} % of" if share < _IN_PERCENT_UNTIL else f"{share:.1f} times"
-    grade_text = f"{next(word for lowest_share, word in _GRADES if share >= lowest_share)}, {share_text} {reference}"
+    share_text = f"{100 * share:.0f} % of" if share < _LARGEST_PERCENT_SHARE else f"{share:.1f} times"
+    word = next(word for lowest_share, word in _GRADES.items() if share >= lowest_share)
+    grade_text = f"{word}, {share_text} {reference}"
     others_text = others_words(state) if state.plan and state.plan.cpu_threads else ""
     if not others_text:
-        return grade_text, share < _SLOW_SPEED_SHARE
-    # All threads wait for the slowest thread. With one other busy process on two cores, two threads reached 0.18 to 0.5
-    # of their speed.
-    is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD_SPEED_SHARE
-    return (
-        (f"not rated: {others_text}", False)
-        if is_explained
-        else (f"{others_text}; {grade_text}", share < _SLOW_SPEED_SHARE)
-    )
+        return grade_text, share < _SLOW_SHARE
+    # All threads wait for the slowest. One other busy process on two cores left two threads 0.18 to 0.5 of their speed.
+    if max(1 - _others_share(state), 0.0) ** _SLOWDOWN_EXPONENT <= share < _GOOD_SHARE:
+        return f"not rated: {others_text}", False
+    return f"{others_text}; {grade_text}", share < _SLOW_SHARE
 
 
 def others_words(state: RunState) -> str:
@@ -403,7 +391,7 @@ def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
 # Memory, CPU and GPU in use, compared with the plan.
 
 # Share of the time that training usually keeps a GPU busy.
-_BUSY_GPU = "75 to 95 % expected"
+_USUAL_GPU_USE = "75 to 95 % expected"
 
 
 def training_memory_bytes(state: RunState) -> int | None:
@@ -433,10 +421,9 @@ def memory_excess_bytes(state: RunState) -> int:
 
 def exceeds_plan(state: RunState, beside_bytes: int = 0) -> bool:
     """Return whether a run takes clearly more memory than planned, not counting `beside_bytes` of its memory."""
-    return (
-        state.plan is not None
-        and memory_excess_bytes(state) - beside_bytes > _PLAN_EXCESS_SHARE * state.plan.memory_bytes
-    )
+    if state.plan is None:
+        return False
+    return memory_excess_bytes(state) - beside_bytes > _PLAN_EXCESS_SHARE * state.plan.memory_bytes
 
 
 def memory_words(state: RunState) -> str:
@@ -466,7 +453,7 @@ def in_use_words(state: RunState) -> str:
         threads = plan.cpu_threads * plan.processes
         parts.append(f"CPU {busy_cores:.1f} of {quantity(threads, 'thread')} planned")
     if gpu_share is not None:
-        parts.append(f"GPU {100 * gpu_share:.0f} % busy, {_BUSY_GPU}")
+        parts.append(f"GPU {100 * gpu_share:.0f} % busy, {_USUAL_GPU_USE}")
     return ", ".join(parts)
 
 

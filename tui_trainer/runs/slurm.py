@@ -105,8 +105,8 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
         raise RunError(f"{command[0]}: {reason}") from None
 
 
-def _error_text(done: subprocess.CompletedProcess[str]) -> str:
-    return one_line(done.stderr.strip() or f"exit code {done.returncode}", 300)
+def _error_text(result: subprocess.CompletedProcess[str]) -> str:
+    return one_line(result.stderr.strip() or f"exit code {result.returncode}", 300)
 
 
 def job_of(folder: RunFolder) -> str:

@@ -32,7 +32,7 @@ def _float_column() -> array[float]:
     return array("d")
 
 
-def _counts() -> array[int]:
+def _int_column() -> array[int]:
     return array("q")
 
 
@@ -252,10 +252,10 @@ class RunState:
     """A sentence about the lines that could not be read; empty if there are none."""
 
     # Columns with one value for each step. `_drop_after` treats every array of this class as a column.
-    steps: array[int] = field(default_factory=_counts)
-    token_counts: array[int] = field(default_factory=_counts)
+    steps: array[int] = field(default_factory=_int_column)
+    token_counts: array[int] = field(default_factory=_int_column)
     """Tokens that count in the loss."""
-    input_counts: array[int] = field(default_factory=_counts)
+    input_counts: array[int] = field(default_factory=_int_column)
     """Tokens that the model read."""
     loss_sums: array[float] = field(default_factory=_float_column)
     lrs: array[float] = field(default_factory=_float_column)
@@ -265,7 +265,7 @@ class RunState:
     forward_seconds: array[float] = field(default_factory=_float_column)
     backward_seconds: array[float] = field(default_factory=_float_column)
     optimizer_seconds: array[float] = field(default_factory=_float_column)
-    step_peak_bytes: array[int] = field(default_factory=_counts)
+    step_peak_bytes: array[int] = field(default_factory=_int_column)
     """Peak memory up to each step, in bytes (`StepDone.peak_memory_bytes`)."""
     step_scores: dict[str, array[float]] = field(default_factory=dict)
     """For each training score, a column with its value at each step; NaN for a step without the score."""
@@ -350,15 +350,10 @@ class RunState:
             case events.MicroBatchReduced():
                 self.problems.append(event)
                 if self.plan is not None and event.what == "training":
-                    rows, passes = event.rows, event.passes
                     # The planned padding holds only for the former micro-batch.
                     figures = {name: value for name, value in self.plan.figures.items() if name != "padding_share"}
-                    self.plan = replace(
-                        self.plan,
-                        per_device_train_batch_size=rows,
-                        gradient_accumulation_steps=passes,
-                        figures=figures,
-                    )
+                    plan = replace(self.plan, figures=figures, per_device_train_batch_size=event.rows)
+                    self.plan = replace(plan, gradient_accumulation_steps=event.passes)
             case events.RunProblem():  # after MicroBatchReduced, which is a subclass
                 self.problems.append(event)
             case events.RunFinished():
@@ -469,17 +464,14 @@ class RunState:
         return count / seconds if seconds > 0 else None
 
     def _start(self, event: events.RunStarted) -> None:
-        from_step, device = event.resumed_from_step, event.device
-        self.starts.append(
-            Start(at=event.at, from_step=from_step, last_at=event.at, last_step=event.step, device=device)
-        )
-        if event.resumed_from_step is None or not self.started_at:
-            self.started_at = event.at
+        at, step, from_step = event.at, event.step, event.resumed_from_step
+        self.starts.append(Start(at=at, from_step=from_step, last_at=at, last_step=step, device=event.device))
+        if from_step is None or not self.started_at:
+            self.started_at = at
         self.name, self.task, self.device = event.name, event.task, event.device
         self.pid, self.total_steps, self.versions = event.pid, event.total_steps, event.versions
-        self.resumed_from_step = event.resumed_from_step
-        self._drop_after(-1 if event.resumed_from_step is None else event.resumed_from_step)
-        self.step = event.resumed_from_step or 0
+        self.resumed_from_step, self.step = from_step, from_step or 0
+        self._drop_after(-1 if from_step is None else from_step)
         self.phase, self.progress = "preparing", None
         self.finished = self.failed = self.inference = self.resident_bytes_before = None
         self.steps_since_start = self.readings_since_start = 0

@@ -34,8 +34,7 @@ def count_due(total_steps: int, every_steps: int, *, after: int = 0) -> int:
 # Time of a row in an evaluation as a share of its time in a step, until it was measured. The forward pass is a third of
 # a step, because the backward pass has two matmuls for each matmul of the forward pass.
 EVALUATION_SHARE: Final = 1 / 3
-# Until a checkpoint was measured, its time is estimated: weights and two moments, 4 bytes each, are copied, hashed and
-# synced at this rate.
+# The assumed rate of a checkpoint before one was measured: weights and two moments are copied, hashed and synced.
 _SAVE_BYTES_PER_SECOND: Final = 300e6
 _CHECKPOINT_BYTES_PER_PARAMETER: Final = 12
 # Measured for 160 tokens from a model of four to eight layers: 0.3 to 1 s, and the first text of a process is slowest.

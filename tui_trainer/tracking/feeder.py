@@ -22,7 +22,7 @@ from tui_trainer.units import GIB, plotted
 
 _MOST_FAILURES = 6
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 60.0
-Tell = Callable[[str, str], None]
+ReportProblem = Callable[[str, str], None]
 """Callback that shows a message and a hint to the user."""
 
 
@@ -32,7 +32,7 @@ class Feeder:
 
     folder: RunFolder
     tracker: Tracker
-    tell: Tell
+    report: ReportProblem
     sent_events: int = 0
     given_up: bool = False
     most_failures: int = _MOST_FAILURES
@@ -77,7 +77,7 @@ class Feeder:
                 self._from_step = event.resumed_from_step or 0
 
     def _send(self, status: str = "") -> None:
-        seen_count = self._read_events
+        event_count = self._read_events
         if not self._begun:
             self._begin()
         if self._rows:
@@ -85,7 +85,7 @@ class Feeder:
             self._rows = []
         if status:
             self.tracker.end(status)
-        self.sent_events, self._status = seen_count, status
+        self.sent_events, self._status = event_count, status
         note = {"handed": self.sent_events, "status": self._status}
         write_atomically(self._progress_file, json.dumps(note).encode(), durable=False)
 
@@ -102,7 +102,7 @@ class Feeder:
         with suppress(FileExistsError):
             make_private_folder(self.folder_of_tracker.parent)
         if sentence := self.tracker.begin(run):
-            self.tell(sentence, "")
+            self.report(sentence, "")
         self._begun = True
 
     def _try(self, call: Callable[[], None]) -> None:
@@ -125,12 +125,11 @@ class Feeder:
         reason = one_line(str(error), 200) or type(error).__name__
         hint = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` uploads the data later"
         if self._failures == 1 < self.most_failures:
-            self.tell(
-                f"could not send data to {self.tracker.name}: {reason}", "the upload is retried; training continues"
-            )
+            message = f"could not send data to {self.tracker.name}: {reason}"
+            self.report(message, "the upload is retried; training continues")
         if self._failures >= self.most_failures:
             self.given_up = True
-            self.tell(f"gave up sending data to {self.tracker.name}: {reason}", hint)
+            self.report(f"gave up sending data to {self.tracker.name}: {reason}", hint)
 
     def _read_note(self) -> tuple[int, str]:
         with suppress(ValueError, LookupError, TypeError):

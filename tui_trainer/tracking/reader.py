@@ -17,7 +17,7 @@ from tui_trainer.runs.folder import RunFolder, make_private_folder
 from tui_trainer.runs.lock import read_lock_owner
 from tui_trainer.runs.overview import overview
 from tui_trainer.tracking.contract import find_tracker, tracker_problems
-from tui_trainer.tracking.feeder import Feeder, Tell
+from tui_trainer.tracking.feeder import Feeder, ReportProblem
 
 _POLL_SECONDS = 1.0
 _HANGS_AFTER_SECONDS = 120.0
@@ -26,7 +26,7 @@ _LAST_SECONDS = 90.0
 
 def main(arguments: Sequence[str]) -> None:
     root, *names = arguments
-    tell = _tell_through(os.dup(1))
+    report = _report_through(os.dup(1))
     # Libraries print to standard output too. Their output goes to the log.
     os.dup2(2, 1)
     os.nice(10)
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str]) -> None:
     lock_fd = os.open(tracking_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(lock_fd, fcntl.LOCK_EX)
     for problem in tracker_problems(names):
-        tell(problem.message, problem.hint)
-    feeders = [Feeder(folder, find_tracker(name), tell) for name in names if not tracker_problems([name])]
+        report(problem.message, problem.hint)
+    feeders = [Feeder(folder, find_tracker(name), report) for name in names if not tracker_problems([name])]
     follow(feeders, lambda: read_lock_owner(folder.lock) is not None, lambda: overview(folder).status)
     # An ordinary exit would wait for a thread that hangs.
     os._exit(0)
@@ -75,19 +75,19 @@ def follow(
             name, busy_since = feeder.tracker.name, feeder.busy_since
             if name not in reported_names and busy_since is not None and monotonic() - busy_since > hangs_after_seconds:
                 reported_names.add(name)
-                feeder.tell(f"{name} does not answer", "training continues without it")
+                feeder.report(f"{name} does not answer", "training continues without it")
         for thread in threads:
             thread.join(poll_seconds / len(threads))
 
 
-def _tell_through(fd: int) -> Tell:
-    def tell(message: str, hint: str) -> None:
+def _report_through(fd: int) -> ReportProblem:
+    def report(message: str, hint: str) -> None:
         line = json.dumps({"message": message, "hint": hint}) + "\n"
         print(line, end="", file=sys.stderr, flush=True)
         with suppress(OSError):  # the process that reads the pipe has ended
             os.write(fd, line.encode())
 
-    return tell
+    return report
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ def generator_states(rank: int = 0) -> dict[str, Tensor]:
 
 
 def restore_random(tensors: dict[str, Tensor], rank: int = 0) -> None:
-    """Restore the generator states that `generator_states` returned. If this process has no saved state, keep its
-    own."""
+    """Restore what `generator_states` returned. If this process has no saved state, keep its own."""
     if rank and _name("cpu", rank) not in tensors:
         return
     torch.set_rng_state(tensors[_name("cpu", rank)])
@@ -63,12 +62,10 @@ class MemoryShortage:
         return f"peak memory {format_bytes(self.peak_bytes)}{free_words}"
 
 
-def attempt(
-    work: Callable[[], T], device: torch.device, give_up: Callable[[], None] = lambda: None
-) -> T | MemoryShortage:
-    """Return the result of `work`, or a Shortage if memory runs out.
+def attempt(work: Callable[[], T], device: torch.device, undo: Callable[[], None] = lambda: None) -> T | MemoryShortage:
+    """Return the result of `work`, or a MemoryShortage if memory runs out.
 
-    After a Shortage this frees the tensors of `work`, calls `give_up`, and restores torch's random generators.
+    After a shortage this frees the tensors of `work`, calls `undo`, and restores torch's random generators.
     """
     random_states = generator_states()
     try:
@@ -83,7 +80,7 @@ def attempt(
         shortage = MemoryShortage(reason=reason, peak_bytes=peak_memory_bytes(device), free_bytes=free_bytes)
         clear_error_frames(error)
     # Memory is freed only here, because an error keeps its frames alive while it is handled.
-    give_up()
+    undo()
     free_memory()
     restore_random(random_states)
     return shortage
@@ -138,6 +135,7 @@ def reduced_event(
     documents: Sequence[TokenRow],
     shortage: MemoryShortage,
 ) -> MicroBatchReduced:
+    """Return the event of smaller passes in `what`, which is `training` or `evaluation`."""
     is_narrower = before.rows_per_pass == after.rows_per_pass
     split_sentences = [split.words(with_width=is_narrower) for split in (before, after)]
     longest_tokens = max(map(len, documents))

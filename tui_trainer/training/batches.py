@@ -67,25 +67,23 @@ def as_idle(batch: MicroBatch) -> MicroBatch:
 class Prefetcher:
     """Threads that prepare batches ahead of training, while a GPU computes.
 
-    `micro_batches_of(step)` returns the micro-batches of a step and starts preparing those of later steps. Steps must
-    ascend."""
+    `micro_batches_of(step)` returns a step's micro-batches and prepares the next `steps`. Steps must ascend."""
 
-    def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, ahead: int, last_step: int) -> None:
-        self._make = make
-        self._ahead, self._last_step = ahead, last_step
+    def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, steps: int, last_step: int) -> None:
+        self._make, self._steps, self._last_step = make, steps, last_step
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
         self._waiting: dict[int, Future[list[MicroBatch]]] = {}
 
     def micro_batches_of(self, step: int) -> list[MicroBatch]:
-        for next_step in range(step, min(step + self._ahead, self._last_step) + 1):
+        for next_step in range(step, min(step + self._steps, self._last_step) + 1):
             if next_step not in self._waiting:
                 self._waiting[next_step] = self._pool.submit(self._make, next_step)
         return self._waiting.pop(step).result()
 
     def forget(self) -> None:
         """Discard the prefetched batches; each is prepared again when its step comes."""
-        for batch in self._waiting.values():
-            batch.cancel()
+        for future in self._waiting.values():
+            future.cancel()
         self._waiting.clear()
 
     def close(self) -> None:
@@ -101,6 +99,5 @@ def micro_batches_of_rows(rows: Rows, row_numbers: Sequence[int], layout: Layout
         mean_inputs = float(np.mean((rows.lengths - rows.documents)[chosen_rows]))
         window_rows = max(window_rows, int(window_rows * layout.packed_width / mean_inputs))
     for start in range(0, len(row_numbers), window_rows):
-        yield from layout.micro_batches(
-            [rows.example(int(index)) for index in row_numbers[start : start + window_rows]]
-        )
+        window = row_numbers[start : start + window_rows]
+        yield from layout.micro_batches([rows.example(int(index)) for index in window])

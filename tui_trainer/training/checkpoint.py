@@ -100,30 +100,27 @@ class TensorWriter:
         limit_bytes = size if in_one_file else min(shards.SHARD_BYTES, max(size, LEAST_BYTES * rank_count)) / rank_count
         files = shards.split({name: tensor.nbytes for name, tensor in tensors.items()}, single, limit_bytes)
         remaining_files = iter(files.items())
-        own_tensors: dict[str, Tensor] = {}
+        host_tensors: dict[str, Tensor] = {}
         while turn_files := list(islice(remaining_files, rank_count)):
             for number, (_, names) in enumerate(turn_files):
                 if number == self._ranks.rank:
-                    own_tensors = _on_host(tensors, names)
+                    host_tensors = _on_host(tensors, names)
                 else:
                     for name in names:
                         gather_tensor(tensors[name])
             if self._ranks.rank < len(turn_files):
-                self._write(own_tensors, turn_files[self._ranks.rank][0], metadata)
-            own_tensors = {}
+                self._write(host_tensors, turn_files[self._ranks.rank][0], metadata)
+            host_tensors = {}
         return files
 
     def write_parts(self, tensors: Mapping[str, Tensor], single: str) -> None:
         """Write the parts of sharded tensors that belong to this process."""
         parts = {name: t for name, t in tensors.items() if isinstance(t, DTensor) and writes_part(t, name)}
         local = {name: tensor.to_local() for name, tensor in parts.items()}
-        sizes, limit = (
-            {name: tensor.nbytes for name, tensor in local.items()},
-            shards.SHARD_BYTES / self._ranks.world_size,
-        )
-        split = shards.split(sizes, single, limit).values()
+        sizes = {name: tensor.nbytes for name, tensor in local.items()}
+        split = shards.split(sizes, single, shards.SHARD_BYTES / self._ranks.world_size).values()
         for file, names in zip(shards.part_names(single, self._ranks.rank, len(split)), split, strict=True):
-            places = {name: {_OFFSETS: [along.start for along in box_of(parts[name])]} for name in names}
+            places = {name: {_OFFSETS: [span.start for span in box_of(parts[name])]} for name in names}
             if names:
                 self._write(_on_host(local, names), file, {"format": "pt", _PLACES: json.dumps(places)})
 
@@ -133,15 +130,15 @@ class TensorWriter:
 
 
 def _on_host(tensors: Mapping[str, Tensor | SplitTensor], names: Iterable[str]) -> dict[str, Tensor]:
-    copies, on_host = _HostCopies(), dict[str, Tensor]()
+    copies, host_tensors = _HostCopies(), dict[str, Tensor]()
     for name in names:
         source = gather_tensor(tensors[name])
-        on_host[name] = copies.begin(source.detach())
+        host_tensors[name] = copies.begin(source.detach())
         if source is not tensors[name]:
             # `source` was gathered for this copy, and must be freed before the next tensor is gathered.
             copies.finish()
     copies.finish()
-    return unshare_memory(on_host)
+    return unshare_memory(host_tensors)
 
 
 class _HostCopies:
@@ -291,7 +288,7 @@ def _within(box: Box, inner: Box) -> Box:
 
 
 def _count(box: Box) -> int:
-    return math.prod(along.stop - along.start for along in box)
+    return math.prod(span.stop - span.start for span in box)
 
 
 OPTIMIZER, RANDOM = "optimizer.safetensors", "rng_state.safetensors"
@@ -320,8 +317,8 @@ def _copied(tensors: Mapping[str, Tensor | SplitTensor]) -> dict[str, Tensor]:
     return {name: x if getattr(tensors[name], "is_cuda", False) else x.clone() for name, x in copies.items()}
 
 
-def _random(components: Components, of_processes: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-    return (of_processes or generator_states()) | components.mixed_precision.tensors()
+def _random(components: Components, generators: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+    return (generators or generator_states()) | components.mixed_precision.tensors()
 
 
 def save_checkpoint(
@@ -416,9 +413,8 @@ def load_weights(folder: Path, components: Components) -> None:
         odd_names = saved_tensors.names ^ weights.keys()
     if odd_names:
         suffix = f" and {len(odd_names) - 1} more" if len(odd_names) > 1 else ""
-        raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: only one of them has {min(odd_names)}{suffix}"
-        )
+        problem = f"does not have the weights of this model: only one of them has {min(odd_names)}{suffix}"
+        raise CheckpointError(f"{folder.name} {problem}")
     components.collectives.update_copies()
 
 
@@ -427,7 +423,7 @@ def load_weights(folder: Path, components: Components) -> None:
 WRITE_ERRORS = (OSError, SafetensorError, MemoryError)
 _FAILED_SAVES_IN_A_ROW = 3
 # A checkpoint with one of these reasons may be written while training continues.
-_MAY_TAKE_TIME = ("scheduled", "requested")
+_BACKGROUND_REASONS = ("scheduled", "requested")
 
 
 @dataclass(slots=True)
@@ -460,7 +456,7 @@ class Checkpoints:
         write = partial(save_checkpoint, self.job.folder.checkpoints, self.components)
         position = deepcopy(position)
         try:
-            if reason in _MAY_TAKE_TIME and (host_copy := self._host_copy()):
+            if reason in _BACKGROUND_REASONS and (host_copy := self._host_copy()):
                 future = self._writer.submit(write, position, plan, copied=host_copy)
                 self._pending = future, position, reason, perf_counter() - started_at
                 return True
@@ -500,11 +496,8 @@ class Checkpoints:
     def _host_copy(self) -> HostCopy | None:
         """Return a host copy from which to write in the background; None if training must wait for the checkpoint."""
         setting, device = self.job.plan.config.checkpoint.save_in_background, self.components.device
-        if (
-            setting is False
-            or self.components.ranks.host_group is not None
-            or (setting == "auto" and device.type != "cuda")
-        ):
+        is_on = device.type == "cuda" if setting == "auto" else setting
+        if not is_on or self.components.ranks.host_group is not None:
             return None
         sources = (self.components.weights, self.components.optimizer.tensors)
         needed_bytes = sum(tensor.nbytes for tensors in sources for tensor in tensors().values())

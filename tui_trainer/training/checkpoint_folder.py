@@ -191,9 +191,8 @@ def damage_of(path: Path, step: int) -> str | None:
         return f"{Path(error.filename or MANIFEST).name} is missing"
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
-        raise CheckpointError(
-            f"{path.name}: {name} cannot be read ({system_reason(error)}); resume once the file can be read again"
-        ) from error
+        problem = f"{path.name}: {name} cannot be read ({system_reason(error)})"
+        raise CheckpointError(f"{problem}; resume once the file can be read again") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({type(error).__name__})"
     return None

@@ -17,8 +17,7 @@ from tui_trainer.training.clock import Communication
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.tuning.full import Method, SplitTensor
 
-# Sharded tensors (`DTensor`): the part of each process, and conversions from and to whole tensors. All processes must
-# call the conversions together.
+# Conversions from and to sharded tensors (`DTensor`), each process holding its part. All must call them together.
 
 Box = tuple[slice, ...]
 """A rectangular part of a tensor, as one slice for each dimension."""

@@ -57,13 +57,13 @@ def compiler() -> Iterator[None]:
         torch._dynamo.reset()
 
 
-def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
+def compile_layers(run: Trainable, report: ReportProblem) -> bool:
     """Compile the decoder layers, try a pass with the first batch, and return whether it worked.
 
     All layers share the code that is compiled for one of them. The trial changes neither weights nor random state.
     """
     layers = decoder_layers(run.model)
-    mode = _mode(run.plan, tell)
+    mode = _mode(run.plan, report)
     for layer in layers:
         layer.compile(mode=mode)
     started_at, graphs_before = perf_counter(), count_compiled_graphs()
@@ -75,12 +75,11 @@ def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
         for layer in layers:
             layer._compiled_call_impl = None
         torch._dynamo.reset()
-        reason = reason_to_fall_back(error)
-        hint = "training continues without compilation, at the usual speed"
-        tell("not compiled", f"torch.compile failed: {reason}", hint)
+        message = f"torch.compile failed: {reason_to_fall_back(error)}"
+        report("not compiled", message, "training continues without compilation, at the usual speed")
         return False
     seconds = format_seconds(perf_counter() - started_at)
-    tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "this time is not counted in any step")
+    report("compiled", f"{len(layers)} layers were compiled in {seconds}", "this time is not counted in any step")
     return True
 
 
@@ -102,7 +101,7 @@ def require_graphs(before: int) -> None:
     raise RuntimeError(f"nothing was compiled: {reason}")
 
 
-def _mode(plan: Plan, tell: ReportProblem) -> str | None:
+def _mode(plan: Plan, report: ReportProblem) -> str | None:
     """Return `torch_compile_mode` from the config; None for torch's default mode.
 
     If a step has several passes, CUDA graphs are refused, because they reuse the memory of gradients between passes.
@@ -110,12 +109,12 @@ def _mode(plan: Plan, tell: ReportProblem) -> str | None:
     mode = plan.config.training.torch_compile_mode
     has_several_passes = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
     if mode == "reduce-overhead" and has_several_passes:
-        tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
+        report("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
         return None
     return None if mode == "default" else mode
 
 
-def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
+def without_cuda_graphs(model: nn.Module, report: ReportProblem) -> None:
     """Compile again without CUDA graphs. Called when the steps of a run begin to have several passes."""
     layers = [layer for layer in decoder_layers(model) if layer._compiled_call_impl is not None]
     if not layers:
@@ -123,7 +122,7 @@ def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
     torch._dynamo.reset()
     for layer in layers:
         layer.compile(mode=None)
-    tell("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
+    report("another compile mode", _SEVERAL_PASSES, _DEFAULT_MODE)
 
 
 @contextmanager

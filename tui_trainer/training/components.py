@@ -61,7 +61,7 @@ def build_model(
     job: Job,
     tokenizer: Any,
     device: torch.device,
-    tell: ReportProblem,
+    report: ReportProblem,
     ranks: Ranks = SINGLE_PROCESS,
     meter: StartMeter | None = None,
 ) -> Any:
@@ -80,7 +80,7 @@ def build_model(
     is_rounded = has_masters and is_stored and task.model_shape(config, 0).stored_dtype != plan.weights_dtype.value
     hint = "this is expected for a new task, which trains the new weights on your data"
     built = torch.float32 if is_rounded else dtype
-    model = task.build_model(config, job.data, tokenizer, built, device, lambda words: tell("new weights", words, hint))
+    model = task.build_model(config, job.data, tokenizer, built, device, lambda text: report("new weights", text, hint))
     refuse_poisoned(model, config.model.model_name_or_path)
     if unsloth.is_asked(config):
         # Unsloth checkpoints activations in its own way.
@@ -96,8 +96,8 @@ def build_model(
         adapter = starting_adapter(config, task.head)
         if adapter and should_continue_adapter(config.tuning):
             load_adapter(adapted, adapter.folder)
-        if not job.checkpoint and (taken_out := initial_adapters_of(adapted)) is not None:
-            _decompose(taken_out, config.tuning.init_lora_weights, tell, ranks, meter)
+        if not job.checkpoint and (initial_adapters := initial_adapters_of(adapted)) is not None:
+            _decompose(initial_adapters, config.tuning.init_lora_weights, report, ranks, meter)
         if config.training.gradient_checkpointing:
             checkpoint_activations(adapted)
     mask_by_positions(adapted)
@@ -113,17 +113,17 @@ def build_model(
 
 
 def _decompose(
-    taken_out: InitialAdapters, init: str, tell: ReportProblem, ranks: Ranks, meter: StartMeter | None
+    adapters: InitialAdapters, init: str, report: ReportProblem, ranks: Ranks, meter: StartMeter | None
 ) -> None:
     """Compute initial adapters by decomposing weights, for a run that is not resumed.
 
     A stop interrupts the decomposition only in a run of one process: several processes must start with equal adapters.
     """
-    started_at, matrix_count = perf_counter(), len(taken_out)
+    started_at, matrix_count = perf_counter(), len(adapters)
     go_on = meter(f"decomposing weights for {init}", matrix_count, "matrices") if meter else None
-    if taken_out.decompose(init, lambda done: go_on is None or go_on(done) or ranks.world_size > 1):
+    if adapters.decompose(init, lambda done: go_on is None or go_on(done) or ranks.world_size > 1):
         message = f"{init} decomposed {matrix_count} matrices in {format_seconds(perf_counter() - started_at)}"
-        tell("weights decomposed", message, "this time is not counted in any step")
+        report("weights decomposed", message, "this time is not counted in any step")
 
 
 def add_noise(model: Any, alpha: float) -> None:
@@ -138,15 +138,15 @@ def add_noise(model: Any, alpha: float) -> None:
     embeddings.register_forward_hook(neftune_post_forward_hook)
 
 
-def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
+def _report_unsloth(model: nn.Module, report: ReportProblem) -> None:
     """Report whether Unsloth has put its kernels into the model, because it silently skips modules it does not know."""
     patched_count, module_count = unsloth.count_patched_modules(model)
     sentence = f"Unsloth computes {patched_count} of the {module_count} modules of this model"
     if patched_count:
-        tell(unsloth.KERNELS_IN_MODEL, sentence, "the other modules use torch and transformers")
+        report(unsloth.KERNELS_IN_MODEL, sentence, "the other modules use torch and transformers")
     else:
         hint = f"the run is no faster than with {unsloth.PROVIDER} = transformers"
-        tell(unsloth.KERNELS_MISSING, sentence, hint)
+        report(unsloth.KERNELS_MISSING, sentence, hint)
 
 
 def refuse_poisoned(model: nn.Module, name: str) -> None:
@@ -173,16 +173,15 @@ def checkpoint_activations(model: Any) -> None:
         enable({"use_reentrant": False})
     except ValueError:
         message = f"{model.config.model_type} does not support gradient checkpointing"
-        raise ConfigError(
-            Problem(message=message, key="training.gradient_checkpointing", hint="set it to false")
-        ) from None
+        problem = Problem(message=message, key="training.gradient_checkpointing", hint="set it to false")
+        raise ConfigError(problem) from None
 
 
 class Components:
     """Model, loss, optimizer, precision and batches of a plan."""
 
     def __init__(
-        self, job: Job, tell: ReportProblem, ranks: Ranks = SINGLE_PROCESS, meter: StartMeter | None = None
+        self, job: Job, report: ReportProblem, ranks: Ranks = SINGLE_PROCESS, meter: StartMeter | None = None
     ) -> None:
         """Build all components. Raises ConfigError if the model does not fit the plan, RunError if processes differ."""
         self.ranks = ranks
@@ -200,16 +199,16 @@ class Components:
         stage = ZERO_STAGES.get(strategy, 0)
         # A model that does not fit on one GPU is built on the host, and moved to the GPUs part by part.
         build_device = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
-        self.model: Any = build_model(job, self.tokenizer, build_device, tell, ranks, meter)
+        self.model: Any = build_model(job, self.tokenizer, build_device, report, ranks, meter)
         if self.device.type == "cuda" and not self.mixed_precision.is_coarse:
             keep_rotary_exact(self.model)
         if unsloth.is_asked(config):
-            _tell_of_unsloth(self.model, tell)
+            _report_unsloth(self.model, report)
         self.adapters = FusedAdapters(self.model, self.mixed_precision)
         if not unfused_adapters_reason(config, strategy):
-            fuse_adapters(self.adapters, tell)
+            fuse_adapters(self.adapters, report)
         if strategy in (*SPLITTING, "deepspeed-3"):
-            self._keep_layers(tell)
+            self._keep_layers(report)
         self.loss = task.objective(config, job.data, self.model, chunk_tokens=plan.loss_chunk_tokens.value)
         # Evaluations use `loss`.
         self.trained_loss: LossSum = self.loss
@@ -238,21 +237,14 @@ class Components:
             collate=task.collate_in_run(config, self.model, self.pad_id, plan.longest_row, size_costs=size_costs),
             collate_packed=task.collate_packed_in_run(self.pad_id, plan.longest_row, size_costs=size_costs),
         )
-        self.kernels = self._probed_kernels(layout, rows, tell)
-        packed_width, by_lengths = self._packing(rows, tell)
-        layout = partial(
-            layout,
-            packed_width=packed_width and (plan.packed_width or packed_width),
-            by_lengths=by_lengths,
-            fixed_width=plan.longest_row if config.training.torch_compile else 0,
-        )
+        self.kernels = self._use_kernels(layout, rows, report)
+        packed_width, by_lengths = self._probe_packing(rows, report)
+        packed_width = packed_width and (plan.packed_width or packed_width)
+        fixed_width = plan.longest_row if config.training.torch_compile else 0
+        layout = partial(layout, packed_width=packed_width, by_lengths=by_lengths, fixed_width=fixed_width)
         self.eval_layout = layout(rows_per_pass=plan.per_device_eval_batch_size.value)
-        order = RowOrder(
-            rows.lengths,
-            effective_batch=plan.effective_batch_size.value,
-            seed=config.training.seed,
-            group_by_length=config.data.group_by_length is True,
-        )
+        step_rows, seed, is_grouped = plan.effective_batch_size.value, config.training.seed, config.data.group_by_length
+        order = RowOrder(rows.lengths, effective_batch=step_rows, seed=seed, group_by_length=is_grouped is True)
         self.batches = Batches(rows, layout(rows_per_pass=plan.per_device_train_batch_size.value), order, ranks)
         if ranks.world_size > 1:
             self._require_same(job)
@@ -269,9 +261,9 @@ class Components:
                 min_lr_rate=config.training.min_lr_rate,
             )
         )
-        self._check_chunks(rows, tell)
-        self._compile_optimizer(tell)
-        if config.training.torch_compile and not compile_layers(self, tell):
+        self._check_chunks(rows, report)
+        self._compile_optimizer(report)
+        if config.training.torch_compile and not compile_layers(self, report):
             # Rows have any width if layers are not compiled, and cuDNN would build a plan for each width.
             torch.backends.cuda.enable_cudnn_sdp(False)
             self.eval_layout = replace(self.eval_layout, fixed_width=0)
@@ -280,18 +272,18 @@ class Components:
             self.collectives = split_by_zero()
         elif ranks.world_size > 1 and strategy == "ddp":
             self.collectives = Replicas(self.model, self.trained_loss, self.optimizer, communication)
-        self._ahead = self._prefetcher()
+        self._prefetcher = self._make_prefetcher()
 
-    def _keep_layers(self, tell: ReportProblem) -> None:
+    def _keep_layers(self, report: ReportProblem) -> None:
         """Switch off layerdrop. All processes gather each layer together, so none may skip one."""
         dropping_modules = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
         for module in dropping_modules:
             module.layerdrop = 0.0
         if dropping_modules:
             message = "layers that the model would skip at random (layerdrop) are all computed"
-            tell("layers kept", message, "all processes must gather each layer of a sharded model together")
+            report("layers kept", message, "all processes must gather each layer of a sharded model together")
 
-    def _split(self, strategy: str, timed: Communication) -> Collectives:
+    def _split(self, strategy: str, communication: Communication) -> Collectives:
         """Shard the model if the strategy uses FSDP2, and return its collectives. DeepSpeed shards the model later."""
         plan, ranks = self.plan, self.ranks
         if strategy not in SPLITTING:
@@ -303,7 +295,7 @@ class Components:
             self.model,
             layers,
             self.mixed_precision,
-            timed,
+            communication,
             copy_count,
             offloads=plan.cpu_offload.value,
             towers_on_host=plan.training_setup.towers_on_host,
@@ -315,7 +307,7 @@ class Components:
 
     def micro_batches_of(self, step: int) -> list[MicroBatch]:
         """Return the micro-batches of an optimizer step, on the device of the run."""
-        window = self._ahead.micro_batches_of(step) if self._ahead else self.batches.micro_batches_of(step)
+        window = (self._prefetcher or self.batches).micro_batches_of(step)
         return [batch.to(self.device) for batch in window]
 
     def take_step(self, step: int, fetch: Callable[[], Sequence[MicroBatch]]) -> StepReport:
@@ -331,7 +323,7 @@ class Components:
                 lr=self.learning_rate(step),
                 max_grad_norm=self.config.training.max_grad_norm,
                 ranks=self.ranks,
-                together=self.collectives,
+                collectives=self.collectives,
             )
 
     @contextmanager
@@ -368,24 +360,24 @@ class Components:
                 digest.update(parameter.detach().cpu().float().contiguous().numpy())
         return digest.hexdigest()
 
-    def lay_out_anew(self, layout: Layout) -> None:
+    def set_layout(self, layout: Layout) -> None:
         """Use another layout for all later steps. Prefetched batches are discarded."""
         self.batches.layout = layout
-        if self._ahead:
-            self._ahead.forget()
+        if self._prefetcher:
+            self._prefetcher.forget()
 
-    def give_up_step(self) -> None:
+    def discard_step(self) -> None:
         """Undo a step that has not finished. The caller restores the random generators."""
-        self.optimizer.give_up_step()
-        self.mixed_precision.give_up_step()
+        self.optimizer.discard_step()
+        self.mixed_precision.discard_step()
 
     def close(self) -> None:
         """Stop the threads that prepare batches, and free DeepSpeed's memory."""
-        if self._ahead:
-            self._ahead.close()
+        if self._prefetcher:
+            self._prefetcher.close()
         self.collectives.close()
 
-    def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: ReportProblem) -> Kernels:
+    def _use_kernels(self, layout: Callable[..., Layout], rows: Rows, report: ReportProblem) -> Kernels:
         """Switch on library kernels that agree with the model's own operations, and return the fused kernels in use."""
         kernels = self.plan.kernels.value
         attention = self.config.model.attn_implementation
@@ -395,19 +387,19 @@ class Components:
         row_count = min(2, self.plan.per_device_train_batch_size.value, len(rows))
         batch = next(micro_batches_of_rows(rows, range(row_count), layout(rows_per_pass=row_count))).to(self.device)
         if library_attends:
-            check_attention(self, attention, batch, tell)
-        return use_kernels(self, kernels, batch, tell)
+            check_attention(self, attention, batch, report)
+        return use_kernels(self, kernels, batch, report)
 
-    def _compile_optimizer(self, tell: ReportProblem) -> None:
+    def _compile_optimizer(self, report: ReportProblem) -> None:
         if not self.optimizer.spec.compiles:
             return
         started_at = perf_counter()
         self.optimizer.compile()
         seconds = format_seconds(perf_counter() - started_at)
         message = f"the optimizer step of {self.optimizer.spec.label} was compiled in {seconds}"
-        tell("compiled", message, "this time is not counted in any step")
+        report("compiled", message, "this time is not counted in any step")
 
-    def _packing(self, rows: Rows, tell: ReportProblem) -> tuple[int, bool]:
+    def _probe_packing(self, rows: Rows, report: ReportProblem) -> tuple[int, bool]:
         """Return (width of packed rows, whether attention gets lengths). The width is 0 if the probe finds a leak."""
         if not self.plan.packing.value:
             return 0, False
@@ -428,12 +420,12 @@ class Components:
         if reasons:
             reason_words = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             message = f"variable-length attention is not used ({reason_words})"
-            tell(PACKED_WITH_MASK, message, "packed rows use a document mask instead, which is slower")
+            report(PACKED_WITH_MASK, message, "packed rows use a document mask instead, which is slower")
         leak = packing_difference(self, rows)
         if leak is None:
             return width, False
         message = f"packed documents attend to each other in this model ({leak})"
-        tell("not packed", message, "rows are padded instead, which does not change the steps and the results")
+        report("not packed", message, "rows are padded instead, which does not change the steps and the results")
         return 0, False
 
     def _leak_by_lengths(self, rows: Rows) -> str:
@@ -443,7 +435,7 @@ class Components:
         except Exception as error:  # kernels raise whatever their parts raise: of heads, cards and arguments
             return reason_to_fall_back(error)
 
-    def _check_chunks(self, rows: Rows, tell: ReportProblem) -> None:
+    def _check_chunks(self, rows: Rows, report: ReportProblem) -> None:
         """Check that logits computed in chunks, outside the model, equal the model's own."""
         if not self.plan.loss_chunk_tokens.value or not isinstance(self.loss, NextTokenLoss):
             return
@@ -457,9 +449,9 @@ class Components:
         if not is_same or not self.loss.chunk_tokens:
             message = "this model changes its logits after the head in an unsupported way"
             hint = "all logits of a micro-batch are computed at once, which takes more memory than planned"
-            tell("loss not in chunks", message, hint)
+            report("loss not in chunks", message, hint)
 
-    def _prefetcher(self) -> Prefetcher | None:
+    def _make_prefetcher(self) -> Prefetcher | None:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader
         if not workers:
             return None
@@ -471,5 +463,5 @@ class Components:
             window = batches.micro_batches_of(step)
             return [batch.pinned() for batch in window] if is_pinned else window
 
-        steps_ahead = workers * loader.prefetch_factor
-        return Prefetcher(make_batches, workers=workers, ahead=steps_ahead, last_step=self.plan.total_steps.value)
+        steps, last_step = workers * loader.prefetch_factor, self.plan.total_steps.value
+        return Prefetcher(make_batches, workers=workers, steps=steps, last_step=last_step)

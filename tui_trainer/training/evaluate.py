@@ -86,9 +86,7 @@ class ObservedSums:
 
 
 def evaluate(
-    components: Components,
-    batches: Iterable[MicroBatch],
-    go_on: Callable[[int], bool] = lambda rows: True,
+    components: Components, batches: Iterable[MicroBatch], go_on: Callable[[int], bool] = lambda rows: True
 ) -> Evaluation | None:
     """Evaluate the model on `batches` in one process. Weights, gradients and random state do not change.
 
@@ -103,14 +101,14 @@ class EvaluationGivenUp(Exception):
 
 
 def passes_of_all(
-    components: Components, own_items: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
+    components: Components, items: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
 ) -> Iterator[tuple[T, bool]]:
-    """Yield (pass, whether it is from `own_items`).
+    """Yield (pass, whether it is from `items`, the passes of this process).
 
-    If the model is sharded, all processes must make equally many passes: after its `own_items`, a process gets passes
+    If the model is sharded, all processes must make equally many passes: after its `items`, a process gets passes
     from `spare`. Raises EvaluationGivenUp if a process was stopped.
     """
-    remaining_items, splits = iter(own_items), components.collectives.splits_weights
+    remaining_items, splits = iter(items), components.collectives.splits_weights
     while True:
         item, has_rows, stops = next(remaining_items, None), 1, int(is_stopped())
         if splits:
@@ -198,12 +196,8 @@ def combine_results(components: Components, parts: Sequence[ObservedSums]) -> Ev
     scores = scorer.scores() if scorer else Scores(values={})
     if isinstance(components.loss, NamedLoss):
         scores = replace(scores, values={**{name: float(mean) for name, mean in sums.means().items()}, **scores.values})
-    return Evaluation(
-        loss_sum=float(sums.loss_sum),
-        tokens=sums.label_count,
-        seconds=max(part.seconds for part in parts),
-        scores=scores,
-    )
+    seconds = max(part.seconds for part in parts)
+    return Evaluation(loss_sum=float(sums.loss_sum), tokens=sums.label_count, seconds=seconds, scores=scores)
 
 
 def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:

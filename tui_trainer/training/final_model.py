@@ -32,8 +32,7 @@ from tui_trainer.units import format_count
 def write_final_model(
     job: Job, plan: Plan, components: Components, position: Position, scores: Mapping[str, float]
 ) -> None:
-    """Write the folder `model/` under a temporary name, sync it and rename it, so that it is never incomplete. `scores`
-    are those of the calibration."""
+    """Write the folder `model/` under a temporary name, sync and rename it. `scores` are those of the calibration."""
     facts = model_facts(position, job.baselines, plan.config)
     facts = replace(facts, scores={**facts.scores, **scores})
     target = job.folder.model
@@ -45,9 +44,8 @@ def write_final_model(
     save_tokenizer(components.tokenizer, folder)
     model_type = components.model.config.model_type
     if has_towers(model_type):
-        copy_processor_files(
-            require_folder(find_model(plan.config.model.model_name_or_path, plan.config.model.revision)), folder
-        )
+        model = plan.config.model
+        copy_processor_files(require_folder(find_model(model.model_name_or_path, model.revision)), folder)
     card = model_card(plan, facts, job.data.source, job.versions, model_type)
     (folder / "README.md").write_text(card, encoding="utf-8")
     write_manifest(folder, plan, components.model.config)
@@ -61,12 +59,11 @@ def model_facts(position: Position, baselines: Baselines | None, config: Config)
     kept_step = position.best_step if has_best and position.best_step != position.step else None
     metric = config.evaluation.metric_for_best_model
     best_value = position.best_eval_loss if metric == "loss" else position.best_scores.get(metric)
+    reason = "early stopping" if position.stopped_early else "done"
     return ReportedModel(
         step=position.step,
         weights_step=position.best_step if has_best else position.step,
-        ending=ended_words(
-            "early stopping" if position.stopped_early else "done", position.step, kept_step, metric, best_value
-        ),
+        ending=ended_words(reason, position.step, kept_step, metric, best_value),
         training_seconds=position.training_seconds,
         train_loss=position.recent_loss,
         eval_loss=position.best_eval_loss if has_best else position.eval_loss,
@@ -174,7 +171,7 @@ def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> l
         *['config = AutoConfig.from_pretrained("path/of/this/folder")'] * has_labels,
         *[f"config.vocab_size = AutoConfig.from_pretrained({base_source}).vocab_size"] * (has_labels and adds_tokens),
         f"base = {kind}.from_pretrained({base_source}{', config=config' if has_labels else ''}{_positions(plan)})",
-        *(_RESIZED if adds_tokens else []),
+        *(_RESIZE_CODE if adds_tokens else []),
         # peft uses the base model's generation settings, whose stop token may differ.
         *['base.generation_config = GenerationConfig.from_pretrained("path/of/this/folder")'] * writes,
         'model = PeftModel.from_pretrained(base, "path/of/this/folder").eval()',
@@ -197,10 +194,9 @@ def _question_code(config: Config, head: Head) -> list[str]:
             return [f"inputs = {code}", "logits = model(**inputs).logits"]
     index_code = "[0]" if head == ENCODER_DECODER else '[0, inputs["input_ids"].shape[1] :]'
     if find_task(config.task.type).holds_conversations:
-        call_start = (
-            'tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], add_generation_prompt=True, '
-        )
-        lines = [f"inputs = {call_start}", '    return_dict=True, return_tensors="pt")']
+        messages = '[{"role": "user", "content": "a question"}]'
+        lines = [f"inputs = tokenizer.apply_chat_template({messages}, add_generation_prompt=True, "]
+        lines += ['    return_dict=True, return_tensors="pt")']
     elif head == ENCODER_DECODER:
         lines = [f'inputs = tokenizer({config.task.source_prefix + "a text"!r}, truncation=True, return_tensors="pt")']
     else:
@@ -215,15 +211,13 @@ def _positions(plan: Plan) -> str:
     rope = plan.config.model.rope_scaling
     if rope.rope_type == "default":
         return ""
-    shape, config = (
-        plan.model_shape(),
-        find_task(plan.config.task.type).model_config(plan.config, plan.vocabulary.value),
-    )
+    config = find_task(plan.config.task.type).model_config(plan.config, plan.vocabulary.value)
+    shape = plan.model_shape()
     return f", rope_parameters={config['rope_parameters']!r}, max_position_embeddings={shape.max_position_embeddings}"
 
 
 # transformers also initializes new rows with the mean of the others; the adapter has the rows of its own tokens.
-_RESIZED = [
+_RESIZE_CODE = [
     "if len(tokenizer) > base.config.vocab_size:",
     "    base.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=64)",
 ]

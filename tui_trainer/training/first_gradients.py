@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 # One step is not enough: the second matrix of an adapter starts at 0, and until it changes the first has no gradient.
 CHECKED_STEPS = 3
 # Experts get a gradient only if tokens are routed to them, and poolers only in tasks that pool.
-_MAY_HAVE_NONE = ("experts.", ".pooler.")
-_OF_ADDED_TOKENS = ".trainable_tokens_"  # as peft names the rows of added tokens
+_SOMETIMES_UNUSED = ("experts.", ".pooler.")
+_ADDED_TOKENS = ".trainable_tokens_"  # as peft names the rows of added tokens
 _NAMED = 3
 
 
@@ -26,7 +26,9 @@ class FirstGradients:
         self._trained = {
             name: weight
             for name, weight in trained.items()
-            if weight.ndim >= 2 and not isinstance(weight, DTensor) and not any(part in name for part in _MAY_HAVE_NONE)
+            if weight.ndim >= 2
+            and not isinstance(weight, DTensor)
+            and not any(part in name for part in _SOMETIMES_UNUSED)
         }
         self._largest: Tensor | None = None
         self._steps = 0
@@ -57,13 +59,10 @@ class FirstGradients:
         listing = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
         if len(names) == len(norms):
             message = f"no gradient reaches any of the {len(norms):,} trained matrices in {CHECKED_STEPS} steps"
-            return (
-                message,
-                "nothing is trained: check the labels with `tui-trainer preview`, and dropout (1 drops everything)",
-            )
-        message = (
-            f"no gradient reaches {len(names):,} of {len(norms):,} trained matrices in {CHECKED_STEPS} steps: {listing}"
-        )
-        if all(_OF_ADDED_TOKENS in name for name in names):
+            hint = "nothing is trained: check the labels with `tui-trainer preview`, and dropout (1 drops everything)"
+            return message, hint
+        message = f"no gradient reaches {len(names):,} of {len(norms):,} trained matrices in {CHECKED_STEPS} steps: "
+        message += listing
+        if all(_ADDED_TOKENS in name for name in names):
             return message, "no row so far has a token of model.add_tokens: remove the token, or add rows that have it"
         return message, "these matrices are not trained: check tuning.target_modules and tuning.modules_to_save"

@@ -45,7 +45,7 @@ def _undo(down_to: int = 0) -> None:
 
 
 @contextmanager
-def taken_back() -> Iterator[None]:
+def removing_kernels() -> Iterator[None]:
     """Return a context that removes, at its end, the functions that kernel libraries have put into transformers."""
     try:
         yield
@@ -53,33 +53,33 @@ def taken_back() -> Iterator[None]:
         _undo()
 
 
-def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: ReportProblem) -> None:
+def check_attention(run: Trainable, requested: str, batch: MicroBatch, report: ReportProblem) -> None:
     """Keep the requested attention kernel if it can be loaded and agrees with torch's on padded rows of the data.
 
     Otherwise the model gets torch's kernel, or its own operations if torch has none. `probes.py` checks later whether
     the kernel separates packed documents.
     """
     model = run.model
-    own_attention = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
-    model.set_attn_implementation(own_attention)
+    default_attention = "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
+    model.set_attn_implementation(default_attention)
 
     def switch() -> None:
         model.set_attn_implementation(requested)
-        if model.config._attn_implementation == own_attention:
+        if model.config._attn_implementation == default_attention:
             raise LookupError(f"transformers does not support {requested} for this model")
 
     if reason := reason_against(run, batch, switch):
-        model.set_attn_implementation(own_attention)
+        model.set_attn_implementation(default_attention)
         hint = 'set model.attn_implementation = "auto" to skip the attempt'
-        tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own_attention} is used instead; {hint}")
+        report(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{default_attention} is used instead; {hint}")
 
 
-def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: ReportProblem) -> Kernels:
+def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, report: ReportProblem) -> Kernels:
     """Switch on `kernels` if they agree with the model's own operations, else report why. Return the kernels in use."""
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
-        tell("kernels not used", f"{LIBRARY} runs only on GPUs", "the model's own operations give the same results")
+        report("kernels not used", f"{LIBRARY} runs only on GPUs", "the model's own operations give the same results")
         return "none"
     change_count, counts = len(_changes), [0]
 
@@ -90,15 +90,15 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Repor
         _undo(change_count)
         torch.cuda.empty_cache()
         hint = 'the model\'s own operations are used; set model.kernels = "none" to skip the attempt'
-        tell("kernels not used", f"{LIBRARY} is not used: {reason}", hint)
+        report("kernels not used", f"{LIBRARY} is not used: {reason}", hint)
         return "none"
-    fuses_loss = _fuse_loss(run, tell)
+    fuses_loss = _fuse_loss(run, report)
     message = f"{LIBRARY} computes {counts[0]} norms and MLPs of the model{' and its loss' if fuses_loss else ''}"
-    tell("kernels", message, "logits and gradients are the same within rounding")
+    report("kernels", message, "logits and gradients are the same within rounding")
     return kernels
 
 
-def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
+def _fuse_loss(run: Trainable, report: ReportProblem) -> bool:
     """Compute the losses of chunks by Liger's kernel if it agrees with torch's loss. Return whether it is used."""
     if not isinstance(run.loss, NextTokenLoss) or not run.loss.chunk_tokens:
         return False
@@ -109,11 +109,11 @@ def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
     if reason:
         torch.cuda.empty_cache()
         message = f"{LIBRARY} does not compute the loss: {reason}"
-        tell("loss not fused", message, "torch computes the loss instead, which takes more memory than planned")
+        report("loss not fused", message, "torch computes the loss instead, which takes more memory than planned")
     return not reason
 
 
-def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
+def fuse_adapters(adapters: FusedAdapters, report: ReportProblem) -> None:
     """Fuse LoRA layers with their adapters if the results agree with peft's; otherwise report the reason."""
     if not adapters.switch_on():
         return
@@ -124,7 +124,7 @@ def fuse_adapters(adapters: FusedAdapters, tell: ReportProblem) -> None:
     if reason:
         adapters.switch_off()
         message = f"adapters are computed separately from their layers: {reason}"
-        tell("adapters apart", message, "the run is slower, with the same results")
+        report("adapters apart", message, "the run is slower, with the same results")
 
 
 def _switch_on(model: Any) -> int:

@@ -58,7 +58,7 @@ class _LoraLinear(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         rows, h, a, b = ctx.saved_tensors
         dy = dy.reshape(-1, dy.shape[-1])
-        dh = _times(torch.mm(dy, b), ctx.scale)
+        dh = _scaled(torch.mm(dy, b), ctx.scale)
         dx = None
         dtype_x, dtype_a, dtype_b = ctx.dtypes
         if ctx.needs_input_grad[0]:
@@ -68,7 +68,7 @@ class _LoraLinear(torch.autograd.Function):
         return dx, None, None, da, db, None, None
 
 
-def _times(x: Tensor, factor: float) -> Tensor:
+def _scaled(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1.0 else x.mul_(factor)
 
 
@@ -80,7 +80,7 @@ def _gradient(dy: Tensor, x: Tensor, scale: float, factor: Tensor, dtype: torch.
     if has_wide_results(dy) and dy.dtype != dtype == torch.float32:
         # With beta = 0 the values of the factor are not read: torch 2.11 only takes the shape of the result from it.
         return torch.addmm(factor, dy.t(), x, out_dtype=dtype, beta=0, alpha=scale)
-    return _times(torch.mm(dy.t(), x), scale).to(dtype)
+    return _scaled(torch.mm(dy.t(), x), scale).to(dtype)
 
 
 def has_wide_results(tensor: Tensor) -> bool:
@@ -110,7 +110,7 @@ class FusedAdapters:
 
         Layers with dropout, DoRA or several adapters are not fused, because they compute more than this function.
         """
-        self.layers = [layer for layer in self._model.modules() if _suits(layer)]
+        self.layers = [layer for layer in self._model.modules() if _can_be_fused(layer)]
         for layer in self.layers:
             # Looked up once, because small models wait for the host: hundreds of these layers are called in a step.
             (name,) = layer.lora_A
@@ -134,7 +134,7 @@ class FusedAdapters:
             yield
             return
         self._copies = self._copies or _Copies(self.layers, self._mixed_precision.dtype)
-        with self._copies.made():
+        with self._copies.filled():
             yield
 
     def describe_difference(self) -> str:
@@ -152,7 +152,7 @@ class FusedAdapters:
             # In new adapters B is zero, which would hide all differences.
             b.data.copy_(torch.randn(b.shape, generator=generator) / b.shape[1] ** 0.5)
             try:
-                with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).made():
+                with self._mixed_precision.autocast(), _Copies([layer], self._mixed_precision.dtype).filled():
                     reference, actual = type(layer).forward(layer, x), layer.forward(x)
                 dy = torch.randn(reference.shape, generator=generator).to(reference.device, reference.dtype)
                 results = [(y.detach(), *torch.autograd.grad(y, (x, a, b), dy)) for y in (reference, actual)]
@@ -172,7 +172,8 @@ class _Copies:
 
     def __init__(self, layers: list[Any], dtype: torch.dtype) -> None:
         factors = [(layer, _factors(layer)) for layer in layers]
-        self._layers = [(layer, pair) for layer, pair in factors if not any(_stays(factor, dtype) for factor in pair)]
+        factors = [(layer, pair) for layer, pair in factors if not any(isinstance(x, DTensor) for x in pair)]
+        self._layers = [(layer, pair) for layer, pair in factors if not any(x.dtype == dtype for x in pair)]
         self._a: list[Tensor] = [a for _, (a, _) in self._layers]
         self._b: list[Tensor] = [b for _, (_, b) in self._layers]
         # An evaluation may be the first to need the copies, and training cannot use tensors made in inference mode.
@@ -181,7 +182,7 @@ class _Copies:
             self._narrow_b = [torch.empty_like(b, dtype=dtype) for b in self._b]
 
     @contextmanager
-    def made(self) -> Iterator[None]:
+    def filled(self) -> Iterator[None]:
         """Return a context in which the layers use the copies, filled with the current weights."""
         if self._layers:
             self._fill()
@@ -200,10 +201,6 @@ class _Copies:
         torch._foreach_copy_([*self._narrow_a, *self._narrow_b], [*self._a, *scaled_b])
 
 
-def _stays(factor: Tensor, dtype: torch.dtype) -> bool:
-    return isinstance(factor, DTensor) or factor.dtype == dtype
-
-
 def _scaling(layer: Any) -> float:
     (scaling,) = layer.scaling.values()
     return float(scaling)
@@ -219,7 +216,7 @@ def _factors(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:
     return layer.lora_A[name].weight, layer.lora_B[name].weight
 
 
-def _suits(layer: Any) -> bool:
+def _can_be_fused(layer: Any) -> bool:
     from peft.tuners.lora import Linear, LoraLayer
 
     if not isinstance(layer, LoraLayer) or "forward" in vars(layer) or len(layer.lora_A) != 1:

@@ -31,8 +31,7 @@ class _Reading:
 
 
 class HostMemoryWatch:
-    """Watch on the machine's free memory. Call `check_memory` after each step: it reads the memory every five
-    seconds."""
+    """Watch on the machine's free memory. Call `check_memory` after each step: it reads every five seconds."""
 
     def __init__(self, read: Callable[[], MemoryLeft] = memory_left, now: Callable[[], float] = monotonic) -> None:
         self._read, self._now = read, now

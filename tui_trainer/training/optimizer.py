@@ -103,7 +103,7 @@ class RunOptimizer:
                 master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
                 weight.grad = None
 
-    def give_up_step(self) -> None:
+    def discard_step(self) -> None:
         """Drop all gradients of an interrupted step."""
         for parameter in self._named.values():
             parameter.grad = None
@@ -136,10 +136,8 @@ class RunOptimizer:
             scaler.update()
         if self.masters:
             # Copying weights one by one would launch a kernel for each.
-            weights = (self._named[name].data for name in self.masters)
-            torch._foreach_copy_(
-                _local_tensors(weights), _local_tensors(master.data for master in self.masters.values())
-            )
+            weights = _local_tensors(self._named[name].data for name in self.masters)
+            torch._foreach_copy_(weights, _local_tensors(master.data for master in self.masters.values()))
         self.torch_optimizer.zero_grad(set_to_none=True)
         return grad_norm.to(device, non_blocking=True)
 
@@ -185,11 +183,10 @@ class RunOptimizer:
         """
         state = {f"{name}.{MASTER}": master.detach() for name, master in self.masters.items()}
         for name, parameter in self.trained_by_name.items():
-            for key, value in _in_parts(self.torch_optimizer.state.get(parameter, {})).items():
+            for key, value in _unwrap_quantized(self.torch_optimizer.state.get(parameter, {})).items():
                 self._require_saveable(key)
-                state[f"{name}.{key}"] = (
-                    value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
-                )
+                value = value.detach().contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+                state[f"{name}.{key}"] = value
         return unshare_memory(state)
 
     def _require_saveable(self, key: str) -> None:
@@ -246,17 +243,16 @@ class RunOptimizer:
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Copy the saved state of one parameter into `begun`, the state that the optimizer has allocated for it."""
-        state, begun = begun, _in_parts(begun)
+        state, begun = begun, _unwrap_quantized(begun)
         if keys := sorted(begun.keys() ^ saved.keys()):
             raise CheckpointError(f"the optimizer state of {name} has missing or unexpected entries: {', '.join(keys)}")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                needed, saved_words = (f"{x.dtype} of shape {list(x.shape)}" for x in (begun[key], value))
-                raise CheckpointError(
-                    f"the optimizer state of {name} does not match: {key} is {saved_words}, but should be {needed}"
-                )
+                needed, actual = (f"{x.dtype} of shape {list(x.shape)}" for x in (begun[key], value))
+                problem = f"does not match: {key} is {actual}, but should be {needed}"
+                raise CheckpointError(f"the optimizer state of {name} {problem}")
             else:
                 begun[key].copy_(value)
 
@@ -268,7 +264,7 @@ def master_of(name: str, saved: Tensor | None, shape: torch.Size) -> Tensor:
     return saved
 
 
-def _in_parts(state: dict[str, Any]) -> dict[str, Any]:
+def _unwrap_quantized(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state in which torchao's quantized tensors are split into plain ones, for example `exp_avg_codes`."""
     tensors: dict[str, Any] = {}
     for key, value in state.items():
@@ -309,15 +305,13 @@ def _groups(
     Weights in `hidden` get their own groups. LoRA's B matrices learn faster by the ratio of LoRA+ (arXiv:2402.12354).
     """
 
-    def ratio_of(name: str) -> float:
-        return loraplus_lr_ratio if ".lora_B." in name else 1.0
-
+    ratios = {name: loraplus_lr_ratio if ".lora_B." in name else 1.0 for name in parameters}
     return [
         {
             "params": [
                 p
                 for name, p in parameters.items()
-                if (p.ndim >= 2) is has_decay and ratio_of(name) == ratio and (name in hidden) is is_hidden
+                if (p.ndim >= 2) is has_decay and ratios[name] == ratio and (name in hidden) is is_hidden
             ],
             "weight_decay": weight_decay if has_decay else 0.0,
             _LR_RATIO: ratio,

@@ -80,7 +80,7 @@ class Position:
         self.best_step = self.evaluations_without_improvement = 0
         self.best_scores = {}
 
-    def pass_over_evaluation(self, eval_loss: float | None, scores: dict[str, float]) -> None:
+    def skip_evaluation(self, eval_loss: float | None, scores: dict[str, float]) -> None:
         """Record an incomplete scheduled evaluation. Early stopping ignores it."""
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores
 

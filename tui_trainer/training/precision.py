@@ -61,7 +61,7 @@ class MixedPrecision:
     def backward(self, loss: Tensor) -> None:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
-    def give_up_step(self) -> None:
+    def discard_step(self) -> None:
         """Replace the loss scaler after an interrupted step, because torch's remembers which gradients are unscaled."""
         if self.scaler is not None:
             old_scaler, self.scaler = self.scaler, torch.amp.GradScaler(self._device_type, init_scale=FIRST_SCALE)
@@ -72,10 +72,8 @@ class MixedPrecision:
         if self.scaler is None:
             return {}
         state = self.scaler.state_dict()
-        return {
-            "loss_scale": torch.tensor(state["scale"], dtype=torch.float64),
-            "loss_scale_steps": torch.tensor(state["_growth_tracker"]),
-        }
+        scale = torch.tensor(state["scale"], dtype=torch.float64)
+        return {"loss_scale": scale, "loss_scale_steps": torch.tensor(state["_growth_tracker"])}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Load the tensors that `tensors` returned. Raises CheckpointError if an fp16 run finds no loss scale."""

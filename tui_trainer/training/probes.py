@@ -166,13 +166,11 @@ def packing_difference(run: Trainable, rows: Rows, *, by_lengths: bool = False) 
     packed_rows = _documents(run, rows)
     # All rows get the width of the longest, because a CPU compiles kernels for each width. The padding has no effect.
     width = max(len(document) - 1 for row in packed_rows for document in row)
-    document_numbers = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
-    alone = ProbeResult(
-        torch.cat([x.logits for x in document_numbers]), torch.cat([x.gradients for x in document_numbers])
-    )
-    packed_numbers = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
-    control_numbers = _pass(run, packed_rows, packed=False)
-    return _difference(alone, packed_numbers, control_numbers, coarse=_is_coarse(run))
+    results = [_pass(run, [[document]], packed=False, width=width) for row in packed_rows for document in row]
+    alone = ProbeResult(torch.cat([x.logits for x in results]), torch.cat([x.gradients for x in results]))
+    packed = _pass(run, packed_rows, packed=True, by_lengths=by_lengths)
+    control = _pass(run, packed_rows, packed=False)
+    return _difference(alone, packed, control, coarse=_is_coarse(run))
 
 
 def _difference(alone: ProbeResult, packed: ProbeResult, control: ProbeResult, *, coarse: bool) -> str | None:
@@ -191,8 +189,8 @@ def _difference(alone: ProbeResult, packed: ProbeResult, control: ProbeResult, *
 
 def _documents(run: Trainable, rows: Rows) -> list[list[Document]]:
     """Return two rows of documents made of the data's tokens. Each row has a document longer than a kernel's block."""
-    most_positions = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
-    width = min(_WIDTH, most_positions)
+    max_positions = getattr(language_config(run.model.config), "max_position_embeddings", None) or _WIDTH
+    width = min(_WIDTH, max_positions)
     short_length = max(1, width // 16)
     long_length = max(1, width - 2 * short_length)
     # A document of N inputs has N + 1 tokens.

@@ -25,8 +25,7 @@ _LONGEST_WAIT = timedelta(hours=2)
 
 @dataclass(slots=True)
 class Ranks:
-    """Process `rank` of `world_size`, and its communication with the others. All must call the same methods in
-    order."""
+    """Process `rank` of `world_size`, and what it tells the others. All must call the same methods in order."""
 
     rank: int = 0
     world_size: int = 1
@@ -34,7 +33,7 @@ class Ranks:
     """Process group for values on the host."""
     has_news: Callable[[], object] = lambda: False
     """Function that returns whether this process has requests, such as a stop, for all processes."""
-    hears_news: bool = field(default=True, init=False)
+    has_news_anywhere: bool = field(default=True, init=False)
     """Whether `has_news` was true in any process at the last step."""
     times: GroupTimes = field(init=False)
 
@@ -53,7 +52,7 @@ class Ranks:
         numbers = torch.tensor([*counts, int(bool(self.has_news())), *self.times.take()])
         dist.all_reduce(numbers, group=self.host_group)
         sums = numbers.tolist()
-        self.hears_news = bool(sums[len(counts)])
+        self.has_news_anywhere = bool(sums[len(counts)])
         self.times.add_all(sums[len(counts) + 1 :])
         return tuple(sums[: len(counts)])
 
@@ -105,9 +104,9 @@ class Ranks:
             raise error or sent_error
         return result  # type: ignore[no-any-return]
 
-    def require_same(self, what: dict[str, object]) -> None:
-        """Raise RunError if processes differ in any of the values in `what`, which is keyed by a name for messages."""
-        rank_values = self.gathered(what)
+    def require_same(self, values: dict[str, object]) -> None:
+        """Raise RunError if processes differ in any of the values, which are keyed by names for messages."""
+        rank_values = self.gathered(values)
         for number, other_values in enumerate(rank_values):
             for name, value in rank_values[0].items():
                 if other_values[name] != value:

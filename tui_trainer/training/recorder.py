@@ -72,7 +72,7 @@ class Recorder:
         return median(self._recent_seconds) if len(self._recent_seconds) >= _ENOUGH_STEPS else None
 
     @property
-    def has_read_all(self) -> bool:
+    def has_written_all(self) -> bool:
         """Whether all steps are written. The device has then finished them."""
         return not self._waiting
 
@@ -161,8 +161,7 @@ def memory_before(config: Config) -> int:
     for name in (*_AT_FIRST_USE, *adapter_modules, *score_modules, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
-    # Otherwise training would reuse memory that data preparation freed, and its growth would be measured too small.
-    # Only glibc has this function.
+    # Otherwise training would reuse memory that data preparation freed, and seem to grow too little. Only in glibc.
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     start_peak(torch.device("cpu"))

@@ -72,14 +72,12 @@ def measure_work(components: Components, resident_bytes: int, work: Callable[[],
     try:
         figures = work()
     except Exception as error:  # any failure of the model, the disk or the memory is a result
-        figures = {
-            "failed": one_line(str(error), 300) or type(error).__name__,
-            "is_memory": is_out_of_memory(error),
-        }
+        message = one_line(str(error), 300) or type(error).__name__
+        figures = {"failed": message, "is_memory": is_out_of_memory(error)}
         clear_error_frames(error)
     peak_bytes = max(peak_memory_bytes(components.device) - resident_bytes, 0)
     figures |= {"seconds": perf_counter() - started_at, "peak_memory_bytes": peak_bytes}
-    components.give_up_step()
+    components.discard_step()
     free_memory()
     return figures
 
@@ -95,14 +93,14 @@ class MicroBatchTries:
     def try_steps(self, rows: int, passes: int) -> dict[str, Any]:
         """Try steps of `passes` passes over the largest batch of `rows` rows. Return its peak memory, or `failed`."""
         components, batches = self.session.components, self.session.components.batches
-        components.lay_out_anew(replace(batches.layout, rows_per_pass=rows))
+        components.set_layout(replace(batches.layout, rows_per_pass=rows))
         _, chosen_rows = largest_pass(batches, self.session.plan.total_steps.value)
         documents = [batches.rows.example(int(index)) for index in chosen_rows]
 
         def train() -> dict[str, Any]:
             batch = max(batches.layout.micro_batches(documents), key=attrgetter("position_count")).to(components.device)
             work = partial(train_on, components, batch, passes=min(passes, 2))
-            result = attempt(work, components.device, components.give_up_step)
+            result = attempt(work, components.device, components.discard_step)
             return {"failed": f"out of memory ({result.words})"} if isinstance(result, MemoryShortage) else {}
 
         # Kernels may also refuse this number of rows.
@@ -111,7 +109,7 @@ class MicroBatchTries:
     def step_seconds(self, rows: int, first: int, count: int) -> list[float]:
         """Make `count` steps from step `first` on, in micro-batches of `rows` rows. Return the seconds of each step."""
         components, batches = self.session.components, self.session.components.batches
-        components.lay_out_anew(replace(batches.layout, rows_per_pass=rows))
+        components.set_layout(replace(batches.layout, rows_per_pass=rows))
 
         def step_batches(step: int) -> list[MicroBatch]:
             return [batch.to(components.device) for batch in batches.micro_batches_of(step)]
@@ -133,7 +131,7 @@ class Rehearsal:
     """Rehearsal of a run: functions for its parts, which use an open session."""
 
     session: Session
-    tell: Callable[..., None]
+    report: Callable[..., None]
     """Callback that gets the name of each part when it starts, and again with its figures when it ends."""
     resident_bytes: int
     """Memory of the loaded libraries, which the plan does not count."""
@@ -150,14 +148,12 @@ class Rehearsal:
         }
         figures_of: dict[str, dict[str, Any]] = {}
         for name in parts:
-            self.tell(part=name)
+            self.report(part=name)
             figures = figures_of[name] = measure_work(self.session.components, self.resident_bytes, functions[name])
-            self.tell(part=name, **figures)
+            self.report(part=name, **figures)
             if name in (WORST, TYPICAL) and "failed" in figures and "works_with" not in figures:
                 break
         return figures_of
-
-    # ---------------------------------------------------------------- parts
 
     def _worst(self) -> dict[str, Any]:
         """Train two steps on the largest batch, in smaller passes if memory runs out, and return figures.
@@ -178,14 +174,14 @@ class Rehearsal:
             batch = max(batches.layout.micro_batches(documents), key=attrgetter("position_count")).to(components.device)
             is_whole = batches.layout is planned_layout and self.session.plan.gradient_accumulation_steps.value == 1
             work = partial(train_on, components, batch, passes=1 if is_whole else 2)
-            result = attempt(work, components.device, components.give_up_step)
+            result = attempt(work, components.device, components.discard_step)
             figures["rows"] = batch.sample_count
             if not isinstance(result, MemoryShortage):
                 break
             smaller_layout = batches.layout.halved(documents)
             if smaller_layout is None:
                 return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
-            components.lay_out_anew(smaller_layout)
+            components.set_layout(smaller_layout)
         if batches.layout is planned_layout:
             return figures
         return figures | _smaller_works(MICRO_BATCH_KEY, planned_layout.rows_per_pass, batches.layout.rows_per_pass)
@@ -224,12 +220,11 @@ class Rehearsal:
             if smaller_layout is None:
                 return figures | {"failed": f"out of memory ({result.words})", "is_memory": True}
             components.eval_layout = smaller_layout
-        timed_numbers = [
-            indices[index] for index in evenly_spaced(len(indices), layout.rows_per_pass * _EVALUATION_PASSES)
-        ]
-        evaluation = evaluate(components, micro_batches_of_rows(rows, timed_numbers, layout))
+        timed_count = layout.rows_per_pass * _EVALUATION_PASSES
+        timed_rows = [indices[index] for index in evenly_spaced(len(indices), timed_count)]
+        evaluation = evaluate(components, micro_batches_of_rows(rows, timed_rows, layout))
         assert evaluation is not None, "an evaluation is abandoned only by `go_on`"
-        figures["evaluation_seconds"] = evaluation.seconds * len(indices) / len(timed_numbers)
+        figures["evaluation_seconds"] = evaluation.seconds * len(indices) / len(timed_rows)
         if layout is planned_layout:
             return figures
         return figures | _smaller_works(EVAL_BATCH, planned_layout.rows_per_pass, layout.rows_per_pass)
@@ -240,11 +235,9 @@ class Rehearsal:
         started_at = perf_counter()
         result = checkpoint.save_checkpoint(folder.checkpoints, components, self.session.position, self.session.plan)
         save_seconds = perf_counter() - started_at
-        method = components.method
-        for tensors, single_name in (
-            (components.weights(), method.weights_file),
-            (components.optimizer.tensors(), checkpoint.OPTIMIZER),
-        ):
+        state = components.optimizer.tensors()
+        files = (components.weights(), components.method.weights_file), (state, checkpoint.OPTIMIZER)
+        for tensors, single_name in files:
             names = set(tensors)
             for path in shards.files_of(result.path, single_name):
                 for name, tensor in load_file(path).items():

@@ -35,13 +35,7 @@ class LossModule(nn.Module):
 
 
 class Replicas(Collectives):
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: LossSum,
-        optimizer: RunOptimizer,
-        communication: Communication,
-    ) -> None:
+    def __init__(self, model: nn.Module, loss: LossSum, optimizer: RunOptimizer, communication: Communication) -> None:
         self.communication: Communication = communication
         self._last_gradient: Any = None
         module = LossModule(model, loss)
@@ -53,10 +47,8 @@ class Replicas(Collectives):
             self._buckets = list(_buckets(optimizer.trained_parameters))
         else:
             self.averages_gradients = True
-            device, named_tensors = (
-                optimizer.trained_parameters[0].device,
-                (*module.named_parameters(), *module.named_buffers()),
-            )
+            device = optimizer.trained_parameters[0].device
+            named_tensors = (*module.named_parameters(), *module.named_buffers())
             # Towers on the host are equal in all processes, and collectives between GPUs cannot read host memory.
             host_names = [name for name, tensor in named_tensors if tensor.device != device]
             DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, host_names)

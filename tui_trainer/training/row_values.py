@@ -67,12 +67,11 @@ class RowReader:
         # Each node may have its own folder, with other saved blocks.
         saved_numbers = {number for numbers in ranks.gathered(list(self._kept())) for number in numbers}
         missing_numbers = [number for number in range(len(self._blocks)) if number not in saved_numbers]
-        own_numbers = missing_numbers[ranks.rank :: ranks.world_size]
-        is_complete = self._read_blocks(own_numbers)
+        is_complete = self._read_blocks(missing_numbers[ranks.rank :: ranks.world_size])
         parts = ranks.gathered(self._kept() if is_complete else None)
         if None in parts:
             # A process was stopped. Others may not have seen the stop yet.
-            ranks.hears_news = True
+            ranks.has_news_anywhere = True
             return result
         for part in parts:
             for number, values in (part or {}).items():
@@ -115,21 +114,19 @@ class RowReader:
             message = f"the results of the rows could not be written to {self._folder}: {system_reason(error)}"
             raise RunError(f"{message}; {room_hint(error, self._folder)}") from error
 
-    def _read_blocks(self, own_numbers: list[int]) -> bool:
+    def _read_blocks(self, numbers: list[int]) -> bool:
         """Compute and save these blocks, in smaller passes if memory runs out. Return False after a stop."""
         components = self._components
-        self._total = sum(len(self._blocks[number]) for number in own_numbers)
-        self._done = 0
+        self._total, self._done = sum(len(self._blocks[number]) for number in numbers), 0
         while True:
-            left_numbers = [number for number in own_numbers if self._load(number) is None]
+            left_numbers = [number for number in numbers if self._load(number) is None]
             result = attempt(partial(self._read_left, left_numbers), components.device)
             if not isinstance(result, MemoryShortage):
                 return result
             if components.collectives.splits_weights and components.ranks.world_size > 1:
                 # The other processes wait inside a forward pass of the sharded model.
-                raise GroupOutOfMemory(
-                    f"out of memory in process {components.ranks.rank} while {self._pass.activity} ({result.words})"
-                )
+                place = f"in process {components.ranks.rank} while {self._pass.activity}"
+                raise GroupOutOfMemory(f"out of memory {place} ({result.words})")
             documents = [self._rows.example(int(index)) for index in self._block]
             smaller_layout = self._layout.halved(documents)
             if smaller_layout is None:
@@ -143,10 +140,9 @@ class RowReader:
         components.model.eval()
         try:
             with components.collectives.no_gradient_context(), components.mixed_precision.autocast():
-                spare = partial(next, self._spare())
-                for (batch, places, values), _ in passes_of_all(
-                    components, self._passes(numbers), spare, self._is_interrupted
-                ):
+                spare = partial(next, self._spare_passes())
+                passes = passes_of_all(components, self._passes(numbers), spare, self._is_interrupted)
+                for (batch, places, values), _ in passes:
                     row_values = self._pass.values(batch.to(components.device))
                     values[places] = row_values.float().cpu().numpy()
         except EvaluationGivenUp:
@@ -168,7 +164,7 @@ class RowReader:
             self._done += len(documents)
             self._report()
 
-    def _spare(self) -> Iterator[tuple[MicroBatch, list[int], Values]]:
+    def _spare_passes(self) -> Iterator[tuple[MicroBatch, list[int], Values]]:
         """Yield micro-batches for a process that has no more rows. Their values are dropped."""
         while True:
             row = self._rows.example(int(self._blocks[0][0]))

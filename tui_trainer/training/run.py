@@ -12,7 +12,7 @@ from tui_trainer.runs.folder import RunFolder, folder_size
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.training.compiled import compiler
-from tui_trainer.training.fused_kernels import taken_back
+from tui_trainer.training.fused_kernels import removing_kernels
 from tui_trainer.training.job import EndReason, Job, Result
 from tui_trainer.training.process import kernel_threads, settings_of
 from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
@@ -40,7 +40,7 @@ def opened_session(
     """Yield (session before its first step, resident bytes of the libraries). Global state is set as the plan requires.
     On a GPU the bytes are 0."""
     plan = job.plan
-    with settings_of(plan), taken_back(), compiler() if plan.config.training.torch_compile else nullcontext():
+    with settings_of(plan), removing_kernels(), compiler() if plan.config.training.torch_compile else nullcontext():
         resident_bytes = None if plan.device == "cuda" else memory_before(plan.config)
         journal.append(LibrariesLoaded(resident_bytes=resident_bytes, threads=kernel_threads()))
         session = Session(job, journal, is_interrupted, ranks)

@@ -20,18 +20,8 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.retarget import with_smaller_passes
+from tui_trainer.runs import events
 from tui_trainer.runs.controls import Controls
-from tui_trainer.runs.events import (
-    NO_GRADIENT,
-    ControlApplied,
-    EpochDone,
-    EvalDone,
-    MicroBatchReduced,
-    PhaseChanged,
-    Progress,
-    RunProblem,
-    TextSampled,
-)
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.tasks.contract import Calibration
@@ -94,7 +84,7 @@ class Session:
         self.batches = self.components.batches
         # Without held-out rows the run makes no evaluations, and text samples use training rows.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
-        self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
+        self._eval_indices = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
         if self.components.row_pass:
             self._find_row_values(is_interrupted)
         if job.checkpoint:
@@ -103,7 +93,7 @@ class Session:
             if old_kernels != now:
                 message = f"model.kernels was {old_kernels} until step {self.position.step}, and is {now} from now on"
                 self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
-            if self._goes_back and (damage := ranks.run_on_first(self._damage_of_best)):
+            if self._returns_to_best and (damage := ranks.run_on_first(self._damage_of_best)):
                 hint = "the search for the best evaluation starts again from this step"
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
@@ -117,9 +107,7 @@ class Session:
         self.calibration = Calibration()
         self._host_memory = HostMemoryWatch()
         self.between_steps = BetweenStepsTimer(journal, ranks.times if ranks.world_size > 1 else None)
-        self._checkpoints = Checkpoints(
-            job, self.components, journal, self.between_steps, saved_step=self.position.step
-        )
+        self._checkpoints = Checkpoints(job, self.components, journal, self.between_steps, self.position.step)
         self._recorder = Recorder(
             journal,
             self.position,
@@ -138,7 +126,7 @@ class Session:
         rows = self.batches.rows
         rows.row_values = reader(rows, np.unique(np.concatenate([order.at(step) for step in steps]))).read()
         if self._eval_rows:
-            self._eval_rows.row_values = reader(self._eval_rows, self._eval_chosen).read()
+            self._eval_rows.row_values = reader(self._eval_rows, self._eval_indices).read()
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -154,12 +142,12 @@ class Session:
         self._checkpoints.finish(waits=False)
         work = partial(self._step, step)
         self.between_steps.step_begins(step)
-        while isinstance(report := attempt(work, components.device, components.give_up_step), MemoryShortage):
+        while isinstance(report := attempt(work, components.device, components.discard_step), MemoryShortage):
             self._take_smaller_passes(step, report)
         self.between_steps.step_ended()
         self.position.step = step
         self._recorder.add(step, report)
-        self._tell_of_gradients()
+        self._report_missing_gradients()
         if is_due(step, self.plan.config.training.empty_cache_steps):
             with self.between_steps.emptying_the_cache():
                 free_memory()
@@ -180,16 +168,15 @@ class Session:
         is_saved = self.save("out of memory")
         if smaller_layout is None:
             raise RunError(too_large_message(self.components, self.job.data.source, step, shortage, saved=is_saved))
-        self.components.lay_out_anew(smaller_layout)
+        self.components.set_layout(smaller_layout)
         rows = min(self.plan.effective_batch_size.value, len(batches.rows))
         old_passes, halves = (SmallerPasses.of_step(layout, documents, rows) for layout in (old_layout, smaller_layout))
-        self._record_smaller_passes(
-            reduced_event("training", step, old_passes, halves, documents, shortage), smaller_layout
-        )
+        event = reduced_event("training", step, old_passes, halves, documents, shortage)
+        self._record_smaller_passes(event, smaller_layout)
         if old_passes.pass_count == 1 and self.plan.config.training.torch_compile_mode == "reduce-overhead":
             without_cuda_graphs(self.components.model, self._problem)
 
-    def _record_smaller_passes(self, event: MicroBatchReduced, smaller: Layout) -> None:
+    def _record_smaller_passes(self, event: events.MicroBatchReduced, smaller: Layout) -> None:
         """Write smaller passes to the journal and to the plan file, so that a resumed run uses them."""
         self._journal.append(event)
         reason = f"out of memory at step {event.step} with {quantity(event.rows_before, 'row')}"
@@ -204,18 +191,18 @@ class Session:
 
     def flush(self) -> None:
         self._recorder.flush()
-        self._tell_of_gradients()
+        self._report_missing_gradients()
 
-    def _tell_of_gradients(self) -> None:
-        if self._recorder.has_read_all and (words := self.components.optimizer.first_gradients.words()):
-            self._problem(NO_GRADIENT, *words)
+    def _report_missing_gradients(self) -> None:
+        if self._recorder.has_written_all and (words := self.components.optimizer.first_gradients.words()):
+            self._problem(events.NO_GRADIENT, *words)
 
     def finish_epoch(self) -> None:
         """Write the summary of the epoch that has just ended, and reset its sums."""
         self.flush()
         position = self.position
         self._journal.append(
-            EpochDone(
+            events.EpochDone(
                 step=position.step,
                 epoch=position.step // self.batches.order.steps_per_epoch,
                 mean_loss=position.epoch_loss_sum / position.epoch_tokens,
@@ -264,7 +251,7 @@ class Session:
         del scores["loss"]
         is_best, is_judged = False, scheduled and metric is not None
         if scheduled and metric is None:
-            position.pass_over_evaluation(result.loss, scores)
+            position.skip_evaluation(result.loss, scores)
         elif scheduled and metric is not None:
             is_best = position.judge(result.loss, metric, threshold=evaluation.early_stopping_threshold, scores=scores)
         if not math.isfinite(result.loss):
@@ -272,7 +259,7 @@ class Session:
             hint = 'training.mixed_precision = "no"' if is_fp16 else "a lower training.learning_rate"
             self._problem("not finite", "the held-out loss is not finite", f"set {hint} in a new run")
         self._journal.append(
-            EvalDone(
+            events.EvalDone(
                 step=self.position.step,
                 loss_sum=result.loss_sum,
                 tokens=result.tokens,
@@ -318,17 +305,16 @@ class Session:
         self, rows: Rows, scheduled: bool, observe_part: Callable[..., ObservedSums | None]
     ) -> list[ObservedSums] | None:
         """Evaluate in all processes, with smaller passes if memory runs out. Return their results or None."""
-        components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
-        own_rows = self._eval_chosen[self.ranks.rank :: self.ranks.world_size]
+        components, progress = self.components, self._meter("evaluating", len(self._eval_indices), "rows")
+        rank_rows = self._eval_indices[self.ranks.rank :: self.ranks.world_size]
         while True:
             layout = components.eval_layout
 
             def spare_batch(layout: Layout = layout) -> MicroBatch:
-                return next(micro_batches_of_rows(rows, self._eval_chosen[:1], layout))
+                return next(micro_batches_of_rows(rows, self._eval_indices[:1], layout))
 
-            work = partial(
-                observe_part, components, micro_batches_of_rows(rows, own_rows, layout), progress, spare_batch
-            )
+            batches = micro_batches_of_rows(rows, rank_rows, layout)
+            work = partial(observe_part, components, batches, progress, spare_batch)
             part = attempt(work, components.device)
             if isinstance(part, MemoryShortage) and self.ranks.world_size > 1 and components.collectives.splits_weights:
                 # The other processes wait inside a forward pass of the sharded model, so all processes must end.
@@ -341,23 +327,22 @@ class Session:
             shortage = next((part for part in parts if isinstance(part, MemoryShortage)), None)
             if shortage is None:
                 # A process was stopped. Others may not have seen the stop yet.
-                self.ranks.hears_news = True
+                self.ranks.has_news_anywhere = True
                 return None
-            documents = [rows.example(index) for index in self._eval_chosen]
+            documents = [rows.example(index) for index in self._eval_indices]
             halved = layout.halved(documents)
             if halved is None:
                 self._give_up_evaluation(scheduled, max(map(len, documents)), shortage)
                 return None
             components.eval_layout = halved
             split, new_passes = SmallerPasses.of(layout, documents), SmallerPasses.of(halved, documents)
-            self._record_smaller_passes(
-                reduced_event("evaluation", self.position.step, split, new_passes, documents, shortage), halved
-            )
+            event = reduced_event("evaluation", self.position.step, split, new_passes, documents, shortage)
+            self._record_smaller_passes(event, halved)
 
     def _give_up_evaluation(self, scheduled: bool, tokens: int, shortage: MemoryShortage) -> None:
         """Report an evaluation that does not fit in memory. Early stopping ignores it."""
         if scheduled:
-            self.position.pass_over_evaluation(None, {})
+            self.position.skip_evaluation(None, {})
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
             message = f"out of memory in the evaluation with one row per pass; the longest row has {tokens:,} tokens"
@@ -366,7 +351,7 @@ class Session:
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
-        work = partial(answer_scores, self.components, rows, self._eval_chosen)
+        work = partial(answer_scores, self.components, rows, self._eval_indices)
         scores = self._attempt_generation(work, "no scores", "answer held-out rows")
         if not isinstance(scores, MemoryShortage):
             return scores or {}
@@ -410,7 +395,7 @@ class Session:
         prompt, text = written_texts
         seconds = round(perf_counter() - started_at, 3)
         self.between_steps.count(seconds)
-        self._journal.append(TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
+        self._journal.append(events.TextSampled(step=step, prompt=prompt, text=text, seconds=seconds))
 
     def save(self, reason: str) -> bool:
         """Write a checkpoint of this step if there is none, and return whether it exists or is being written.
@@ -424,11 +409,8 @@ class Session:
     @property
     def unsaved_phrase(self) -> str:
         """Phrase that says why the current step could not be saved, and which checkpoint exists instead."""
-        checkpoints = self._checkpoints
-        return (
-            f"step {self.position.step}, which could not be saved: {checkpoints.failure}. "
-            f"{checkpoints.resume_sentence()}"
-        )
+        failure, resume_sentence = self._checkpoints.failure, self._checkpoints.resume_sentence()
+        return f"step {self.position.step}, which could not be saved: {failure}. {resume_sentence}"
 
     def watch_host_memory(self) -> None:
         """Warn before the machine runs out of memory, once for each trend, and save a checkpoint.
@@ -450,42 +432,39 @@ class Session:
         self.components.close()
 
     def _problem(self, kind: str, message: str, hint: str) -> None:
-        self._journal.append(RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
+        self._journal.append(events.RunProblem(step=self.position.step, kind=kind, message=message, hint=hint))
 
     def write_final_model(self) -> None:
         """Write the final model and its card: the last weights, or with early stopping the best. A classifier is
         calibrated before. Raises RunError."""
         position = self.position
-        if self._goes_back:
-            self._go_back_to_best()
+        if self._returns_to_best:
+            self._load_best_weights()
         if self._eval_rows is not None and self.components.task.calibrates(self.job.data):
             self.calibration = self._calibrate(self._eval_rows)
         if self.components.collectives.splits_weights:
             gather_model(self.components.model, self.components.collectives.whole, keep=self.ranks.is_first)
-        scores = self.calibration.scores
-        write = partial(write_final_model, self.job, self.plan, self.components, position, scores)
+        write = partial(write_final_model, self.job, self.plan, self.components, position, self.calibration.scores)
         try:
             self.ranks.run_on_first(partial(attempt_twice, write, self.components.device))
         except WRITE_ERRORS as error:
-            raise RunError(
-                f"the final model could not be written: {system_reason(error)}. {self._checkpoints.resume_sentence()}"
-            ) from error
+            problem = f"the final model could not be written: {system_reason(error)}"
+            raise RunError(f"{problem}. {self._checkpoints.resume_sentence()}") from error
 
     def _calibrate(self, rows: Rows) -> Calibration:
         """Calibrate the final model on the held-out rows, as far as they can be evaluated. Processes that hold parts of
         the weights do not change them."""
         components, position = self.components, self.position
         step, parts = self._observed_at_step
-        if step != (position.best_step if self._goes_back else position.step):
+        if step != (position.best_step if self._returns_to_best else position.step):
             observed_parts = self._observe_rows(rows, False, observe)
             if observed_parts is None:
                 return Calibration()
             parts = observed_parts
         batch = None
         if not components.collectives.splits_weights:
-            batch = next(micro_batches_of_rows(rows, self._eval_chosen[:1], components.eval_layout)).to(
-                components.device
-            )
+            first_batches = micro_batches_of_rows(rows, self._eval_indices[:1], components.eval_layout)
+            batch = next(first_batches).to(components.device)
         seen = [inputs for part in parts for inputs in part.seen]
         work = partial(components.task.calibrate, self.job.data, components.model, components.loss, seen, batch)
         components.model.eval()
@@ -496,7 +475,7 @@ class Session:
             components.model.train()
 
     @property
-    def _goes_back(self) -> bool:
+    def _returns_to_best(self) -> bool:
         """Whether early stopping returns to the weights of a step before the last one."""
         has_patience = self.plan.config.evaluation.early_stopping_patience > 0
         return has_patience and self.position.best_step not in (0, self.position.step)
@@ -512,16 +491,13 @@ class Session:
         except CheckpointError as error:
             return str(error)
 
-    def _go_back_to_best(self) -> None:
+    def _load_best_weights(self) -> None:
         """Load the weights of the best evaluation. If their checkpoint is damaged, report it and keep the last."""
         position = self.position
         best_checkpoint = self._best_checkpoint
         if damage := self._damage_of_best():
-            self._problem(
-                "checkpoint damaged",
-                f"{best_checkpoint.name}: {damage}",
-                "the final model has the weights of the last step instead",
-            )
+            hint = "the final model has the weights of the last step instead"
+            self._problem("checkpoint damaged", f"{best_checkpoint.name}: {damage}", hint)
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
             position.best_scores = position.scores
         else:
@@ -534,7 +510,8 @@ class Session:
             nonlocal reported_at
             if monotonic() - reported_at >= _PROGRESS_SECONDS:
                 reported_at = monotonic()
-                self._journal.append(Progress(step=self.position.step, what=what, done=done, total=total, unit=unit))
+                step = self.position.step
+                self._journal.append(events.Progress(step=step, what=what, done=done, total=total, unit=unit))
             return not self._is_interrupted()
 
         return go_on
@@ -574,7 +551,7 @@ class ControlHandler:
         the requests of users. A stop may come from any process.
         """
         ranks = self.session.ranks
-        if not (ranks.hears_news or self._paused):
+        if not (ranks.has_news_anywhere or self._paused):
             return
         requests = dict.fromkeys(chain(*ranks.gathered(self.controls.take_requests(of_file=ranks.is_first))))
         # A stop interrupts evaluations, so none is started before a stop.
@@ -592,7 +569,7 @@ class ControlHandler:
                 case "stop":
                     self._stop = True
             step = self.session.position.step
-            self.journal.append(ControlApplied(step=step, action=request.action, request_id=request.id))
+            self.journal.append(events.ControlApplied(step=step, action=request.action, request_id=request.id))
 
     def _pause(self, is_paused: bool) -> None:
         if is_paused == self._paused:
@@ -601,4 +578,4 @@ class ControlHandler:
         self.session.flush()
         self.session.between_steps.forget()
         step = self.session.position.step
-        self.journal.append(PhaseChanged(step=step, phase="paused" if is_paused else "training"))
+        self.journal.append(events.PhaseChanged(step=step, phase="paused" if is_paused else "training"))

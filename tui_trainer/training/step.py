@@ -72,21 +72,21 @@ def take_step(
     lr: float,
     max_grad_norm: float,
     ranks: Ranks = SINGLE_PROCESS,
-    together: Collectives | None = None,
+    collectives: Collectives | None = None,
 ) -> StepReport:
     """Fetch an effective batch, accumulate its gradient, clip it (unless `max_grad_norm` is 0) and update the weights.
 
-    If the loss or a gradient is not finite, no weight changes. With several processes (`ranks`, `together`) each
+    If the loss or a gradient is not finite, no weight changes. With several processes (`ranks`, `collectives`) each
     fetches its share of the batch, and the report covers all processes.
     """
     started_at = perf_counter()
     window = fetch()
-    together = together or Collectives()
-    communication = together.communication
+    collectives = collectives or Collectives()
+    communication = collectives.communication
     if communication:
         communication.begin()
     with communication.time_block() if communication else nullcontext():
-        if together.needs_equal_passes:
+        if collectives.needs_equal_passes:
             (most_batches,) = ranks.maximum(len(window))
             window = [*window, *[as_idle(window[-1])] * (most_batches - len(window))]
         sums = NamedLossSums.of(loss)
@@ -94,12 +94,12 @@ def take_step(
         *counts, input_tokens, samples, positions = ranks.sum_counts([*sums.counts.values(), *_sizes(window)])
         sums.counts = dict(zip(sums.counts, counts, strict=True))
     data_seconds = perf_counter() - started_at
-    compute = together.forward or loss
+    compute = collectives.forward or loss
     forwards: list[Span] = []
     if isinstance(loss, NamedLoss) and loss.terms:
         # If the loss needs means over the whole effective batch, they take an additional pass without gradients.
         start_mark, terms = clock.mark(), NamedLossSums.of_terms(loss)
-        with together.no_gradient_context(), mixed_precision.autocast():
+        with collectives.no_gradient_context(), mixed_precision.autocast():
             for batch in window:
                 batch_terms = loss.terms_of(batch)
                 terms.add(idle_sums(batch_terms) if batch.is_idle else batch_terms)
@@ -109,19 +109,18 @@ def take_step(
         forwards.append((start_mark, clock.mark()))
     for number, batch in enumerate(window, 1):
         start_mark = clock.mark()
-        with together.gradient_context(number == len(window)):
+        with collectives.gradient_context(number == len(window)):
             with mixed_precision.autocast():
                 result = compute(batch)
                 if batch.is_idle:
                     # A process without rows in this step contributes a gradient of 0.
                     result = idle_sums(result)
             forwards.append((start_mark, clock.mark()))
-            together.backward(
-                sums.loss(result, ranks.world_size if together.averages_gradients else 1), mixed_precision
-            )
+            factor = ranks.world_size if collectives.averages_gradients else 1
+            collectives.backward(sums.loss(result, factor), mixed_precision)
         optimizer.collect()
         sums.add(result)
-    together.finish()
+    collectives.finish()
     sums.values = ranks.sum(sums.values)
     accumulated_mark = clock.mark()
     grad_norm = optimizer.apply(sums.loss_sum, lr=lr, max_grad_norm=max_grad_norm, scaler=mixed_precision.scaler)

@@ -25,8 +25,7 @@ from tui_trainer.models.modules import soft_cap_of
 from tui_trainer.models.towers import language_config
 
 ATTENTION_NAME = "tui_trainer_varlen"
-# A kernel with one of these arguments supports fewer key heads than query heads. `causal` is an argument of flash-attn,
-# which always supports them.
+# A kernel with one of these arguments supports fewer key heads than query heads. Only flash-attn has `causal`.
 _SHARES_KEYS = {"enable_gqa", "causal"}
 
 
@@ -46,12 +45,12 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
     If a signature does not show whether the kernel supports fewer key heads than query heads, the kernel is listed
     twice, with and without repeated keys. The kernel of torch 2.11 supports them without such an argument.
     """
-    own_kernel = find_kernel()
+    torch_kernel = find_kernel()
     is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER
     candidates = (
         _of_library("flash_attention_3") if is_hopper else None,
-        Kernel("torch", own_kernel) if own_kernel else None,
-        None if own_kernel else _of_library("flash_attention_2"),
+        Kernel("torch", torch_kernel) if torch_kernel else None,
+        None if torch_kernel else _of_library("flash_attention_2"),
     )
     config = None if model is None else language_config(model.config)
     heads, key_heads = (getattr(config, f"num_{name}_heads", None) for name in ("attention", "key_value"))

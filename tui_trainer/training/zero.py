@@ -87,7 +87,7 @@ class ZeroOptimizer(RunOptimizer):
         norm = math.inf if self._engine.optimizer.overflow else self._engine.get_global_grad_norm()
         return torch.as_tensor(norm, dtype=torch.float32, device=loss_sum.device)
 
-    def give_up_step(self) -> None:
+    def discard_step(self) -> None:
         """Do nothing: an interrupted step ends the process, because other processes wait for its gradients."""
 
     def tensors(self) -> Mapping[str, Tensor | SplitTensor]:
@@ -113,8 +113,8 @@ class ZeroOptimizer(RunOptimizer):
         """Return, in every process, the whole state tensor `key` of a parameter; its fp32 weights if `key` is empty."""
         piece, shape = self._piece_of(parameter), self._shapes[name]
         whole_tensor = torch.zeros(shape.numel(), dtype=torch.float32, device=self._device)
-        own_values = piece.of(self._state_of(parameter)[key] if key else piece.flat.detach())
-        whole_tensor.narrow(0, piece.start, piece.count).copy_(own_values)
+        values = piece.of(self._state_of(parameter)[key] if key else piece.flat.detach())
+        whole_tensor.narrow(0, piece.start, piece.count).copy_(values)
         dist.all_reduce(whole_tensor)
         return whole_tensor.view(shape)
 
@@ -143,17 +143,16 @@ def _piece_of_stage_2(zero: Any, groups: dict[int, int], parameter: nn.Parameter
     mapping: Any = getattr(parameter, "_hp_mapping", None)
     if mapping is None:
         return _GradientPiece(flat, 0, 0, 0)
-    own_address, weight_address = mapping.hp_fragment_address, mapping.lp_fragment_address
-    return _GradientPiece(flat, own_address.start, weight_address.start, own_address.numel)
+    fp32_address, weight_address = mapping.hp_fragment_address, mapping.lp_fragment_address
+    return _GradientPiece(flat, fp32_address.start, weight_address.start, fp32_address.numel)
 
 
 def _piece_of_stage_3(zero: Any, rank: int, parameter: Any) -> _GradientPiece:
     """Return this process's piece of a parameter in ZeRO 3, which splits each parameter equally and pads the end."""
     group, offset, partition_size = zero.grad_position[zero.get_param_id(parameter)]
     start = min(rank * partition_size, parameter.ds_numel)
-    return _GradientPiece(
-        zero.fp32_partitioned_groups_flat[group], offset, start, min(partition_size, parameter.ds_numel - start)
-    )
+    count = min(partition_size, parameter.ds_numel - start)
+    return _GradientPiece(zero.fp32_partitioned_groups_flat[group], offset, start, count)
 
 
 class Zero(Collectives):
@@ -287,9 +286,8 @@ def _deepspeed() -> Any:
         import deepspeed
         from deepspeed import ops
     except ImportError as error:
-        raise RunError(
-            f"distributed.strategy needs DeepSpeed, which cannot be loaded: {error}; {INSTALL_DEEPSPEED}"
-        ) from None
+        problem = f"distributed.strategy needs DeepSpeed, which cannot be loaded: {error}"
+        raise RunError(f"{problem}; {INSTALL_DEEPSPEED}") from None
     # DeepSpeed would compile code for sums on a CPU. Other runs use gloo for these sums.
     ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
@@ -298,8 +296,7 @@ def _deepspeed() -> Any:
 def _settings(
     plan: Plan, model: nn.Module, layers: Sequence[nn.Module], stage: int, device: torch.device
 ) -> dict[str, Any]:
-    """Return DeepSpeed's settings. The number of passes in a step is 1, because `Zero.gradient_context` marks the last
-    pass."""
+    """Return DeepSpeed's settings. A step has 1 pass here, because `Zero.gradient_context` marks the last pass."""
     parameters = list(model.parameters())
     trained_count = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
     layer_numbers = max((sum(p.numel() for p in layer.parameters()) for layer in layers), default=0)

@@ -34,10 +34,9 @@ class InitialAdapters:
         """Find the adapted layers. Their weights change later, in `decompose` or when a checkpoint is loaded."""
         from peft.tuners.lora import LoraLayer
 
-        self._layers: dict[str, Any] = {
-            name: module for name, module in adapted.named_modules() if isinstance(module, LoraLayer)
-        }
-        self._begun: dict[str, dict[_Factor, Tensor]] = {name: {} for name in self._layers}
+        modules = dict(adapted.named_modules())
+        self._layers: dict[str, Any] = {name: part for name, part in modules.items() if isinstance(part, LoraLayer)}
+        self._initial_values: dict[str, dict[_Factor, Tensor]] = {name: {} for name in self._layers}
 
     def __len__(self) -> int:
         """Return the number of adapted layers."""
@@ -65,8 +64,8 @@ class InitialAdapters:
                 factor = self._factor(name, key)
                 # A slice would keep the whole decomposition in memory.
                 factor.data = factor.data.contiguous().clone()
-                self._begun[name][key] = factor.detach().cpu().clone()
-            self._take_out(name)
+                self._initial_values[name][key] = factor.detach().cpu().clone()
+            self._subtract(name)
         return True
 
     def saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor | SplitTensor]:
@@ -88,11 +87,11 @@ class InitialAdapters:
     def _gather(self, name: str, key: _Factor) -> Tensor:
         import torch
 
-        factor, initial = self._factor(name, key).detach(), self._begun[name][key]
+        factor, initial = self._factor(name, key).detach(), self._initial_values[name][key]
         return torch.cat([factor, initial.to(factor.device) * (1 if key == "lora_A" else -1)], _RANK_DIMENSION[key])
 
     def _fill(self, name: str, key: _Factor, value: Tensor) -> None:
-        factor, initial_factors = self._factor(name, key), self._begun[name]
+        factor, initial_factors = self._factor(name, key), self._initial_values[name]
         dimension = _RANK_DIMENSION[key]
         current_value, initial_value = value.chunk(2, dimension)
         factor.data.copy_(current_value)
@@ -100,15 +99,14 @@ class InitialAdapters:
         if key not in initial_factors:
             initial_factors[key] = initial_value
             if len(initial_factors) == len(_RANK_DIMENSION):
-                self._take_out(name)
+                self._subtract(name)
         elif not initial_factors[key].equal(initial_value):
-            raise CheckpointError(
-                f"the adapter on {name} was initialised differently from the adapter in this checkpoint"
-            )
+            problem = "was initialised differently from the adapter in this checkpoint"
+            raise CheckpointError(f"the adapter on {name} {problem}")
 
-    def _take_out(self, name: str) -> None:
+    def _subtract(self, name: str) -> None:
         """Subtract the initial adapter from the weight of a layer. New and resumed runs get exactly the same weight."""
-        layer, initial_factors = self._layers[name], self._begun[name]
+        layer, initial_factors = self._layers[name], self._initial_values[name]
         weight = layer.get_base_layer().weight
         a, b = (initial_factors[key].to(weight.device) for key in _RANK_DIMENSION)
         product = layer.scaling[_ADAPTER] * b @ a
@@ -117,8 +115,8 @@ class InitialAdapters:
 
 def initial_adapters_of(model: Any) -> InitialAdapters | None:
     """Return the initial adapters that were subtracted from the frozen weights (PiSSA, OLoRA), or None."""
-    taken_out: InitialAdapters | None = getattr(model, "taken_out", None)
-    return taken_out
+    adapters: InitialAdapters | None = getattr(model, "initial_adapters", None)
+    return adapters
 
 
 def saved_config(model: Any) -> Any:

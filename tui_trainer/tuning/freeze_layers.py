@@ -39,39 +39,36 @@ class TrainedPart:
     """Whether the matrix that computes logits trains."""
 
 
-def trained_names(model: Any, wanted: str) -> list[str]:
-    """Return the names of the parameters that train for the setting `wanted`, in the order of the model.
+def trained_names(model: Any, setting: str) -> list[str]:
+    """Return the names of the parameters that train for `setting`, in the order of the model.
 
     The new head of a classifier is included. Raises ConfigError if a pattern matches none or all parameters.
     """
     names = list(_of_language_model(model))
     head_prefixes = tuple(f"{head}." for head in head_paths(model))
     body_names = [name for name in names if not name.startswith(head_prefixes)] if head_prefixes else names
-    if number_match := _BY_NUMBER.fullmatch(wanted.strip()):
+    if number_match := _BY_NUMBER.fullmatch(setting.strip()):
         matching_names = _numbered(body_names, number_match[1], int(number_match[2]))
     else:
         try:
-            pattern = re.compile(wanted)
+            pattern = re.compile(setting)
         except re.error as error:
-            raise _setting_error(
-                f"is not a valid pattern: {error}", 'write "last 2", "first 2" or a regular expression'
-            ) from None
+            hint = 'write "last 2", "first 2" or a regular expression'
+            raise _setting_error(f"is not a valid pattern: {error}", hint) from None
         matching_names = {name for name in body_names if pattern.search(name)}
     if not matching_names:
         examples = ", ".join([*body_names[:2], *body_names[-2:]])
-        raise _setting_error(
-            f"matches no weight of the model: {one_line(wanted, 80)}", f"names of weights are {one_line(examples, 300)}"
-        )
+        hint = f"names of weights are {one_line(examples, 300)}"
+        raise _setting_error(f"matches no weight of the model: {one_line(setting, 80)}", hint)
     if len(matching_names) == len(body_names):
-        raise _setting_error(
-            f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all weights"
-        )
+        message = f"matches all weights of the model: {one_line(setting, 80)}"
+        raise _setting_error(message, "leave it empty to train all weights")
     return [name for name in names if name in matching_names or name.startswith(head_prefixes or ("\n",))]
 
 
-def trained_part(model: Any, wanted: str) -> TrainedPart:
-    """Return the sizes of the part of a model that trains for `wanted`. Raises ConfigError like `trained_names`."""
-    chosen_names = set(trained_names(model, wanted))
+def trained_part(model: Any, setting: str) -> TrainedPart:
+    """Return the sizes of the part of a model that trains for `setting`. Raises ConfigError like `trained_names`."""
+    chosen_names = set(trained_names(model, setting))
     weights = _of_language_model(model)
     layer_by_name = {name: _layer_number(name) for name in weights}
     list_paths = {layer[0] for layer in layer_by_name.values() if layer}
@@ -125,7 +122,7 @@ def _setting_error(message: str, hint: str) -> ConfigError:
     return ConfigError(Problem(message=message, key=LAYERS_KEY, hint=hint))
 
 
-class SomeLayers(Method):
+class TrainedLayers(Method):
     """Method that trains some of the weights. Checkpoints have only these, the final model has all weights."""
 
     weights_file = "trained_layers.safetensors"
@@ -142,19 +139,18 @@ class SomeLayers(Method):
 
     def weights(self, model: Any) -> dict[str, Tensor]:
         """Return the weights that train, and the buffers that are saved with a model, keyed by name."""
-        frozen_names = {
-            name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad
-        }
+        parameters = model.named_parameters(remove_duplicate=False)
+        frozen_names = {name for name, parameter in parameters if not parameter.requires_grad}
         return {name: tensor for name, tensor in super().weights(model).items() if name not in frozen_names}
 
 
-METHOD = SomeLayers()
+METHOD = TrainedLayers()
 answers = Answers("count_trained", format_version=1)
 
 
-def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str) -> TrainedPart:
+def planned_part(config: Mapping[str, Any], head: Head, labels: int, setting: str) -> TrainedPart:
     """Return the sizes of the trainable part of a config.json's model. Raises ConfigError. The first call is slow."""
-    question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": wanted}
+    question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": setting}
     message, hint = "cannot be checked against the model", "leave it empty to train all weights"
     part = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
     if "problem" in part:

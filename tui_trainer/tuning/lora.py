@@ -81,7 +81,7 @@ class Lora(Method):
             _without_input_casts(peft_model)
         setattr(peft_model, _OTHER_CONFIG, bool(head_names) or _differs(model))
         if tuning.mutates_weights:
-            peft_model.taken_out = InitialAdapters(peft_model)
+            peft_model.initial_adapters = InitialAdapters(peft_model)
         return peft_model
 
     def weights(self, model: Any) -> dict[str, Tensor]:
@@ -92,8 +92,8 @@ class Lora(Method):
         return {name: tensor.detach() for name, tensor in state.items()}
 
     def checkpoint_tensors(self, model: Any) -> dict[str, Tensor | SplitTensor]:
-        weights, taken_out = self.weights(model), initial_adapters_of(model)
-        return taken_out.saved(weights) if taken_out is not None else dict(weights)
+        weights, initial_adapters = self.weights(model), initial_adapters_of(model)
+        return initial_adapters.saved(weights) if initial_adapters is not None else dict(weights)
 
     def describe(self, model: Any, folder: Path) -> None:
         saved_config(model).save_pretrained(folder)
@@ -104,12 +104,10 @@ class Lora(Method):
             from safetensors.torch import save_file
 
             self.describe(model, folder)
-            saved_tensors = {
-                name: x.gather() if isinstance(x, SplitTensor) else x
-                for name, x in self.checkpoint_tensors(model).items()
-            }
+            tensors = self.checkpoint_tensors(model)
+            whole_tensors = {name: x.gather() if isinstance(x, SplitTensor) else x for name, x in tensors.items()}
             # Weights are copied, because head and embedding may be one tensor.
-            copies = {name: tensor.cpu().contiguous().clone() for name, tensor in saved_tensors.items()}
+            copies = {name: tensor.cpu().contiguous().clone() for name, tensor in whole_tensors.items()}
             save_file(copies, folder / self.weights_file, metadata={"format": "pt"})
         else:
             model.save_pretrained(folder, save_embedding_layers=False)
@@ -165,9 +163,8 @@ def _differs(model: Any) -> bool:
     config = model.config
     if not config.name_or_path:
         return False
-    stored_config = AutoConfig.from_pretrained(
-        config.name_or_path, local_files_only=True, trust_remote_code=hasattr(config, "auto_map")
-    )
+    has_code = hasattr(config, "auto_map")
+    stored_config = AutoConfig.from_pretrained(config.name_or_path, local_files_only=True, trust_remote_code=has_code)
     return any(
         getattr(config.get_text_config(), name, None) != getattr(stored_config.get_text_config(), name, None)
         for name in ("vocab_size", "rope_parameters", "max_position_embeddings")

@@ -279,7 +279,7 @@ class Workbench:
     def set_gauge_interval(self) -> None:
         """Read gauges often while a page shows them, and seldom otherwise."""
         is_seen = self.current_page in _GAUGE_PAGES and not self.is_unattended
-        self._sampler.look_every(VISIBLE_PERIOD_SECONDS if is_seen else HIDDEN_PERIOD_SECONDS)
+        self._sampler.set_period(VISIBLE_PERIOD_SECONDS if is_seen else HIDDEN_PERIOD_SECONDS)
 
     def tick(self) -> bool:
         """Poll the run and all commands. Return whether the notice has changed."""

@@ -28,9 +28,8 @@ def answer_questions(names: Sequence[str]) -> None:
     and then a line `{"answer": ANSWER}` or `{"failed": REASON}`.
     """
     if unknown_names := [name for name in names if name not in QUESTIONS] or not names:
-        sys.exit(
-            f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown_names}"
-        )
+        usage = f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}"
+        sys.exit(f"{usage}; got {unknown_names}")
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     # Libraries, also those in C, must not print between the answers.

@@ -37,13 +37,13 @@ class WorkerFailed(Exception):
 
 def ask(
     question: str,
-    question_input: Any,
+    content: Any,
     *,
     timeout_seconds: float | None = None,
     sees_gpus: bool = False,
     progress: OnProgress | None = None,
 ) -> Any:
-    """Ask a new process one question, and return its answer. Input and answer are JSON.
+    """Ask a new process one question about `content`, and return its answer. Content and answer are JSON.
 
     The process has no network, and no GPU unless it `sees_gpus`. `progress` gets its progress reports; an exception
     raised there ends the worker. This blocks, so do not call it on the screens' thread. Raises WorkerFailed.
@@ -51,7 +51,7 @@ def ask(
     # Free the memory of the idle worker for the new process.
     shapes_worker.close()
     with closing(Worker(question, sees_gpus=sees_gpus)) as worker:
-        return worker.ask(question, question_input, timeout_seconds=timeout_seconds, progress=progress)
+        return worker.ask(question, content, timeout_seconds=timeout_seconds, progress=progress)
 
 
 class Worker:
@@ -72,16 +72,11 @@ class Worker:
         return self._lock.locked()
 
     def ask(
-        self,
-        question: str,
-        question_input: Any,
-        *,
-        timeout_seconds: float | None = None,
-        progress: OnProgress | None = None,
+        self, question: str, content: Any, *, timeout_seconds: float | None = None, progress: OnProgress | None = None
     ) -> Any:
-        """Ask a question and return its answer, both JSON. Raises WorkerFailed."""
+        """Ask a question about `content`, and return the answer. Both are JSON. Raises WorkerFailed."""
         _refuse_the_thread_of_an_event_loop()
-        question_line = json.dumps({"question": question, "input": question_input}).encode() + b"\n"
+        question_line = json.dumps({"question": question, "input": content}).encode() + b"\n"
         deadline = inf if timeout_seconds is None else monotonic() + timeout_seconds
         with self._lock:
             try:

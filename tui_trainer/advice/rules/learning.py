@@ -27,10 +27,10 @@ from tui_trainer.config.sections import TrainingSection
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, SCHEDULE_KEY, WARMUP_KEY
 from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
-from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.automatic_values import PRECISION_KEY
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE_BATCH_KEY, base_rows
-from tui_trainer.planning.effective_batch import EPOCHS, GOOD_STEPS, MOST_EPOCHS, WARNED_STEPS
+from tui_trainer.planning.effective_batch import EPOCHS_KEY, GOOD_STEPS, MOST_EPOCHS, WARNED_STEPS
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import interval_steps
@@ -146,7 +146,7 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     return {} if rate == "auto" or usual_rates.least <= rate <= usual_rates.most else {LEARNING_RATE: "auto"}
 
 
-@rule("Number of steps", 400, EPOCHS, _MAX_STEPS)
+@rule("Number of steps", 400, EPOCHS_KEY, _MAX_STEPS)
 def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.required_plan
@@ -159,7 +159,7 @@ def steps(context: Context) -> Verdict:
         # Change the setting that determines the number of steps now.
         good_epochs = float(math.ceil(GOOD_STEPS / plan.steps_per_epoch.value))
         has_max_steps = bool(context.config.training.max_steps)
-        fix: Patch = {_MAX_STEPS: GOOD_STEPS} if has_max_steps else {EPOCHS: good_epochs}
+        fix: Patch = {_MAX_STEPS: GOOD_STEPS} if has_max_steps else {EPOCHS_KEY: good_epochs}
         return warned(f"{sentence}: too few updates to learn much", fix=fix)
     stops_early = context.config.evaluation.early_stopping_patience > 0
     limit = max(GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
@@ -168,7 +168,7 @@ def steps(context: Context) -> Verdict:
     return passed(sentence)
 
 
-@rule("Training time", 410, EPOCHS, _MAX_STEPS)
+@rule("Training time", 410, EPOCHS_KEY, _MAX_STEPS)
 def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
     plan = context.required_plan
@@ -298,7 +298,7 @@ def not_finite(view: RunView) -> Cause | None:
         return None
     fix = _lower(plan, plan.learning_rate if plan else None)
     if plan is not None and is_scaled:
-        fix = {MIXED: "bf16" if plan.best_precision == "bf16" else "no"}
+        fix = {PRECISION_KEY: "bf16" if plan.best_precision == "bf16" else "no"}
     return fault(
         cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
         evidence=f"step {last_step.step:,}: loss {last_step.loss:.4g} and gradient norm {last_step.grad_norm:.4g}",
@@ -378,7 +378,13 @@ def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
     )
 
 
-@rule("Learning rate", 420, LEARNING_RATE, MIXED, symptoms=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
+@rule(
+    "Learning rate",
+    420,
+    LEARNING_RATE,
+    PRECISION_KEY,
+    symptoms=(learning_rate_high, not_finite, loss_flat, rate_could_rise),
+)
 def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
     rate, parameters = context.required_plan.learning_rate, context.required_plan.parameters.value
@@ -524,7 +530,7 @@ def loss_spikes(view: RunView) -> Cause | None:
     elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
         fix = {_MAX_GRAD_NORM: _GOOD_NORM}
     elif plan.precision == "fp16" and plan.best_precision == "bf16":
-        fix = {MIXED: "bf16"}
+        fix = {PRECISION_KEY: "bf16"}
     return fault(
         cause="Training is unstable: the loss spikes repeatedly.",
         evidence=evidence + ("" if rows is None else "; no particular row causes them"),
@@ -572,7 +578,7 @@ def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> li
     _MAX_GRAD_NORM,
     LEARNING_RATE,
     WARMUP_KEY,
-    MIXED,
+    PRECISION_KEY,
     needs_plan=False,
     symptoms=(gradients_exploding, loss_spikes),
 )

@@ -6,7 +6,7 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.hardware.gpu_models import version_text
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.planning import automatic_values as choices
-from tui_trainer.planning.automatic_values import DTYPE, MIXED
+from tui_trainer.planning.automatic_values import DTYPE_KEY, PRECISION_KEY
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
 from tui_trainer.planning.training_setup import Dtype
@@ -43,7 +43,7 @@ def slow_precision(view: RunView) -> Cause | None:
         evidence=f"forward and backward in fp32 take {view.seconds_of_step_words(view.compute_seconds)}; "
         f"{gain_text or no_gain}",
         share=max(1 - 1 / gain, 0.0) * view.share_of_time(view.compute_seconds) if gain else 0.0,
-        fix={MIXED: "auto"} if gain is None or gain > 1 else None,
+        fix={PRECISION_KEY: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",
         is_measured=bool(gain),
     )
@@ -52,7 +52,7 @@ def slow_precision(view: RunView) -> Cause | None:
 @rule(
     "Mixed precision",
     100,
-    MIXED,
+    PRECISION_KEY,
     fallback="auto",
     is_for_speed=True,
     published_gain="memory of activations nearly halved (arXiv:1710.03740)",
@@ -64,21 +64,23 @@ def precision(context: Context) -> Verdict:
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
     """
     planned = context.required_plan.precision
-    loaded = with_settings(context.loaded, {MIXED: "auto"})
+    loaded = with_settings(context.loaded, {PRECISION_KEY: "auto"})
     auto_choice = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
     switch = f"precision: {planned.value}"
     if planned.value != auto_choice.value:
         sentence = f"{planned.value}, {planned.reason}; auto would choose {auto_choice.value}: {auto_choice.reason}"
-        return warned(sentence, fix={MIXED: "auto"}, switch_state=switch)
+        return warned(sentence, fix={PRECISION_KEY: "auto"}, switch_state=switch)
     sentence = f"{planned.value}: {auto_choice.reason}"
     if planned.value == "fp32":
         target = context.basis.target
         has_bf16 = target.has_native_bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
-        return not_applicable(sentence, switch_state=switch, opposite_patch={MIXED: "bf16"} if has_bf16 else None)
-    return passed(sentence, switch_state=switch, opposite_patch={MIXED: "no"})
+        return not_applicable(
+            sentence, switch_state=switch, opposite_patch={PRECISION_KEY: "bf16"} if has_bf16 else None
+        )
+    return passed(sentence, switch_state=switch, opposite_patch={PRECISION_KEY: "no"})
 
 
-@rule("bf16 weights with fp32 masters", 105, DTYPE, fallback="auto", is_for_speed=True)
+@rule("bf16 weights with fp32 masters", 105, DTYPE_KEY, fallback="auto", is_for_speed=True)
 def master_weights(context: Context) -> Verdict:
     """Full fine-tuning with bf16 weights and fp32 master copies needs fewer casts and stores fewer activations than
     fp32 weights.
@@ -94,10 +96,10 @@ def master_weights(context: Context) -> Verdict:
         return not_applicable(sentence, weights_text, switch_state="fp32 masters: none")
     if planned.value == "bfloat16" and basis.target.has_native_bf16 is False:
         sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
-        return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch_state="fp32 masters on")
+        return warned(sentence, weights_text, fix={DTYPE_KEY: "auto"}, switch_state="fp32 masters on")
     if planned.value == "bfloat16":
         sentence = f"on: {_compared(context, 'float32')}"
-        return passed(sentence, weights_text, switch_state="fp32 masters on", opposite_patch={DTYPE: "float32"})
+        return passed(sentence, weights_text, switch_state="fp32 masters on", opposite_patch={DTYPE_KEY: "float32"})
     off_switch = "fp32 masters: off"
     if why_not := _why_impossible(context):
         return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch)
@@ -106,20 +108,20 @@ def master_weights(context: Context) -> Verdict:
         why_not = "the gain was estimated for decoders only"
         why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
         return not_applicable(
-            f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch={DTYPE: "bfloat16"}
+            f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch={DTYPE_KEY: "bfloat16"}
         )
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
     sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
-    limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE: "bfloat16"}).needed_bytes()
+    limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE_KEY: "bfloat16"}).needed_bytes()
     if limit is not None and context.required_plan.memory_bytes.value <= limit < other_bytes:
         return not_applicable(f"{sentence}, more than is available", *details, switch_state=off_switch)
-    return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch_state=off_switch)
+    return warned(sentence, *details, fix={DTYPE_KEY: "bfloat16"}, switch_state=off_switch)
 
 
 def _compared(context: Context, other: Dtype) -> str:
     now_bytes, other_bytes = (
         context.required_plan.memory_bytes.value,
-        context.basis.with_patch({DTYPE: other}).needed_bytes(),
+        context.basis.with_patch({DTYPE_KEY: other}).needed_bytes(),
     )
     return f"peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} with weights in {other}"
 

@@ -20,7 +20,7 @@ from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import GROUP_BY_LENGTH, LEAST_SAVING, PACKING, packing_obstacle, spares_padding
-from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packing
+from tui_trainer.planning.duration import MAX_PACKING_COST_FACTOR, packing_cost_factor
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
@@ -219,7 +219,7 @@ def little_padding(context: Context) -> Verdict:
         return passed(f"{sentence}: {padded_share:.2%} padding")
     if packing.value:
         ratio = _times_of_packing(context, facts)
-        if context.config.data.packing is True and ratio > MOST_TIMES_OF_PACKING:
+        if context.config.data.packing is True and ratio > MAX_PACKING_COST_FACTOR:
             sentence = f"packed rows with a mask need {ratio:.1f} times the computation of unpacked, unpadded rows"
             return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch_state="packing on")
         return passed(f"packed: {packing.reason}", switch_state="packing on", opposite_patch={PACKING: False})
@@ -228,7 +228,9 @@ def little_padding(context: Context) -> Verdict:
     rows = min(context.required_plan.effective_batch_size.value, facts.rows)
     text = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
     can_pack = not packing_obstacle(context.basis.shape.model_type)
-    saves = 1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
+    saves = (
+        1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MAX_PACKING_COST_FACTOR
+    )
     if can_pack and context.config.data.packing is False and saves:
         return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch_state="packing: off")
     return _padding_verdict(context, facts, "not packed" if can_pack else packing.reason)
@@ -238,7 +240,7 @@ def _times_of_packing(context: Context, facts: DataFacts) -> float:
     plan, basis = context.required_plan, context.basis
     if plan.device == "cuda" and (not plan.packing.value or plan.attention.kernel == BY_LENGTHS):
         return 1.0
-    return times_of_packing(basis.loaded.config, facts, basis.shape, basis.setup)
+    return packing_cost_factor(basis.loaded.config, facts, basis.shape, basis.setup)
 
 
 def _padding_verdict(context: Context, facts: DataFacts, why: str) -> Verdict:

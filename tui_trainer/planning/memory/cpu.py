@@ -26,8 +26,7 @@ from tui_trainer.units import MIB, format_bytes
 LIBRARY_BYTES = 28_000_000
 # From this size on glibc maps a block by itself and returns it whole (its M_MMAP_THRESHOLD grows up to this size).
 MAPPED_BLOCK_BYTES = 32 * MIB
-# The share of a forward pass's short-lived results whose freed blocks stay empty, and the share of the gradients that
-# these blocks take up.
+# The share of a forward pass's short-lived results whose freed blocks stay empty, and of gradients that fit into them.
 TEMPORARY_SHARE, FILLED_SHARE = 0.67, 0.74
 # T5's norms, its GELU and the masks of its scores are chains of results: each reuses the block of an earlier one.
 CHAIN_TEMPORARY_SHARE = 0.2
@@ -36,8 +35,7 @@ CHAIN_TEMPORARY_SHARE = 0.2
 CHECKPOINTED_LAYERS = {FP32_BYTES: 2.5, HALF_BYTES: 1.4}
 # The factor is lower for encoders: scores are most of their layers, and the next scores reuse their blocks.
 CHECKPOINTED_ENCODER_DECODER = 1.55
-# Measured for kernels that oneDNN has compiled and keeps: 64 took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD
-# EPYC with avx512_bf16).
+# For kernels that oneDNN has compiled and keeps: 64 took 63 MiB in a layer of 256 x 256, 192 took 165 MiB (AMD EPYC).
 KERNEL_BYTES = MIB
 # A matmul needs one kernel forward, one for the gradient of its input and, if it trains, one for that of its weight.
 # torch's attention has two matmuls forward and five backward.
@@ -126,15 +124,12 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
 
 def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     layer_tokens = model.shape.layers * batch.tokens
-    own, adapters = (
-        layer_tokens * model.plain_temporary_bytes,
-        layer_tokens * model.adapter_temporaries(batch.row_tokens),
-    )
+    model_bytes = layer_tokens * model.plain_temporary_bytes
+    adapter_bytes = layer_tokens * model.adapter_temporaries(batch.row_tokens)
     gradient_bytes = model.sum_bytes * (2 if batch.accumulation > 1 else 1)
     kept_share = CHAIN_TEMPORARY_SHARE if "t5" in model.shape.model_type else TEMPORARY_SHARE
-    size_bytes = (
-        kept_share * own - FILLED_SHARE * min(own, gradient_bytes) + model.ADAPTER_SHARE[model.compute_size] * adapters
-    )
+    size_bytes = kept_share * model_bytes - FILLED_SHARE * min(model_bytes, gradient_bytes)
+    size_bytes += model.ADAPTER_SHARE[model.compute_size] * adapter_bytes
     is_mapped = FP32_BYTES * model.shape.hidden_size * batch.tokens >= MAPPED_BLOCK_BYTES
     return MemoryPart(
         "temporaries",
@@ -155,15 +150,13 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     whole_loss = model.loss(batch.labels)
     is_chunked = model.setup.chunks_loss(batch.labels)
     # glibc returns mapped blocks: the logits are freed before the gradients of head and embedding are computed.
-    matrix, logit_bytes = (
-        FP32_BYTES * model.shape.vocabulary * model.shape.hidden_size,
-        FP32_BYTES * batch.labels * model.class_count,
-    )
+    head_bytes = FP32_BYTES * model.shape.vocabulary * model.shape.hidden_size
+    logit_bytes = FP32_BYTES * batch.labels * model.class_count
     trains_head = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
-    if is_chunked or not trains_head or min(matrix, logit_bytes) < MAPPED_BLOCK_BYTES:
+    if is_chunked or not trains_head or min(head_bytes, logit_bytes) < MAPPED_BLOCK_BYTES:
         return whole_loss
     formula = f"{whole_loss.formula}, less the memory that gradients of embeddings reuse"
-    return MemoryPart(whole_loss.name, max(0, whole_loss.bytes - 2 * matrix), formula)
+    return MemoryPart(whole_loss.name, max(0, whole_loss.bytes - 2 * head_bytes), formula)
 
 
 def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:

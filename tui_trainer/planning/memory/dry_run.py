@@ -33,11 +33,8 @@ def measure_layer(
     fields.pop("tie_word_embeddings", None)
     answer_tokens = setup.target_tokens if shape.decoder_layers else 0
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
-    question = {
-        "config": fields | {"vocab_size": _VOCABULARY_SIZE, "pad_token_id": 0},
-        "setup": _deciding(setup),
-        "lengths": lengths,
-    }
+    fields |= {"vocab_size": _VOCABULARY_SIZE, "pad_token_id": 0}
+    question = {"config": fields, "setup": _deciding_setup(setup), "lengths": lengths}
     try:
         return _layer(answers.ask(question), lengths, row_tokens, answer_tokens, shape.layers), ""
     except WorkerFailed as failure:
@@ -46,7 +43,7 @@ def measure_layer(
         return None, "the dry run gave no answer"
 
 
-def _deciding(setup: TrainingSetup) -> dict[str, Any]:
+def _deciding_setup(setup: TrainingSetup) -> dict[str, Any]:
     """Return the fields of a setup that decide the memory of a layer: other fields must not change the cache key."""
     value_by_name = asdict(setup)
     marks_by_name = {
@@ -70,7 +67,7 @@ def _lengths(has_answers: bool, max_positions: int | None) -> list[tuple[int, in
 
 
 def _layer(
-    counted: list[dict[str, float]], lengths: list[tuple[int, int]], row_tokens: int, answer_tokens: int, layers: int
+    counts: list[dict[str, float]], lengths: list[tuple[int, int]], row_tokens: int, answer_tokens: int, layers: int
 ) -> LayerBytes:
     """Return the bytes of one token and layer in rows of `row_tokens`, from a fit of the counts by least squares."""
     import numpy as np
@@ -78,8 +75,8 @@ def _layer(
     def terms(row: int, answer: int) -> list[int]:
         return [row, row**2, answer, answer**2, row * answer][: 5 if answer_tokens else 2]
 
-    names = list(counted[0])
-    count_rows = [[count[name] / (1 if name.startswith("largest") else layers) for name in names] for count in counted]
+    names = list(counts[0])
+    count_rows = [[count[name] / (1 if name.startswith("largest") else layers) for name in names] for count in counts]
     factors, *_ = np.linalg.lstsq(np.array([terms(*pair) for pair in lengths], float), np.array(count_rows), rcond=None)
     layer_bytes = np.array(terms(row_tokens, answer_tokens), float) @ factors / row_tokens
     bytes_per_pair = factors[1][names.index("made")]

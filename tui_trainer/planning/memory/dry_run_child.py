@@ -160,9 +160,8 @@ def _saved_when_compiled(layer: nn.Module, layer_input: tuple[tuple[Any, ...], d
             result = torch.func.functional_call(layer, weights_by_name, arguments, keyword_arguments)
         return (result[0] if isinstance(result, tuple) else result,)
 
-    joint_graph: Any = aot_export_joint_simple(
-        run, (*weights, *tensors), trace_joint=True, decompositions=select_decomp_table()
-    )
+    table = select_decomp_table()
+    joint_graph: Any = aot_export_joint_simple(run, (*weights, *tensors), trace_joint=True, decompositions=table)
     forward, _ = min_cut_rematerialization_partition(joint_graph, [*weights, *tensors], num_fwd_outputs=1)
     nodes = list(forward.graph.nodes)
     input_nodes = [node for node in nodes if node.op == "placeholder"]

@@ -48,9 +48,8 @@ def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetu
     ends, layer_numbers = Static(shape, setup).end_parameters, Static(shape, setup).layer_parameters
     number_size = FP32_BYTES if setup.precision == "fp32" else HALF_BYTES
     # The gradients of gathered weights are whole until they are summed over processes.
-    size_bytes = number_size * (ends + 2 * layer_numbers) + FP32_BYTES * (ends + layer_numbers) * (
-        setup.method == "full"
-    )
+    size_bytes = number_size * (ends + 2 * layer_numbers)
+    size_bytes += FP32_BYTES * (ends + layer_numbers) if setup.method == "full" else 0
     yield MemoryPart("gathered", size_bytes, "unsharded copies of embedding, head and two layers")
 
 

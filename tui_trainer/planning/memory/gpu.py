@@ -55,11 +55,10 @@ def answering_bytes(shape: ModelShape, setup: TrainingSetup, weight_bytes: int, 
     Numbers count as fp32, because the stored weights decide their width later."""
     model = ModelMemory(shape, setup, row_tokens)
     labels = labels_per_row(shape.head, setup.target_tokens)
-    results = _evaluation(
-        model, BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, label_count_per_row=labels), 0
-    ).bytes
+    one_row = BatchSizes(rows=1, eval_rows=1, row_tokens=row_tokens, label_count_per_row=labels)
+    result_bytes = _evaluation(model, one_row, 0).bytes
     cache_bytes = 2 * shape.key_value_heads * shape.head_size * (shape.layers + 2 * shape.decoder_layers) * row_tokens
-    allocated_bytes = weight_bytes + FP32_BYTES // model.compute_size * results + FP32_BYTES * cache_bytes
+    allocated_bytes = weight_bytes + FP32_BYTES // model.compute_size * result_bytes + FP32_BYTES * cache_bytes
     return int((1 + PIECES_SHARE) * allocated_bytes) + CONTEXT_BYTES
 
 
@@ -83,9 +82,8 @@ def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ..
     sum_parts = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
     input_part = MemoryPart("activations", input_bytes + _end_bytes(model, batch), formula)
-    layer = MemoryPart(
-        "one layer", batch.tokens * model.layer_bytes.largest_kept, "recomputed activations of one layer"
-    )
+    layer_bytes = batch.tokens * model.layer_bytes.largest_kept
+    layer = MemoryPart("one layer", layer_bytes, "recomputed activations of one layer")
     work_parts = (layer, *_workspace(model, batch, always=True))
     # Autocast keeps its copies to the end of the forward pass even with checkpoints. FSDP2 gathers 16-bit weights.
     is_unsharded = model.setup.shards == 1 and not model.setup.cpu_offload
@@ -159,12 +157,11 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
 def _evaluation(model: ModelMemory, batch: BatchSizes, step_bytes: int) -> MemoryPart:
     """Return the memory that an evaluation needs beyond a step: results of a layer, logits, and a 16-bit weight."""
     adapters = model.adapter_temporaries(batch.row_tokens)
-    own_bytes = max(0, model.layer_bytes.evaluated - adapters)
+    layer_bytes = max(0, model.layer_bytes.evaluated - adapters)
     # Scores count in full, because they may be a single result as large as all others together.
-    scores = min(own_bytes, model.layer_bytes.made_per_pair * batch.row_tokens)
-    token_bytes = (
-        model.layer_input + scores + EVALUATION_SHARE * (own_bytes - scores) + model.EVALUATION_ADAPTER_SHARE * adapters
-    )
+    scores = min(layer_bytes, model.layer_bytes.made_per_pair * batch.row_tokens)
+    token_bytes = model.layer_input + scores + EVALUATION_SHARE * (layer_bytes - scores)
+    token_bytes += model.EVALUATION_ADAPTER_SHARE * adapters
     result_bytes = int(batch.eval_tokens * token_bytes)
     needed_bytes = result_bytes + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     needed_bytes += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0

@@ -47,8 +47,7 @@ def host_memory(
     if processes > 1:
         parts = tuple(replace(part, bytes=processes * part.bytes) for part in parts)
         reason += f", in each of {processes} processes"
-    total_bytes = sum(part.bytes for part in parts)
-    return parts, estimated(total_bytes, reason)
+    return parts, estimated(sum(part.bytes for part in parts), reason)
 
 
 def host_memory_problems(needed_bytes: Planned[int] | None, hardware: Hardware) -> list[Problem]:
@@ -106,15 +105,15 @@ def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
     """Return the memory of saving, which writes one file at a time and never splits a tensor over two files."""
     static = Static(shape, setup)
     state_size = sum(part.bytes for part in (static.optimizer(), *static.masters()))
-    whole_bytes = max(
-        state_size, static.trained_parameters * (FP32_BYTES if setup.has_adapter else static.weight_number_bytes)
-    )
+    number_bytes = FP32_BYTES if setup.has_adapter else static.weight_number_bytes
+    whole_bytes = max(state_size, static.trained_parameters * number_bytes)
     largest_numbers = min(largest_parameter(shape), static.trained_parameters)
     tensor_bytes = FP32_BYTES * largest_numbers
-    limit = SHARD_BYTES // setup.shards
+    file_bytes = SHARD_BYTES // setup.shards
     if setup.shards > 1:
         # A process saves its shard of the optimizer state, and whole weights.
         tensor_bytes = max(tensor_bytes // setup.shards, static.weight_number_bytes * largest_numbers)
-    shard_bytes = min(max(limit, tensor_bytes), whole_bytes)
-    formula = f"2 x the largest shard ({format_bytes(limit)}, or one larger tensor), plus {format_bytes(PINNED_BYTES)}"
-    return MemoryPart("saving", _SAVED_COPIES * shard_bytes + PINNED_BYTES, f"{formula} of pinned memory")
+    shard_bytes = min(max(file_bytes, tensor_bytes), whole_bytes)
+    formula = f"2 x the largest shard ({format_bytes(file_bytes)}, or one larger tensor), plus "
+    formula += f"{format_bytes(PINNED_BYTES)} of pinned memory"
+    return MemoryPart("saving", _SAVED_COPIES * shard_bytes + PINNED_BYTES, formula)

@@ -86,8 +86,7 @@ class AdapterMemory:
         return HALF_BYTES if self.setup.precision != "fp32" else self.weight_number_bytes
 
     def adapter_matrices(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
-        of experts."""
+        """Yield (rows, columns, how many) of the adapters' matrices: two for each layer and each tensor of experts."""
         rank = self.setup.lora_rank
         for linear in self.setup.adapted(self.shape):
             yield rank, linear.inputs, linear.count
@@ -115,10 +114,9 @@ class AdapterMemory:
         layers_at_once = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
         sum_numbers = sum(tensor.numbers // tensor.count * min(tensor.count, layers_at_once) for tensor in tensors)
         gradient_numbers = max(tensor.numbers // tensor.count for tensor in tensors)
-        formula = (
-            f"{self.weight_number_bytes} bytes x expert tensors (weights plus adapter), and the largest one's gradient"
-        )
-        return (MemoryPart("adapted experts", self.weight_number_bytes * (sum_numbers + gradient_numbers), formula),)
+        size = self.weight_number_bytes
+        formula = f"{size} bytes x expert tensors (weights plus adapter), and the largest one's gradient"
+        return (MemoryPart("adapted experts", size * (sum_numbers + gradient_numbers), formula),)
 
     def dora_norms(self) -> tuple[MemoryPart, ...]:
         """Return the temporary tensors from which DoRA computes the norms of one layer: the update, the scaled update,
@@ -155,8 +153,7 @@ class AdapterMemory:
 
     @property
     def merge_bytes(self) -> int:
-        """Bytes of the adapter and, for the largest matrix, of a copy, its fp32 update, and the update in the weights'
-        width."""
+        """Bytes of the adapter and, for its largest matrix, of a copy and of updates in fp32 and the weights' width."""
         number_bytes = 2 * self.weight_number_bytes + FP32_BYTES
         return FP32_BYTES * self.setup.merged_parameters + number_bytes * max(
             (linear.inputs * linear.outputs for linear in self.shape.linears), default=0
@@ -201,25 +198,23 @@ class Static(AdapterMemory):
 
     def weights(self) -> MemoryPart:
         on_host = self.setup.towers_on_host
-        own_bytes = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_number_bytes
+        weight_bytes = (self.shape.parameters if on_host else self.shape.loaded_parameters) * self.weight_number_bytes
         if self.setup.method == "full":
-            return MemoryPart("weights", own_bytes, f"{self.weight_number_bytes} bytes x parameters")
+            return MemoryPart("weights", weight_bytes, f"{self.weight_number_bytes} bytes x parameters")
         # Modules that train in full beside adapters have a 16-bit copy as well, which matmuls use.
         saved_bytes = HALF_BYTES * self.setup.saved_parameters if self.weight_number_bytes == HALF_BYTES else 0
         formula = f"{self.weight_number_bytes} bytes x frozen parameters, 4 bytes x trained parameters"
         if four_bits := self.setup.four_bits:
             packed_weights = sum(linear.matrix_parameters for linear in quantised_linears(self.shape, four_bits))
-            own_bytes += int(packed_weights * (four_bits.bits_per_weight / 8 - self.weight_number_bytes))
+            weight_bytes += int(packed_weights * (four_bits.bits_per_weight / 8 - self.weight_number_bytes))
             formula = f"{four_bits.bits_per_weight:.3f} bits x matrices inside the layers, {formula}"
-        return MemoryPart("weights", own_bytes + FP32_BYTES * self.trained_parameters + saved_bytes, formula)
+        return MemoryPart("weights", weight_bytes + FP32_BYTES * self.trained_parameters + saved_bytes, formula)
 
     def towers(self) -> MemoryPart:
         """Return the weights of towers, for example of vision, which training on text does not use."""
-        tower_bytes = sum(self.shape.towers.values()) * self.weight_number_bytes
-        formula = (
-            f"{self.weight_number_bytes} bytes x parameters of {' and '.join(self.shape.towers)}, which stay frozen"
-        )
-        return MemoryPart("towers", tower_bytes, formula)
+        size, towers = self.weight_number_bytes, self.shape.towers
+        formula = f"{size} bytes x parameters of {' and '.join(towers)}, which stay frozen"
+        return MemoryPart("towers", sum(towers.values()) * size, formula)
 
     def weight_parts(self) -> tuple[MemoryPart, ...]:
         """Return all weights, those of towers as a part of their own."""
@@ -231,9 +226,8 @@ class Static(AdapterMemory):
     def masters(self) -> tuple[MemoryPart, ...]:
         """Return the fp32 copies of trained 16-bit weights; empty if the weights have other types."""
         formula = "4 bytes x trained parameters: the fp32 copies that are updated"
-        return (
-            (MemoryPart("master weights", FP32_BYTES * self.trained_parameters, formula),) if self.has_masters else ()
-        )
+        part = MemoryPart("master weights", FP32_BYTES * self.trained_parameters, formula)
+        return (part,) if self.has_masters else ()
 
     def optimizer(self) -> MemoryPart:
         size_bytes = state_bytes(self.shape, self.setup, self.trained_parameters)
@@ -254,9 +248,8 @@ class Static(AdapterMemory):
             peaks.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
         parts = []
         for name, size_bytes, formula in peaks:
-            parts.append(
-                MemoryPart(name, max(0, size_bytes - later_bytes), f"{formula}, in addition to the memory of a step")
-            )
+            formula += ", in addition to the memory of a step"
+            parts.append(MemoryPart(name, max(0, size_bytes - later_bytes), formula))
             later_bytes = max(0, later_bytes - size_bytes)
         return tuple(parts)
 
@@ -273,9 +266,9 @@ class Static(AdapterMemory):
         if self.setup.has_adapter:
             return HALF_BYTES * self.trained_parameters
         matrix_numbers = sum(linear.inputs * linear.outputs * linear.count for linear in self.shape.linears)
-        return HALF_BYTES * (
-            min(matrix_numbers, self.trained_parameters) if self.setup.freezes_layers else matrix_numbers
-        )
+        if self.setup.freezes_layers:
+            matrix_numbers = min(matrix_numbers, self.trained_parameters)
+        return HALF_BYTES * matrix_numbers
 
     @property
     def largest_cast_bytes(self) -> int:
@@ -340,13 +333,12 @@ class Static(AdapterMemory):
 
     def evaluation_logits(self, tokens: int) -> int:
         """Return the bytes of an evaluation's logits, of their fp32 copy if they have 16 bits, and of log-softmax."""
-        limit, vocabulary = self.setup.loss_chunk_tokens, self.class_count
+        vocabulary = self.class_count
         copy_bytes = 0 if self.compute_size == FP32_BYTES else self.compute_size
         if not self.setup.chunks_loss(tokens):
             return tokens * vocabulary * (2 * FP32_BYTES + copy_bytes)
-        return (
-            min(tokens, limit) * vocabulary * (self.compute_size if self.setup.fused_loss else FP32_BYTES + copy_bytes)
-        )
+        number_bytes = self.compute_size if self.setup.fused_loss else FP32_BYTES + copy_bytes
+        return min(tokens, self.setup.loss_chunk_tokens) * vocabulary * number_bytes
 
 
 @dataclass(frozen=True)

@@ -42,12 +42,8 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
         first_bytes += static.weight_number_bytes * end_numbers // static.setup.shards
     result.append((*gradient_parts, _gathered(first_bytes, "two copies of embedding and head, and one of a layer")))
     if trains_all:
-        result.append(
-            (
-                *gradient_parts,
-                _gathered((size + FP32_BYTES) * end_numbers, "gradients of embedding and head, and their sum"),
-            )
-        )
+        sum_bytes = (size + FP32_BYTES) * end_numbers
+        result.append((*gradient_parts, _gathered(sum_bytes, "gradients of embedding and head, and their sum")))
     return tuple(result)
 
 

@@ -18,17 +18,16 @@ BUCKET_NUMBERS = 50_000_000
 def zero_lasting(static: Static) -> Moment:
     """Return the parts that exist during the whole run: weights and optimizer state."""
     setup, trained_count = static.setup, static.trained_parameters
-    own = static.shape.parameters * static.weight_number_bytes + (
-        FP32_BYTES * trained_count if setup.has_adapter else 0
-    )
+    weight_bytes = static.shape.parameters * static.weight_number_bytes
+    weight_bytes += FP32_BYTES * trained_count if setup.has_adapter else 0
     copy_bytes = 0 if setup.cpu_offload else -(-FP32_BYTES * trained_count // setup.shards)
     shard_clause = " of the process's shard" if setup.zero_stage == 2 else ""
     formula = f"{static.weight_number_bytes} bytes x parameters, and an fp32 copy{shard_clause}"
     if setup.zero_stage == 3:
-        own = 0 if setup.cpu_offload else -(-own // setup.shards)
-        head_bytes = static.shape.vocabulary * static.shape.hidden_size * static.weight_number_bytes
-        own, formula = own + head_bytes, f"{formula}, sharded over {setup.shards} processes, and the unsharded head"
-    weights = MemoryPart("weights", own + copy_bytes, formula)
+        weight_bytes = 0 if setup.cpu_offload else -(-weight_bytes // setup.shards)
+        weight_bytes += static.shape.vocabulary * static.shape.hidden_size * static.weight_number_bytes
+        formula += f", sharded over {setup.shards} processes, and the unsharded head"
+    weights = MemoryPart("weights", weight_bytes + copy_bytes, formula)
     return (weights,) if setup.cpu_offload else (weights, split_part(static.optimizer(), setup.shards))
 
 

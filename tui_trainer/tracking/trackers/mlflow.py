@@ -44,9 +44,8 @@ class MlflowTracker:
     def log(self, rows: Sequence[Metrics]) -> None:
         from mlflow.entities import Metric
 
-        metrics = [
-            Metric(name, value, int(1000 * row.seconds), row.step) for row in rows for name, value in row.values.items()
-        ]
+        items = [(name, value, int(1000 * row.seconds), row.step) for row in rows for name, value in row.values.items()]
+        metrics = [Metric(*item) for item in items]
         for start in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + _MOST_METRICS])
 

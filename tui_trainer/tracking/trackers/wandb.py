@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tui_trainer.tracking.contract import Metrics, TrackedRun
 
-_ANSWERS_WITHIN_SECONDS = 20
+_TIMEOUT_SECONDS = 20
 _PROJECT = "tui-trainer"
 _STEP = "step"
 
@@ -39,7 +39,7 @@ class WandbTracker:
     def _begin(self, wandb: Any, run: TrackedRun, mode: str) -> Any:
         # wandb would measure the system metrics of this process, not those of the training process.
         settings = wandb.Settings(
-            silent=True, console="off", init_timeout=_ANSWERS_WITHIN_SECONDS, x_disable_stats=True, disable_git=True
+            silent=True, console="off", init_timeout=_TIMEOUT_SECONDS, x_disable_stats=True, disable_git=True
         )
         return wandb.init(
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
