@@ -65,10 +65,10 @@ from tui_trainer.planning.duration import (
     busy_words,
     checkpointing_cost,
     compute_rates,
+    generated_token_seconds,
     launch_tokens,
     offload_words,
     recomputed_share,
-    sample_token_seconds,
     sample_tokens,
     starting_seconds,
     step_time,
@@ -684,7 +684,7 @@ def _assemble(
     answers_figure: Planned[int] | None = None
     interval, answer_rows = 1, min(task.answer_rows(config), steps.eval_rows.value)
     if answer_rows:
-        seconds = answer_seconds(shape, setup, card, task.answer_tokens(config))
+        seconds = answer_seconds(shape, setup, card, answer_rows, task.answer_tokens(config))
         setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
         interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
         answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
@@ -701,7 +701,7 @@ def _assemble(
     busy_text = busy_words(load, hardware.usable_cores, made.threads.value * group.per_node, calibration.load)
     sample_figure = exact(0, "set by the task")
     if task.continues:
-        sample_figure = sample_tokens(training_seconds, steps.sample_count, sample_token_seconds(shape, setup))
+        sample_figure = sample_tokens(training_seconds, steps.sample_count, generated_token_seconds(shape, setup))
 
     return Plan(
         config=config,

@@ -28,7 +28,7 @@ from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
-from tui_trainer.planning.duration import sample_token_seconds
+from tui_trainer.planning.duration import answer_seconds, generated_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
 from tui_trainer.runs.result import display_name
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, count_due, interval_steps
@@ -409,7 +409,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     """Return all kinds of interruptions that the plan has with the settings of the patch."""
     plan, earlier = context.required_plan, context.earlier
     total_steps, eval_rows = plan.total_steps.value, plan.eval_rows.value
-    token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
+    shape, setup, gpu = context.basis.shape, plan.training_setup, context.basis.target.gpu
+    token_seconds = generated_token_seconds(shape, setup)
 
     def make(key: str, name: str, planned_steps: int, seconds: float, measured: float | None, source: str) -> _Overhead:
         steps = interval_steps(patch[key], total_steps) if key in patch else planned_steps
@@ -426,7 +427,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
     if plan.answer_rows and not token_share and context.config.evaluation.generate_rows != "auto":
         answer_tokens = find_task(context.config.task.type).answer_tokens(context.config)
-        eval_seconds += token_seconds * answer_tokens / plan.answers_interval
+        seconds = answer_seconds(shape, setup, gpu.card if gpu else None, plan.answer_rows.value, answer_tokens)
+        eval_seconds += seconds / plan.answers_interval
     own_bytes, own_speed = plan.checkpoint_bytes.value, _ASSUMED_SAVE_BYTES_PER_SECOND
     save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value
