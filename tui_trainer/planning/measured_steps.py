@@ -125,7 +125,8 @@ class Calibration:
     """Measured speed: `step_seconds` of the same step, `flops_per_second` of the most similar step of the model.
 
     Both are None if not measured. `runs` is the count of runs behind `step_seconds` or, if that is None, behind the
-    rate; the parts of a run that was resumed count once. `load` is that of other programs, if they slowed down all of these runs, and otherwise 0.
+    rate; a resumed run counts once. `load` is that of other programs, if they slowed down all of these runs, and
+    otherwise 0.
     """
 
     step_seconds: float | None = None

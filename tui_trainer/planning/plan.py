@@ -689,6 +689,10 @@ def _assemble(
         interval, answers_reason = answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
         answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
         total = None if total is None else total + seconds * answer_rounds(steps.evaluation_count, interval)
+    if total is not None and steps.eval_rows.value and (suite_rows := len(task.suite_rows(config))):
+        # They are answered once more before the first step.
+        seconds = answer_seconds(shape, setup, card, suite_rows, task.answer_tokens(config))
+        total += seconds * (1 + answer_rounds(steps.evaluation_count, interval))
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluation_count, 'evaluation')}"
     beginning_figure = None
     if begins:

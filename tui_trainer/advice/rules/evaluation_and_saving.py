@@ -33,7 +33,7 @@ from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
 from tui_trainer.runs.result import display_name
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, count_due, interval_steps
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.free_answers import EXACT, JSON, LOOPING, STOPPED
+from tui_trainer.tasks.parts.free_answers import EXACT, JSON, KEPT, LOOPING, STOPPED
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_percent, format_seconds, quantity
 
@@ -164,14 +164,14 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     return fix
 
 
-@symptom("Degenerate answers", can_occur=lambda plan: bool(plan.answer_rows))
+@symptom("Degenerate answers", can_occur=lambda plan: bool(plan.answer_rows or plan.config.evaluation.gate_suite))
 def degenerate_answers(view: RunView) -> Cause | None:
     """The held-out loss measures each token after a correct beginning, so it can fall while free answers get worse."""
-    answered = [done for done in view.state.evals if LOOPING in done.scores or STOPPED in done.scores]
+    answered = [done for done in view.state.evals if {LOOPING, STOPPED, KEPT} & {*done.scores}]
     if not answered:
         return None
     last, faults = answered[-1], list[str]()
-    for name, sign in ((STOPPED, 1), (LOOPING, -1), (JSON, 1), (EXACT, 1)):
+    for name, sign in ((STOPPED, 1), (LOOPING, -1), (JSON, 1), (EXACT, 1), (KEPT, 1)):
         if name not in last.scores:
             continue
         best = max((done for done in answered if name in done.scores), key=lambda done: sign * done.scores[name])
@@ -183,6 +183,8 @@ def degenerate_answers(view: RunView) -> Cause | None:
             faults.append(f"{display_name(name)} went {change}, although the held-out loss fell")
         elif name == STOPPED and now < _LEAST_STOPPED and last.step >= view.state.total_steps / 2:
             faults.append(f"only {format_percent(now)} of the answers stop by themselves at step {last.step:,}")
+        elif name == KEPT and 1 - now >= _WORSE_SHARE:
+            faults.append(f"only {format_percent(now)} of the suite's answers stayed right at step {last.step:,}")
     if not faults:
         return None
     return fault(

@@ -24,6 +24,7 @@ from tui_trainer.tasks.contract import Calibration, InputRow, Objective, RowPass
 from tui_trainer.tasks.parts.free_answers import ANSWER_TOKENS
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, find_model_facts
+from tui_trainer.tasks.parts.suite import Reply, SuiteRow, refuse_unsuitable, rows_to_keep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,6 +159,16 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return the number of held-out rows that the model answers in an evaluation."""
         rows = config.evaluation.generate_rows
         return self.usual_answer_rows if rows == "auto" else rows if self.usual_answer_rows else 0
+
+    def suite_rows(self, config: Config) -> list[SuiteRow]:
+        """Return the rows of `evaluation.gate_suite` that the model answers in an evaluation. Raises DataError."""
+        rows = rows_to_keep(config.evaluation.gate_suite) if self.usual_answer_rows else []
+        refuse_unsuitable(rows, self.name, [], holds_conversations=self.holds_conversations)
+        return rows
+
+    def suite_replies(self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[SuiteRow]) -> list[Reply]:
+        """Return the greedy answer to each row of a suite; [] if the task generates none."""
+        return []
 
     def answer_tokens(self, config: Config) -> int:
         """Return the maximum number of new tokens of such an answer."""
