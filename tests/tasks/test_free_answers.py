@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
 from tests.tasks.test_chat import conversations, loaded, prepared, tiny_folder  # noqa: F401
-from tests.tasks.tiny_tasks import finish, of_kind
+from tests.tasks.tiny_tasks import finish, of_kind, write_rows
+from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.writing import Answer
 from tui_trainer.planning.duration import answers_interval
 from tui_trainer.runs.events import EvalDone, StepDone
@@ -66,6 +70,27 @@ def test_losses_are_the_same_with_and_without_answers(loaded):  # noqa: F811
     assert not any(scores[0]) and all(scores[4]) and scores["auto"][-1]
     assert {*scores[4][-1]} == {"stopped_answers", "looping_answers", "exact_match", "answer_length"}
     assert scores[4][-1]["stopped_answers"] == 1, "the model has learned to end an answer"
+
+
+@pytest.mark.full
+def test_answers_that_were_right_before_training_are_scored_also_after_a_resume(loaded, tmp_path):  # noqa: F811
+    suite = write_rows(tmp_path / "suite.jsonl", [
+        {"prompt": "Who is number 1?", "must": "keep", "regex": "(?s).*"},
+        {"messages": [{"role": "user", "content": "Who is number 2?"}], "must": "keep", "contains": "no such answer"},
+        {"prompt": "Who is number 3?", "must": "learn", "contains": "cow"},
+    ])  # fmt: skip
+    changes = {"evaluation.eval_steps": 10, "checkpoint.save_steps": 10, "training.max_steps": 20}
+    changes["evaluation.generate_rows"], losses = 0, {}
+    for name, gate_suite in (("without", ""), ("with", suite)):
+        run = finish(loaded(changes | {"evaluation.gate_suite": gate_suite, "output.name": name}, scratch=True))
+        losses[name] = [step.loss_sum for step in of_kind(run, StepDone)]
+    assert losses["with"] == losses["without"]
+    assert [done.scores for done in of_kind(run, EvalDone)] == [{"kept_answers": 1.0}] * 2
+    suite.unlink()
+    for folder in (run.model, run.checkpoints / "step-20"):
+        shutil.rmtree(folder)
+    assert execute_run(reopen_run(run)).exit_code == 0
+    assert [(done.step, done.scores) for done in of_kind(run, EvalDone)][2:] == [(20, {"kept_answers": 1.0})]
 
 
 def test_automatic_answers_take_a_small_share_of_the_time(subtests):
