@@ -216,14 +216,14 @@ def launch_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tok
 SAMPLE_TOKENS, _LEAST_SAMPLE_TOKENS, _SAMPLES_SHARE = 160, 32, 0.02
 
 
-# What `generate` does for each token beside the forward pass, in operations, for any number of layers: it extends
-# the cache, the mask and the ids, and looks for stop tokens.
+# Operations of a generated token outside of the layers: embedding, mask, positions, head, the choice of the token, and
+# the longer cache. Measured as CPU time of a token on one busy core: 0.57 ms, and 0.39 ms for each layer, for Llama, and
+# 0.95 and 0.34 ms for GPT-2. If a layer has a third of OPERATIONS_OF_LAYER, these are 39 and 74 operations.
 OPERATIONS_OF_TOKEN = 45
 
 
 def generated_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
-    """Return the seconds in which a token of a text is generated: a forward pass, which is mostly launch overhead, and
-    the work of `generate` itself."""
+    """Return the seconds in which a token of a text is generated, which is mostly launch overhead."""
     launch_seconds = EVALUATION_SHARE * starting_seconds(shape, replace(setup, compiled=False))
     return launch_seconds + OPERATIONS_OF_TOKEN * _operation_seconds(setup)
 
