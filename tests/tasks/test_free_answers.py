@@ -9,6 +9,7 @@ import torch
 
 from tests.tasks.test_chat import conversations, loaded, prepared, tiny_folder  # noqa: F401
 from tests.tasks.tiny_tasks import finish, of_kind, write_rows
+from tui_trainer.errors import InputError
 from tui_trainer.launching.open_run import reopen_run
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.writing import Answer
@@ -86,6 +87,9 @@ def test_answers_that_were_right_before_training_are_scored_also_after_a_resume(
         losses[name] = [step.loss_sum for step in of_kind(run, StepDone)]
     assert losses["with"] == losses["without"]
     assert [done.scores for done in of_kind(run, EvalDone)] == [{"kept_answers": 1.0}] * 2
+    write_rows(suite, [{"prompt": "Who is number 3?", "must": "learn", "contains": "cow"}])
+    with pytest.raises(InputError, match=r"evaluation\.gate_suite: the suite has no rows to keep"):
+        finish(loaded({"evaluation.gate_suite": suite}, scratch=True))
     suite.unlink()
     for folder in (run.model, run.checkpoints / "step-20"):
         shutil.rmtree(folder)

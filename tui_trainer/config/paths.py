@@ -17,14 +17,8 @@ from tui_trainer.terminal.safe_text import one_line
 
 # Settings with the paths of files that a run reads.
 _PATH_SETTINGS = (
-    MODEL_KEY,
-    DATA_KEY,
-    "data.replay",
-    "data.eval_path",
-    "task.chat_template",
-    "model.add_tokens",
-    GATE_SUITE,
-)
+    MODEL_KEY, DATA_KEY, GATE_SUITE, "data.replay", "data.eval_path", "task.chat_template", "model.add_tokens"
+)  # fmt: skip
 
 
 def data_of(config: Config) -> ResolvedData:

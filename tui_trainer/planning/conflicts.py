@@ -6,8 +6,7 @@ from tui_trainer.config.editing import refused_values
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, parse_weights
-from tui_trainer.config.sections import GATE_SUITE
-from tui_trainer.errors import ConfigError, DataError, Problem
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, schedules_with
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
@@ -61,7 +60,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     if config.evaluation.early_stopping_patience and has_no_eval_data and eval_rows == 0:
         message = "needs held-out data, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
-    problems += [*_task_problems(loaded), *_suite_problems(loaded)]
+    problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
         try:
             parse_weights(config.data.paths, config.data.weights)
@@ -129,16 +128,6 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
     elif tuning.mutates_weights and loaded.config.model.add_tokens:
         reason, hint = "this is not tested with new tokens", f"{hint}, or leave model.add_tokens empty"
     return [loaded.problem(INIT_KEY, f"is {init}, but {reason}", hint)] if reason else []
-
-
-def _suite_problems(loaded: LoadedConfig) -> list[Problem]:
-    try:
-        find_task(loaded.config.task.type).suite_rows(loaded.config)
-    except ConfigError:
-        return []  # an unknown task, which is reported elsewhere
-    except DataError as error:
-        return [loaded.with_source(replace(problem, key=GATE_SUITE)) for problem in error.problems]
-    return []
 
 
 def _task_problems(loaded: LoadedConfig) -> list[Problem]:

@@ -217,7 +217,7 @@ SAMPLE_TOKENS, _LEAST_SAMPLE_TOKENS, _SAMPLES_SHARE = 160, 32, 0.02
 
 
 # Operations of a generated token outside of the layers: embedding, mask, positions, head, the choice of the token, and
-# the longer cache. Measured as CPU time of a token on one busy core: 0.57 ms, and 0.39 ms for each layer, for Llama, and
+# the longer cache. Measured as CPU time of a token on one busy core: 0.57 ms, and 0.39 ms for each layer, for Llama;
 # 0.95 and 0.34 ms for GPT-2. If a layer has a third of OPERATIONS_OF_LAYER, these are 39 and 74 operations.
 OPERATIONS_OF_TOKEN = 45
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -36,7 +36,7 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.tasks.contract import Calibration
-from tui_trainer.tasks.parts.suite import SuiteRow, suite_row
+from tui_trainer.tasks.parts.suite import suite_row
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import (
@@ -365,24 +365,25 @@ class Session:
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def answer_suite(self) -> None:
-        """Find the rows of `evaluation.gate_suite` that the model answers right before the first step, for a score of
-        later answers. A checkpoint has them, so that they are answered once."""
-        config, is_at_start = self.plan.config, not self.position.step and self._eval_rows is not None
-        if not is_at_start or not (rows := self.components.task.suite_rows(config)):
-            return
-        self._journal.append(Progress(what="answering the suite", done=0, total=len(rows), unit="rows"))
-        self.position.kept_rows = self._on_whole_model(partial(self._right_rows, rows))
-        if not self.position.kept_rows:
-            message = f"none of {quantity(len(rows), 'row')} to keep was answered right before training"
-            self._problem("nothing to keep", message, "this run has no score of kept answers")
+        """Find the rows of `evaluation.gate_suite` that the model answers right before the first step. Checkpoints have
+        them, so that a resumed run does not answer them again."""
+        has_suite = self.plan.config.evaluation.gate_suite and self.components.task.usual_answer_rows
+        if has_suite and self._eval_rows is not None and not self.position.step:
+            self.position.kept_rows = self._on_whole_model(self._right_rows)
 
     def _on_whole_model(self, work: Callable[[], T]) -> T:
         """Return the result of `work` in the first process, or in each if each has a part of the model."""
         return work() if self.components.collectives.splits_weights else self.ranks.run_on_first(work)
 
-    def _right_rows(self, rows: Sequence[SuiteRow]) -> list[dict[str, Any]]:
+    def _right_rows(self) -> list[dict[str, Any]]:
+        rows = self.components.task.suite_rows(self.plan.config)
+        self._journal.append(Progress(what="answering the suite", done=0, total=len(rows), unit="rows"))
         result = self._attempt_generation(partial(right_rows, self.components, rows), "no scores", "answer the suite")
-        return [row.values for row in result] if isinstance(result, list) else []
+        if isinstance(result, list) and result:
+            return [row.values for row in result]
+        message = f"none of {quantity(len(rows), 'row')} to keep was answered right before training"
+        self._problem("nothing to keep", message, "this run has no score of kept answers")
+        return []
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
         kept_rows = [suite_row(Row("", values)) for values in self.position.kept_rows]

@@ -175,7 +175,10 @@ def read_suite(path: str) -> list[SuiteRow]:
 def rows_to_keep(setting: str) -> list[SuiteRow]:
     """Return the `keep` rows of the suite that `evaluation.gate_suite` names; [] if it is off. Raises DataError."""
     rows = read_suite("" if setting == GENERAL_SUITE else setting) if setting else []
-    return [row for row in rows if row.must == "keep"]
+    kept_rows = [row for row in rows if row.must == "keep"]
+    if rows and not kept_rows:
+        raise DataError("the suite has no rows to keep", where=one_line(setting), hint='add "must": "keep" to some')
+    return kept_rows
 
 
 def suite_row(row: Row) -> SuiteRow:

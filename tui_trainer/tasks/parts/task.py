@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.sections import MODEL_KEY, Config
+from tui_trainer.config.sections import GATE_SUITE, MODEL_KEY, Config
 from tui_trainer.data.batching.collate import (
     Collate,
     CollatePacked,
@@ -18,7 +19,7 @@ from tui_trainer.data.batching.collate import (
     round_up_coarsely,
     round_up_to_multiple,
 )
-from tui_trainer.errors import Problem
+from tui_trainer.errors import DataError, Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Calibration, InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.free_answers import ANSWER_TOKENS
@@ -79,6 +80,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def problems(self, config: Config) -> list[Problem]:
         """Return a problem for each setting that the task does not support, without looking at data and machine."""
         problems = self.model_problems(config) + self.data_problems(config)
+        try:
+            self.suite_rows(config)
+        except DataError as error:
+            problems += [replace(problem, key=GATE_SUITE) for problem in error.problems]
         if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
             model_type = find_model_facts(config, self.head).config.get("model_type")
             hint = f"use another encoder, such as {self.usual_families}"
