@@ -11,9 +11,10 @@ from tests.tasks.test_chat import conversations, loaded, prepared, tiny_folder  
 from tests.tasks.tiny_tasks import finish, of_kind, write_rows
 from tui_trainer.errors import InputError
 from tui_trainer.launching.open_run import reopen_run
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.models.writing import Answer
-from tui_trainer.planning.duration import answers_interval
+from tui_trainer.planning.duration import answer_seconds, answers_interval
 from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.free_answers import Prompt, free_answer_scores, is_json, is_looping
@@ -103,6 +104,16 @@ def test_automatic_answers_take_a_small_share_of_the_time(subtests):
     ):  # fmt: skip
         with subtests.test(rows=rows, training_seconds=training_seconds):
             assert answers_interval(rows, training_seconds, evaluations, seconds=1.0)[0] == expected
+
+
+def test_a_plan_counts_the_answers_to_a_suite_also_before_the_first_step(loaded):  # noqa: F811
+    changes = {"evaluation.generate_rows": 0, "evaluation.eval_steps": 0}
+    without, plan = (
+        estimated_plan(loaded({**changes, "evaluation.gate_suite": suite}, scratch=True)) for suite in ("", "general")
+    )
+    tokens = TASK.answer_tokens(plan.config)
+    seconds = answer_seconds(plan.model_shape(), plan.training_setup, None, 40, tokens)
+    assert plan.duration_seconds.value - without.duration_seconds.value == pytest.approx(2 * seconds)
 
 
 def test_a_prompt_ends_before_the_last_answer(loaded, tmp_path):  # noqa: F811
