@@ -52,8 +52,9 @@ class _Answerer(Predictor):
 
 def _reply(prediction: dict[str, Any]) -> Reply:
     """Return the reply in a prediction of a text, of a label, or of several labels."""
-    if "reply" in prediction:
-        return prediction["reply"]
+    reply: Reply | None = prediction.get("reply")
+    if reply:
+        return reply
     labels = [prediction["label"]] if "label" in prediction else prediction["labels"]
     return Reply(text=", ".join(labels), labels=tuple(labels))
 
