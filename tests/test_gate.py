@@ -12,8 +12,8 @@ from tests.tiny_models import save_tiny_model
 from tests.trained_runs import ANIMALS, train, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.errors import DataError
-from tui_trainer.exporting.suite import Reply, judge, read_suite, sign_test
 from tui_trainer.lines.gate import gate_lines
+from tui_trainer.tasks.parts.suite import Reply, judge, read_suite, sign_test
 
 JSON_REPLY, PLAIN_REPLY = Reply(text='{"name": "Maria"}', tokens=6), Reply(text="The name is Maria.", tokens=5)
 

@@ -120,8 +120,9 @@ PLANTED = {
     "loss_unmoved": ({"loss": lambda step: 4.6, "steps": 20}, ["loss 4.6 in each of the first 20 steps"]),
     "loss_flat": ({"loss": lambda step: 4.6 + 0.01 * math.sin(step)}, ["loss 4.6"]),
     "degenerate_answers": (
-        {"eval_scores": lambda step: {"stopped_answers": 1 - step / 400, "valid_json": 1.0, "looping_answers": 0.0}},
-        ["stopped answers went from 90 % at step 40 to 50 % at step 200, although the held-out loss fell"],
+        {"eval_scores": lambda step: {"stopped_answers": 1 - step / 400, "looping_answers": 0.0, "kept_answers": 0.6}},
+        ["stopped answers went from 90 % at step 40 to 50 % at step 200, although the held-out loss fell",
+         "only 60 % of the suite's answers stayed right at step 200"],
     ),
     "overfitting": (
         {"eval_loss": lambda step: 1.6 if step == 40 else 1.6 + step / 400}, ["held-out loss 1.6 at step 40", "80 %"]

@@ -33,7 +33,7 @@ from tui_trainer.runs.state import apply_events
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.screens.checklist import finding_lines
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.units import GIB
+from tui_trainer.units import GIB, format_bytes
 
 
 def config(*assignments: str, profile: str = "") -> LoadedConfig:
@@ -230,9 +230,17 @@ def test_the_gain_of_fewer_interruptions_is_estimated_from_what_they_took(quicks
 
 @pytest.mark.full
 @pytest.mark.dry_run
-def test_the_cost_of_dropout_is_given_in_bytes():
-    verdict = verdict_of("attention", context_on(config(profile="char-lm")))
-    assert verdict.status == "warn" and verdict.evidence.count("iB") == 2
+def test_stored_attention_scores_cost_what_the_plan_counts(subtests):
+    for name, loaded in (
+        ("dropout", config(profile="char-lm")), ("eager", config("model.attn_implementation=eager")),
+        ("short rows", config("model.attn_implementation=eager", "data.max_length=4096", profile="chat-scratch")),
+    ):  # fmt: skip
+        with subtests.test(name):
+            context = context_on(loaded)
+            verdict = verdict_of("attention", context)
+            size = format_bytes(context.required_plan.memory_bytes.value)
+            assert verdict.status == "warn" and f"peak memory {size}, " in verdict.evidence
+            assert "with the fused kernel" in verdict.evidence
 
 
 def test_a_learning_rate_is_judged_by_the_range_of_its_optimizer(subtests):

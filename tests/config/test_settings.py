@@ -63,8 +63,8 @@ IN_WORDS = """
     distributed.cpu_offload
 """.split()
 BETWEEN_STEPS = """
-    data.num_proc tuning.init_lora_weights evaluation.eval_steps evaluation.generate_rows checkpoint.save_steps
-    checkpoint.save_in_background logging.logging_steps logging.report_to
+    data.num_proc tuning.init_lora_weights evaluation.eval_steps evaluation.generate_rows evaluation.gate_suite
+    checkpoint.save_steps checkpoint.save_in_background logging.logging_steps logging.report_to
 """.split()
 
 

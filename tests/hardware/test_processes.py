@@ -40,6 +40,17 @@ def test_a_busy_child_has_its_user_command_memory_and_cores(child):
     assert now.key == first.key
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak of the starter counts")
+def test_the_peak_memory_of_a_process_does_not_count_the_process_that_started_it():
+    child = "from tui_trainer.hardware.processes import own_peak_bytes; print(own_peak_bytes())"
+    starter = (
+        "import subprocess, sys; ballast = b'x' * 2**29; "
+        f"sys.exit(subprocess.run([sys.executable, '-c', {child!r}]).returncode)"
+    )
+    peak_bytes = int(subprocess.run([sys.executable, "-c", starter], check=True, capture_output=True).stdout)
+    assert 2**20 < peak_bytes < 2**29
+
+
 def test_descendants_of_a_process_are_found():
     processes = {pid: ProcessUse(pid=pid, parent=parent) for pid, parent in ((1, 0), (2, 1), (3, 2), (4, 1), (5, 3))}
     assert descendants(processes, 2) == {2, 3, 5} and descendants(processes, 4) == {4}

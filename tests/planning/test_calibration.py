@@ -16,8 +16,8 @@ def key(cut, model="char_lm gpt2", setup="full"):
     return StepKey(model, setup, cut)
 
 
-def keep(cut, step_seconds, flops, machine=CPU, load=0.0, **of_key):
-    keep_calibration(machine, key(cut, **of_key), step_seconds=step_seconds, flops=flops, load=load)
+def keep(cut, step_seconds, flops, machine=CPU, load=0.0, folder="", **of_key):
+    keep_calibration(machine, key(cut, **of_key), step_seconds=step_seconds, flops=flops, load=load, folder=folder)
 
 
 def test_a_step_with_other_rows_takes_the_rate_of_the_most_similar_step():
@@ -61,6 +61,12 @@ def test_one_slow_or_impossibly_fast_run_among_others_changes_nothing():
     for seconds in (0.01, 0.5, 0.51, 0.52, 0.53, 0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56):
         keep("fast", seconds, 1e9)
     assert read_calibration(CPU, key("fast"), 1e9).step_seconds == 0.5
+
+
+def test_the_parts_of_a_resumed_run_count_as_one_run():
+    for folder in ("/runs/a", "/runs/b", "/runs/a", "/runs/a", "", ""):  # earlier versions stored no folder
+        keep("resumed", 0.5, 1e9, folder=folder)
+    assert read_calibration(CPU, key("resumed"), 1e9).runs == 4
 
 
 def test_runs_on_a_busy_machine_count_only_if_there_is_no_other():

@@ -10,8 +10,10 @@ from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
 from tui_trainer.planning.duration import (
+    answer_seconds,
     card_flops_per_second,
     checkpointing_cost,
+    generated_token_seconds,
     recomputed_share,
     step_time,
     training_flops,
@@ -72,6 +74,15 @@ def test_a_small_model_on_a_card_takes_as_long_as_starting_its_operations():
     setup = TrainingSetup(device="cuda", precision="bf16")
     found = step_time(1e9, 768, Calibration(), setup, card(bf16=989), starts=11e-3)
     assert found.value == 11e-3 and "launch overhead takes longer than computing" in found.reason
+
+
+def test_a_generated_token_costs_more_than_a_pass_and_rows_of_one_batch_share_it():
+    setup = TrainingSetup(device="cuda")
+    shapes = [shape_of(config_of("llama", num_hidden_layers=layers)) for layers in (1, 2)]
+    one_layer, two_layers = (generated_token_seconds(shape, setup) for shape in shapes)
+    assert one_layer - (two_layers - one_layer) == pytest.approx(0.5e-3, rel=0.1)
+    each = [answer_seconds(shapes[0], setup, None, rows, 10) for rows in (1, 16, 17, 33)]
+    assert each == pytest.approx([each[0], each[0], 2 * each[0], 3 * each[0]])
 
 
 def test_a_short_run_is_planned_to_the_second_only_where_its_steps_were_measured():

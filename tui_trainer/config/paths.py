@@ -7,7 +7,7 @@ from typing import Any
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.mixture import join_paths, paths_in
-from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
+from tui_trainer.config.sections import DATA_KEY, GATE_SUITE, GENERAL_SUITE, MODEL_KEY, Config
 from tui_trainer.config.token_list import replace_token_file
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError
@@ -16,7 +16,9 @@ from tui_trainer.files.local_paths import absolute_path, path_exists
 from tui_trainer.terminal.safe_text import one_line
 
 # Settings with the paths of files that a run reads.
-_PATH_SETTINGS = (MODEL_KEY, DATA_KEY, "data.replay", "data.eval_path", "task.chat_template", "model.add_tokens")
+_PATH_SETTINGS = (
+    MODEL_KEY, DATA_KEY, GATE_SUITE, "data.replay", "data.eval_path", "task.chat_template", "model.add_tokens"
+)  # fmt: skip
 
 
 def data_of(config: Config) -> ResolvedData:
@@ -36,7 +38,7 @@ def with_absolute_paths(config: Config) -> Config:
 
     A file of added tokens is replaced by its content, because it may change before the run is resumed.
     """
-    template = config.task.chat_template
+    template, suite = config.task.chat_template, config.evaluation.gate_suite
     is_file = "/" in template or template.endswith(".jinja")
     absolute_values = {
         "task.chat_template": absolute(template) if is_file else template,
@@ -44,6 +46,7 @@ def with_absolute_paths(config: Config) -> Config:
         "data.replay": _data(config.data.replay_paths),
         "data.eval_path": _data(config.data.eval_paths),
         MODEL_KEY: _model(config.model.model_name_or_path),
+        GATE_SUITE: suite if suite in ("", GENERAL_SUITE) else absolute(suite),
         "output.runs_dir": absolute(config.output.runs_dir),
     }
     # A later check reports a file that cannot be read.

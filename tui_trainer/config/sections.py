@@ -537,6 +537,8 @@ EVALUATIONS_SHARE = 0.03
 """Share of the run's time that evaluations may take if nobody has set how many rows they read."""
 ANSWERS_SHARE = 0.05
 """Share of the run's time that answers at evaluations may take if nobody has set how many rows are answered."""
+GATE_SUITE, GENERAL_SUITE = "evaluation.gate_suite", "general"
+"""Setting that names a suite, and its value for this program's own suite."""
 LEAST_EVAL_ROWS = 32
 """Smallest number of held-out rows with a meaningful loss."""
 
@@ -568,6 +570,9 @@ class EvaluationSection(SettingsSection):
         speed="an answer takes one pass per token",
         step="x2",
     )
+    gate_suite: str = option("", speed="an answer takes one pass per token", completes="file", advanced=True)
+    """Suite of `gate` whose "keep" rows the model answers too: a file, or general; the score counts those that were
+    right before training; empty: off."""
 
 
 class CheckpointSection(SettingsSection):

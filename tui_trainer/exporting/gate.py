@@ -8,19 +8,17 @@ from typing import Any
 
 import torch
 
-from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import saved_tokenizer
 from tui_trainer.exporting.evaluating import BASE, Candidate, candidate_of, load_candidate, reference_of
 from tui_trainer.exporting.predicting import Predictor
-from tui_trainer.exporting.suite import MESSAGES, ModelVerdict, Reply, SuiteRow, judge, read_suite, refuse_unsuitable
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, labels_of, load_tokenizer
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow
-from tui_trainer.tasks.parts.free_answers import is_looping
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
+from tui_trainer.tasks.parts.suite import ModelVerdict, Reply, SuiteRow, inputs_of, judge, read_suite, refuse_unsuitable
 
 _GENERAL = "the general suite"
 
@@ -49,17 +47,14 @@ class _Answerer(Predictor):
         if not isinstance(self.task, LearnsNextToken):
             return super().forward(rows)
         answers = self.task.greedy_answers(self.model, self.tokenizer, rows, self.sampling)
-        return [
-            {"text": answer.text, "tokens": len(answer.ids), "has_stopped": answer.has_stopped,
-             "is_looping": is_looping(answer.ids)}
-            for answer in answers
-        ]  # fmt: skip
+        return [{"reply": Reply.of(answer)} for answer in answers]
 
 
 def _reply(prediction: dict[str, Any]) -> Reply:
     """Return the reply in a prediction of a text, of a label, or of several labels."""
-    if "text" in prediction:
-        return Reply(**{name: value for name, value in prediction.items() if name != "truncated"})
+    reply: Reply | None = prediction.get("reply")
+    if reply:
+        return reply
     labels = [prediction["label"]] if "label" in prediction else prediction["labels"]
     return Reply(text=", ".join(labels), labels=tuple(labels))
 
@@ -133,16 +128,7 @@ class Gate:
         """Return the input of each row as the task reads it. Raises DataError for conversations that cannot be read."""
         owner = candidate.owner or self.trained
         reader = owner.task.input_reader(owner.config, self._tokenizer(candidate))
-        column = owner.config.data.text_column
-        contents = []
-        for row in rows:
-            if not row.messages:
-                contents.append(reader.of_text(row.prompt))
-                continue
-            table_row = Row(row.where, {MESSAGES if column == AUTO else column: list(row.messages)})
-            reader.begin([table_row])
-            contents.append(reader.read(table_row))
-        return contents
+        return inputs_of(rows, reader, owner.config.data.text_column)
 
     def _replies(self, candidate: Candidate, contents: Sequence[Any], sampling: Sampling) -> list[Reply]:
         owner, tokenizer, done = candidate.owner or self.trained, self._tokenizer(candidate), 0

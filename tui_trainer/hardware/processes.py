@@ -3,9 +3,11 @@
 All processes that the kernel shows are read. A container hides others: `notes` give the cores and memory they use."""
 
 import os
+import resource
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic, thread_time
 from typing import Any
 
@@ -173,6 +175,16 @@ def descendants(processes: Mapping[int, ProcessUse], pid: int) -> set[int]:
     while child_pids := {process.pid for process in processes.values() if process.parent in pids} - pids:
         pids |= child_pids
     return pids
+
+
+def own_peak_bytes() -> int:
+    """Return the peak of this process's resident bytes since it was started or the peak was reset."""
+    # The peak of `getrusage` begins with that of the process that started this one, which may be larger: for a detached
+    # run that of the screens.
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def is_running(pid: int, started_at: float | None) -> bool:

@@ -203,7 +203,7 @@ def _prepare_and_train(run: OpenRun, gauges: GaugeWriter) -> EndReason:
 
             result = train(job, journal, run.controls)
     if result.step_seconds is not None:
-        keep_step_seconds(plan, result.step_seconds)
+        keep_step_seconds(plan, result.step_seconds, run.folder)
     if result.peak_memory_bytes and (is_first or plan.device == "cuda" or uses_other_processes(plan)):
         keep_peak(plan, result.peak_memory_bytes)
     return result.reason
@@ -291,7 +291,7 @@ def _halve_micro_batch(plan: Plan, event: events.RunProblem) -> events.MicroBatc
     )
 
 
-def keep_step_seconds(plan: Plan, step_seconds: float) -> None:
+def keep_step_seconds(plan: Plan, step_seconds: float, folder: RunFolder) -> None:
     """Store the measured seconds of a step for later plans, with the load of other programs if they slow it down."""
     is_on_gpu, threads = plan.device == "cuda", plan.threads.value
     load = None if is_on_gpu else load_of_others()
@@ -299,7 +299,8 @@ def keep_step_seconds(plan: Plan, step_seconds: float) -> None:
     device = device_key(plan.cpu_name, threads, plan.device_name if is_on_gpu else "")
     # A plan of an earlier version may have a key in another format.
     if key := StepKey.read(plan.shape_key):
-        keep_calibration(device, key, step_seconds=step_seconds, flops=plan.step_flops, load=load or 0.0)
+        flops, root = plan.step_flops, str(folder.root)
+        keep_calibration(device, key, step_seconds=step_seconds, flops=flops, load=load or 0.0, folder=root)
 
 
 def keep_peak(plan: Plan, peak_bytes: int) -> None:

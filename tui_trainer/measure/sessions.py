@@ -76,14 +76,14 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
     figures = _figures(JournalReader(session.job.folder.journal).read_new()) | surroundings
     if tries_largest:
         figures["largest_pass_bytes"] = largest_pass["peak_memory_bytes"]
-        _keep_step_seconds(session.plan, figures)
+        _keep_step_seconds(session, figures)
     return figures
 
 
-def _keep_step_seconds(plan: Plan, figures: dict[str, Any]) -> None:
+def _keep_step_seconds(session: "Session", figures: dict[str, Any]) -> None:
     """Store the seconds of a step for later plans, if enough steps were taken without problems."""
     if figures.get("steps", 0) >= _LEAST_STEPS_KEPT and not figures.get("problems"):
-        keep_step_seconds(plan, figures["step_seconds"])
+        keep_step_seconds(session.plan, figures["step_seconds"], session.job.folder)
 
 
 class Utilisation:
@@ -156,7 +156,7 @@ def rehearse(question: dict[str, Any], report: Report) -> None:
         parts = Rehearsal(session, report, resident_bytes).run(question["parts"])
         # After running out of memory, passes are smaller than those of the plan's `shape_key`.
         if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
-            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}))
+            _keep_step_seconds(session, parts.get(TYPICAL, {}))
         # The peak of a rehearsal with the largest pass is at least that of the run.
         if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
             keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))

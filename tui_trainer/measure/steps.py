@@ -9,6 +9,7 @@ from typing import Any
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.sections import GATE_SUITE
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.prepare import estimated_plan
@@ -35,6 +36,7 @@ def short_run(request: Request, steps: int, patch: Patch) -> Request:
         "evaluation.max_eval_rows": _EVAL_ROWS,
         "evaluation.early_stopping_patience": 0,
         "evaluation.generate_rows": 0,
+        GATE_SUITE: "",
         "checkpoint.save_steps": 0,
         "logging.sample_steps": 0,
         "logging.report_to": [],

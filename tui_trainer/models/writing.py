@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 TEMPERATURE = 0.8
-_ANSWERS_AT_A_TIME = 16
+ANSWERS_AT_A_TIME = 16
+"""Maximum number of prompts in a batch whose answers are generated together."""
 # The limit in tokens of models that have none.
 _NO_LIMIT = 1 << 30
 # The model's own generation settings that remain: first, last and suppressed tokens, and maximum lengths. Its minimum
@@ -100,7 +101,7 @@ def generate_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]
 
 def answer_in_batches(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, new_tokens: int) -> list[Answer]:
     """Return the greedy answer to each prompt. Prompts share batches, unless a decoder would read their padding."""
-    longest_prompt, rows_at_a_time = max(prompts, key=len, default=[]), _ANSWERS_AT_A_TIME
+    longest_prompt, rows_at_a_time = max(prompts, key=len, default=[]), ANSWERS_AT_A_TIME
     has_padding = any(len(prompt) < len(longest_prompt) for prompt in prompts)
     if has_padding and not model.config.is_encoder_decoder:
         rows_at_a_time = rows_at_a_time if ignores_left_padding(model, tokenizer, longest_prompt) else 1

@@ -116,7 +116,8 @@ class Calibration:
     """Measured speed: `step_seconds` of the same step, `flops_per_second` of the most similar step of the model.
 
     Both are None if not measured. `runs` is the count of runs behind `step_seconds` or, if that is None, behind the
-    rate. `load` is that of other programs, if they slowed down all of these runs, and otherwise 0.
+    rate; a resumed run counts once. `load` is that of other programs, if they slowed down all of these runs, and
+    otherwise 0.
     """
 
     step_seconds: float | None = None
@@ -132,11 +133,15 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RunPart:
+    """Steps that one process of a run made: the whole run, or its part until or after it was resumed."""
+
     flops: PositiveFloat
     step_seconds: PositiveFloat
     load: NonNegativeFloat = 0.0
     """Load of other programs (`load_of_others`); 0 if it was too low to slow the run down (`is_busy`)."""
+    folder: str = ""
+    """Folder of the run, the same for all its parts; empty in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +154,13 @@ class _MeasuredCut:
     runs: int
 
     @classmethod
-    def of(cls, runs: Sequence[_Run]) -> Self:
-        calm_runs = [run for run in runs if not run.load]
-        counted_runs = sorted(calm_runs or runs, key=lambda run: run.step_seconds)
-        fastest_runs = counted_runs[: -(-len(counted_runs) // 4)]
-        seconds, load = (median(getattr(run, name) for run in fastest_runs) for name in ("step_seconds", "load"))
-        return cls(runs[-1].flops, seconds, load, len(counted_runs))
+    def of(cls, parts: Sequence[_RunPart]) -> Self:
+        calm_parts = [part for part in parts if not part.load]
+        counted_parts = sorted(calm_parts or parts, key=lambda part: part.step_seconds)
+        fastest_parts = counted_parts[: -(-len(counted_parts) // 4)]
+        seconds, load = (median(getattr(part, name) for part in fastest_parts) for name in ("step_seconds", "load"))
+        runs = {part.folder or str(number) for number, part in enumerate(counted_parts)}
+        return cls(parts[-1].flops, seconds, load, len(runs))
 
     def distance(self, flops: float) -> float:
         return abs(math.log(self.flops / flops))
@@ -162,12 +168,12 @@ class _MeasuredCut:
 
 def _measured_shapes(device: str, key: StepKey) -> dict[str, _MeasuredCut]:
     """Return the measured runs of the key's model and setup, by cut of rows (`8of32x512`)."""
-    runs_by_cut: dict[str, list[_Run]] = {}
+    parts_by_cut: dict[str, list[_RunPart]] = {}
     for record in records.find_records(records.STEP_SECONDS, key.record_key(device)):
         # Earlier versions stored that other programs kept the machine busy, but not their load.
-        if (run := records.figures_as(_Run, record.figures)) and not record.figures.get("busy"):
-            runs_by_cut.setdefault(record.part, []).append(run)
-    return {cut: _MeasuredCut.of(runs) for cut, runs in runs_by_cut.items()}
+        if (part := records.figures_as(_RunPart, record.figures)) and not record.figures.get("busy"):
+            parts_by_cut.setdefault(record.part, []).append(part)
+    return {cut: _MeasuredCut.of(parts) for cut, parts in parts_by_cut.items()}
 
 
 def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
@@ -200,9 +206,12 @@ def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
     return rates_by_rows
 
 
-def keep_calibration(device: str, key: StepKey, *, step_seconds: float, flops: float, load: float = 0.0) -> None:
-    """Store the measured seconds of a step of `flops` operations, and the load of programs that slowed it down."""
-    figures = asdict(_Run(flops, step_seconds, load))
+def keep_calibration(
+    device: str, key: StepKey, *, step_seconds: float, flops: float, load: float = 0.0, folder: str = ""
+) -> None:
+    """Store the measured seconds of a step of `flops` operations, the load of programs that slowed it down, and the
+    run's folder."""
+    figures = asdict(_RunPart(flops, step_seconds, load, folder))
     records.keep_record(records.STEP_SECONDS, key.record_key(device), figures, part=key.cut)
 
 

@@ -611,11 +611,15 @@ def _assemble(
     answers_figure: Planned[int] | None = None
     interval, answer_rows = 1, min(task.answer_rows(config), steps.eval_rows.value)
     if answer_rows:
-        seconds = duration.answer_seconds(shape, setup, card, task.answer_tokens(config))
+        seconds = duration.answer_seconds(shape, setup, card, answer_rows, task.answer_tokens(config))
         setting = config.evaluation.generate_rows if config.evaluation.metric_for_best_model == "loss" else answer_rows
         interval, answers_reason = duration.answers_interval(setting, training_seconds, steps.evaluation_count, seconds)
         answers_figure = Planned(value=answer_rows, exact=steps.eval_rows.exact, reason=answers_reason)
         total = None if total is None else total + seconds * duration.answer_rounds(steps.evaluation_count, interval)
+    if total is not None and steps.eval_rows.value and (suite_rows := len(task.suite_rows(config))):
+        # They are answered once more before the first step.
+        seconds = duration.answer_seconds(shape, setup, card, suite_rows, task.answer_tokens(config))
+        total += seconds * (1 + duration.answer_rounds(steps.evaluation_count, interval))
     time_reason = f"{quantity(steps.total.value, 'step')} and {quantity(steps.evaluation_count, 'evaluation')}"
     beginning_figure = None
     if decomposition:
@@ -629,7 +633,7 @@ def _assemble(
     busy_text = duration.busy_words(load, hardware.usable_cores, threads, calibration.load)
     sample_figure = exact(0, "set by the task")
     if task.continues:
-        token_seconds = duration.sample_token_seconds(shape, setup)
+        token_seconds = duration.generated_token_seconds(shape, setup)
         sample_figure = duration.sample_tokens(training_seconds, steps.sample_count, token_seconds)
 
     return Plan(

@@ -7,7 +7,7 @@ The Config screen hides them. Most of them are refused if a user sets them (`con
 from collections.abc import Iterator
 
 from tui_trainer.config.load import all_settings
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import GATE_SUITE, Config
 from tui_trainer.errors import ConfigError
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.tasks import find_task
@@ -45,7 +45,7 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         reason = f"the task {task.name} does not use it"
         yield reason, keys_of("task", "type", *task.used_settings)
         yield reason, [f"data.{name}" for name in COLUMN_SETTINGS if name not in task.used_column_settings]
-        yield reason, ["evaluation.generate_rows"] * (not task.usual_answer_rows)
+        yield reason, ["evaluation.generate_rows", GATE_SUITE] * (not task.usual_answer_rows)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.can_pack)
         yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.row_kind == "examples")
         reason = "rows that are cut from one text have equal length"

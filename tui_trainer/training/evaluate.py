@@ -13,6 +13,8 @@ from tui_trainer.data.preparing.token_rows import Rows, TokenRow, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import NamedLoss, NamedLossSums, no_terms
 from tui_trainer.tasks.contract import Scores
+from tui_trainer.tasks.parts.free_answers import KEPT
+from tui_trainer.tasks.parts.suite import SuiteRow
 from tui_trainer.training import varlen
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
@@ -200,12 +202,27 @@ def combine_results(components: Components, parts: Sequence[ObservedSums]) -> Ev
     return Evaluation(loss_sum=float(sums.loss_sum), tokens=sums.label_count, seconds=seconds, scores=scores)
 
 
-def answer_scores(components: Components, rows: Rows, chosen: Sequence[int]) -> dict[str, float]:
-    """Generate answers for some of the chosen rows, and return their scores; {} if the task has no such scores."""
+def answer_scores(
+    components: Components, rows: Rows, chosen: Sequence[int], kept_rows: Sequence[SuiteRow]
+) -> dict[str, float]:
+    """Generate answers for some of the chosen rows and for `kept_rows`, which must stay right, and return their scores;
+    {} if the task has no such scores."""
     row_count = components.task.answer_rows(components.config)
     answer_rows = [chosen[index] for index in evenly_spaced(len(chosen), row_count)]
-    if not answer_rows:
-        return {}
+    scores: dict[str, float] = {}
+    if answer_rows:
+        with generation_context(components, components.config.training.seed):
+            examples = [rows.example(index) for index in answer_rows]
+            model, tokenizer = components.model, components.tokenizer
+            scores |= components.task.answer_scores(components.config, model, tokenizer, examples)
+    if kept_rows:
+        scores[KEPT] = len(right_rows(components, kept_rows)) / len(kept_rows)
+    return scores
+
+
+def right_rows(components: Components, rows: Sequence[SuiteRow]) -> list[SuiteRow]:
+    """Return the rows of a suite that the model answers right."""
     with generation_context(components, components.config.training.seed):
-        examples = [rows.example(index) for index in answer_rows]
-        return dict(components.task.answer_scores(components.config, components.model, components.tokenizer, examples))
+        model, tokenizer = components.model, components.tokenizer
+        replies = components.task.suite_replies(components.config, model, tokenizer, rows)
+    return [row for row, reply in zip(rows, replies, strict=True) if not row.fault(reply)]

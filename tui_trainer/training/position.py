@@ -35,6 +35,8 @@ class Position:
     kernels: Kernels = "none"
     """Fused kernels with which the run was computed so far."""
     adapters_fused: bool = False
+    kept_rows: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `evaluation.gate_suite` that the model answered right before the first step."""
     recent: list[tuple[float, int]] = field(default_factory=list)
     """(loss sum in nats, labelled tokens) of each of the last steps."""
 
@@ -90,8 +92,8 @@ class Position:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Position:
         """Return the position from the values of `to_json`. Raises CheckpointError if a field is missing or unknown."""
-        # Older checkpoints have no fields of fused kernels.
-        values = {"kernels": "none", "adapters_fused": False, **values}
+        # Older checkpoints lack these fields.
+        values = {"kernels": "none", "adapters_fused": False, "kept_rows": [], **values}
         if set(values) != {field.name for field in fields(cls)}:
             raise CheckpointError("the position in the checkpoint was written by another version")
         return cls(**{**values, "recent": [tuple(pair) for pair in values["recent"]]})

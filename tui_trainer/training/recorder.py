@@ -3,7 +3,6 @@
 import ctypes
 import importlib
 import math
-import resource
 from collections import deque
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
@@ -20,6 +19,7 @@ from torch.nn import functional
 
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import RunError
+from tui_trainer.hardware.processes import own_peak_bytes
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.runs.events import Event, StepDone
 from tui_trainer.runs.journal import JournalWriter
@@ -192,4 +192,4 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Return the peak of bytes allocated on the GPU, or for a CPU the peak of this process's resident bytes."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return own_peak_bytes()

@@ -53,6 +53,7 @@ def opened_session(
 def _train(session: Session, journal: JournalWriter, handler: ControlHandler) -> Result:
     plan = session.plan
     journal.append(PhaseChanged(phase="training", step=session.position.step))
+    session.answer_suite()
     # A stop may have interrupted an evaluation. The checkpoint of that step was then saved without its result.
     session.evaluate_if_due()
     for step in range(session.position.step + 1, plan.total_steps.value + 1):

@@ -8,11 +8,12 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tui_trainer.advice.remedies import less_memory_advice
+from tui_trainer.data.columns.row import Row
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError, system_reason
 from tui_trainer.hardware.out_of_memory import free_memory
@@ -25,6 +26,7 @@ from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import is_due
 from tui_trainer.tasks.contract import Calibration
+from tui_trainer.tasks.parts.suite import suite_row
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.attempt import (
@@ -47,6 +49,7 @@ from tui_trainer.training.evaluate import (
     answer_scores,
     combine_results,
     observe,
+    right_rows,
     terms_of_all,
     write_text,
 )
@@ -235,13 +238,9 @@ class Session:
         result = self._evaluate_rows(self._eval_rows, scheduled)
         if result is None:
             return
-        if scheduled and not self._answers_are_due:
-            scores_of_answers = {}
-        elif self.components.collectives.splits_weights:
-            # All processes compute the scores, because each has a part of the model.
-            scores_of_answers = self._answer_scores(self._eval_rows)
-        else:
-            scores_of_answers = self.ranks.run_on_first(partial(self._answer_scores, self._eval_rows))
+        scores_of_answers: dict[str, float] = {}
+        if not scheduled or self._answers_are_due:
+            scores_of_answers = self._on_whole_model(partial(self._answer_scores, self._eval_rows))
         scores = {"loss": -result.loss} | dict(result.scores.values) | scores_of_answers
         seconds = perf_counter() - started_at
         self.between_steps.count(seconds)
@@ -350,8 +349,30 @@ class Session:
             hint = f"this evaluation is skipped, and training continues; in a new run set {remedy}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
+    def answer_suite(self) -> None:
+        """Find the rows of `evaluation.gate_suite` that the model answers right before the first step. Checkpoints have
+        them, so that a resumed run does not answer them again."""
+        has_suite = self.plan.config.evaluation.gate_suite and self.components.task.usual_answer_rows
+        if has_suite and self._eval_rows is not None and not self.position.step:
+            self.position.kept_rows = self._on_whole_model(self._right_rows)
+
+    def _on_whole_model(self, work: Callable[[], T]) -> T:
+        """Return the result of `work` in the first process, or in each if each has a part of the model."""
+        return work() if self.components.collectives.splits_weights else self.ranks.run_on_first(work)
+
+    def _right_rows(self) -> list[dict[str, Any]]:
+        rows = self.components.task.suite_rows(self.plan.config)
+        self._journal.append(events.Progress(what="answering the suite", done=0, total=len(rows), unit="rows"))
+        result = self._attempt_generation(partial(right_rows, self.components, rows), "no scores", "answer the suite")
+        if isinstance(result, list) and result:
+            return [row.values for row in result]
+        message = f"none of {quantity(len(rows), 'row')} to keep was answered right before training"
+        self._problem("nothing to keep", message, "this run has no score of kept answers")
+        return []
+
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
-        work = partial(answer_scores, self.components, rows, self._eval_indices)
+        kept_rows = [suite_row(Row("", values)) for values in self.position.kept_rows]
+        work = partial(answer_scores, self.components, rows, self._eval_indices, kept_rows)
         scores = self._attempt_generation(work, "no scores", "answer held-out rows")
         if not isinstance(scores, MemoryShortage):
             return scores or {}

@@ -28,12 +28,12 @@ from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import SAVE_FIXED_BYTES, run_bytes, space_words
-from tui_trainer.planning.duration import sample_token_seconds
+from tui_trainer.planning.duration import answer_seconds, generated_token_seconds
 from tui_trainer.planning.effective_batch import LEAST_STEPS_OF_A_RUN
 from tui_trainer.runs.result import display_name
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, count_due, interval_steps
 from tui_trainer.tasks import find_task
-from tui_trainer.tasks.parts.free_answers import EXACT, JSON, LOOPING, STOPPED
+from tui_trainer.tasks.parts.free_answers import EXACT, JSON, KEPT, LOOPING, STOPPED
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_percent, format_seconds, quantity
 
@@ -164,14 +164,14 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     return fix
 
 
-@symptom("Degenerate answers", can_occur=lambda plan: bool(plan.answer_rows))
+@symptom("Degenerate answers", can_occur=lambda plan: bool(plan.answer_rows or plan.config.evaluation.gate_suite))
 def degenerate_answers(view: RunView) -> Cause | None:
     """The held-out loss measures each token after a correct beginning, so it can fall while free answers get worse."""
-    answered = [done for done in view.state.evals if LOOPING in done.scores or STOPPED in done.scores]
+    answered = [done for done in view.state.evals if {LOOPING, STOPPED, KEPT} & {*done.scores}]
     if not answered:
         return None
     last, faults = answered[-1], list[str]()
-    for name, sign in ((STOPPED, 1), (LOOPING, -1), (JSON, 1), (EXACT, 1)):
+    for name, sign in ((STOPPED, 1), (LOOPING, -1), (JSON, 1), (EXACT, 1), (KEPT, 1)):
         if name not in last.scores:
             continue
         best = max((done for done in answered if name in done.scores), key=lambda done: sign * done.scores[name])
@@ -183,6 +183,8 @@ def degenerate_answers(view: RunView) -> Cause | None:
             faults.append(f"{display_name(name)} went {change}, although the held-out loss fell")
         elif name == STOPPED and now < _LEAST_STOPPED and last.step >= view.state.total_steps / 2:
             faults.append(f"only {format_percent(now)} of the answers stop by themselves at step {last.step:,}")
+        elif name == KEPT and 1 - now >= _WORSE_SHARE:
+            faults.append(f"only {format_percent(now)} of the suite's answers stayed right at step {last.step:,}")
     if not faults:
         return None
     return fault(
@@ -409,7 +411,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     """Return all kinds of interruptions that the plan has with the settings of the patch."""
     plan, earlier = context.required_plan, context.earlier
     total_steps, eval_rows = plan.total_steps.value, plan.eval_rows.value
-    token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
+    shape, setup, gpu = context.basis.shape, plan.training_setup, context.basis.target.gpu
+    token_seconds = generated_token_seconds(shape, setup)
 
     def make(key: str, name: str, planned_steps: int, seconds: float, measured: float | None, source: str) -> _Overhead:
         steps = interval_steps(patch[key], total_steps) if key in patch else planned_steps
@@ -426,7 +429,8 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (token_share or EVALUATION_SHARE)
     if plan.answer_rows and not token_share and context.config.evaluation.generate_rows != "auto":
         answer_tokens = find_task(context.config.task.type).answer_tokens(context.config)
-        eval_seconds += token_seconds * answer_tokens / plan.answers_interval
+        seconds = answer_seconds(shape, setup, gpu.card if gpu else None, plan.answer_rows.value, answer_tokens)
+        eval_seconds += seconds / plan.answers_interval
     own_bytes, own_speed = plan.checkpoint_bytes.value, _ASSUMED_SAVE_BYTES_PER_SECOND
     save_seconds = (own_bytes + SAVE_FIXED_BYTES) / save_speed if save_speed else own_bytes / own_speed
     sample_seconds = sample_time or token_seconds * plan.sample_tokens.value

@@ -10,6 +10,7 @@ from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.diagnosis import lack_of_compiler
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, version_text
 from tui_trainer.models import unsloth
+from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.fused_kernels import (
     FUSED_ADAPTERS,
     KERNELS,
@@ -17,8 +18,6 @@ from tui_trainer.planning.fused_kernels import (
     fused_kernels_obstacle,
     unfused_adapters_reason,
 )
-from tui_trainer.planning.memory.parts import ModelMemory
-from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_percent, format_seconds
 
@@ -131,17 +130,15 @@ def attention(context: Context) -> Verdict:
     Source: Dao et al., FlashAttention, arXiv:2205.14135.
     """
     basis, requested = context.basis, context.config.model.attn_implementation
-    fused_size = _activations(context, context.basis.with_patch({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
-    stored_size = _activations(context, basis.setup)
     if requested == "eager":
-        sentence = f"eager attention stores all attention scores: {_with_fused(stored_size, fused_size)}"
+        sentence = f"eager attention stores all attention scores: {_peak_and_fused_peak(basis)}"
         return warned(sentence, fix={ATTENTION: "auto"}, switch_state="fused attention: off")
     attention = context.required_plan.attention
     if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
         is_set_here = dropout == context.config.model.scratch.attention_dropout
         key = f"{_ATTENTION_DROPOUT} = 0" if is_set_here else "attention_dropout 0 in the model's config.json"
         return warned(
-            f"attention_dropout {dropout:g} stores all attention scores: {_with_fused(stored_size, fused_size)}",
+            f"attention_dropout {dropout:g} stores all attention scores: {_peak_and_fused_peak(basis)}",
             "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, "
             "58 % without",
             # No fix: dropout is part of what is learnt, not only of how fast.
@@ -150,7 +147,7 @@ def attention(context: Context) -> Verdict:
             opposite_patch={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
         )
     if attention.keeps_scores:
-        sentence = f"{attention.words}; this kernel stores all attention scores: {stored_size} of activations"
+        sentence = f"{attention.words}; this kernel stores all attention scores"
         advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
         return warned(sentence, advice=advice, switch_state=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
@@ -158,23 +155,19 @@ def attention(context: Context) -> Verdict:
         details.append(f"run {context.earlier.name}: {context.earlier.attention_rejection}")
     if not is_known_attention(requested):
         details.append("this kernel is tried at the start; sdpa is the fallback")
-    sentence = f"{attention.words}: {fused_size} of activations, no attention scores stored"
     return passed(
-        sentence, *details, switch_state=f"fused attention on: {attention.kernel}", opposite_patch={ATTENTION: "eager"}
+        f"{attention.words}: no attention scores stored",
+        *details,
+        switch_state=f"fused attention on: {attention.kernel}",
+        opposite_patch={ATTENTION: "eager"},
     )
 
 
-def _with_fused(stored: str, fused: str) -> str:
-    """Return the size of activations as text, followed by the size with the fused kernel if that differs."""
-    return f"{stored} of activations" + (f", {fused} with the fused kernel" if fused != stored else "")
-
-
-def _activations(context: Context, setup: TrainingSetup) -> str:
-    """Return as text the bytes of activations that all layers save in one pass, or one layer with checkpointing."""
-    shape, length = context.basis.shape, context.config.data.max_length
-    layers = 1 if setup.gradient_checkpointing else shape.layers
-    tokens = context.required_plan.per_device_train_batch_size.value * length
-    return format_bytes(layers * tokens * ModelMemory(shape, setup, length).layer_bytes.kept)
+def _peak_and_fused_peak(basis: Basis) -> str:
+    """Return the planned peak memory as text, and that with the fused kernel if it differs."""
+    fused_basis = basis.with_patch({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0})
+    size, fused_size = (format_bytes(planned.needed_bytes()) for planned in (basis, fused_basis))
+    return f"peak memory {size}" + (f", {fused_size} with the fused kernel" if fused_size != size else "")
 
 
 @rule("Fused kernels", 145, KERNELS, fallback="auto")

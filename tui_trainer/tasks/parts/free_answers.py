@@ -17,6 +17,8 @@ ANSWER_TOKENS = 128
 """Maximum number of new tokens of an answer."""
 STOPPED, LOOPING, LENGTH = "stopped_answers", "looping_answers", "answer_length"
 JSON, EXACT = "valid_json", "exact_match"
+KEPT = "kept_answers"
+"""Share of the rows of `evaluation.gate_suite` that are still answered right, of those that were before training."""
 
 # Longer references are seldom repeated word by word, so exact match says nothing about them.
 _SHORT_WORDS = 12

@@ -13,6 +13,7 @@ from tui_trainer.models import writing
 from tui_trainer.models.token_ids import strip_spelled_marks, token_ids
 from tui_trainer.tasks.contract import InputRow, Objective
 from tui_trainer.tasks.parts.free_answers import Prompt, answer_prompts, free_answer_scores
+from tui_trainer.tasks.parts.suite import Reply, SuiteRow, inputs_of
 from tui_trainer.tasks.parts.task import Task
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class LearnsNextToken(Task):
         prompts = [prompt for row in rows if (prompt := self.prompt_of(config, model, tokenizer, row))]
         answers = answer_prompts(model, tokenizer, prompts, new_tokens=self.answer_tokens(config))
         return free_answer_scores(answers, prompts)
+
+    def suite_replies(self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[SuiteRow]) -> list[Reply]:
+        contents = inputs_of(rows, self.input_reader(config, tokenizer), config.data.text_column)
+        limit = max([self.answer_tokens(config), *(row.checks.get("max_tokens", 0) + 1 for row in rows)])
+        sampling = writing.Sampling(max_new_tokens=limit, temperature=0, seed=0)
+        inputs = self.encode_inputs(config, model, tokenizer, contents, sampling)
+        new_tokens = _new_tokens(model, tokenizer, sampling)
+        answers = writing.answer_in_batches(model, tokenizer, [list(row.ids) for row in inputs], new_tokens=new_tokens)
+        return [Reply.of(answer) for answer in answers]
 
     def prompt_of(self, config: Config, model: Any, tokenizer: Tokenizer, row: TokenRow) -> Prompt | None:
         """Return the beginning of a document as a prompt, or None if it is too short to be continued."""

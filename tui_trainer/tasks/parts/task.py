@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.sections import MODEL_KEY, Config
+from tui_trainer.config.sections import GATE_SUITE, MODEL_KEY, Config
 from tui_trainer.data.batching.collate import (
     Collate,
     CollatePacked,
@@ -18,12 +19,13 @@ from tui_trainer.data.batching.collate import (
     round_up_coarsely,
     round_up_to_multiple,
 )
-from tui_trainer.errors import Problem
+from tui_trainer.errors import DataError, Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import Calibration, InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.free_answers import ANSWER_TOKENS
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, find_model_facts
+from tui_trainer.tasks.parts.suite import Reply, SuiteRow, refuse_unsuitable, rows_to_keep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,6 +79,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def problems(self, config: Config) -> list[Problem]:
         """Return a problem for each setting that the task does not support, without looking at data and machine."""
         problems = self.model_problems(config) + self.data_problems(config)
+        try:
+            self.suite_rows(config)
+        except DataError as error:
+            problems += [replace(problem, key=GATE_SUITE) for problem in error.problems]
         if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
             model_type = find_model_facts(config, self.head).config.get("model_type")
             hint = f"use another encoder, such as {self.usual_families}"
@@ -156,6 +162,16 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Return the number of held-out rows that the model answers in an evaluation."""
         rows = config.evaluation.generate_rows
         return self.usual_answer_rows if rows == "auto" else rows if self.usual_answer_rows else 0
+
+    def suite_rows(self, config: Config) -> list[SuiteRow]:
+        """Return the rows of `evaluation.gate_suite` that the model answers in an evaluation. Raises DataError."""
+        rows = rows_to_keep(config.evaluation.gate_suite) if self.usual_answer_rows else []
+        refuse_unsuitable(rows, self.name, [], holds_conversations=self.holds_conversations)
+        return rows
+
+    def suite_replies(self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[SuiteRow]) -> list[Reply]:
+        """Return the greedy answer to each row of a suite; [] if the task generates none."""
+        return []
 
     def answer_tokens(self, config: Config) -> int:
         """Return the maximum number of new tokens of such an answer."""

@@ -260,7 +260,9 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     ]
     advice = "within tolerance" if result.memory_excess_bytes(state) else ""
     if scene.exceeds_plan:
-        advice = "fine while memory is free; later plans use the measured peak"
+        advice = "fine while memory is free"
+        if state.resumed_from_step is None:  # other peaks are not kept
+            advice += "; later plans use the measured peak"
     description = ", ".join(filter(None, (result.memory_words(state), advice)))
     memory_lines = scene.labelled("memory", description, width, LABEL, "warn" if scene.exceeds_plan else "text")
     time_lines = scene.labelled("time", time_words(state), width, LABEL)

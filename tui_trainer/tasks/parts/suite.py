@@ -1,7 +1,8 @@
-"""A suite of `tui-trainer gate`: its rows with their checks, and the verdict on the answers of two models.
+"""A suite of `tui-trainer gate` and of `evaluation.gate_suite`: its rows with their checks, and the verdict on the
+answers of two models.
 
 A suite is a JSONL file. Each row has a `prompt` or `messages`, `must` ("learn" or "keep"), and checks of the answer,
-which must all hold. `gate.py` lets the models answer. torch is not imported."""
+which must all hold. `exporting/gate.py` and `training/evaluate.py` let the models answer. torch is not imported."""
 
 import json
 import re
@@ -12,16 +13,19 @@ from math import comb
 from pathlib import Path
 from typing import Any, Literal
 
-from tui_trainer.data.columns.row import Row
+from tui_trainer.config.sections import GENERAL_SUITE
+from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.json_rows import json_lines
 from tui_trainer.errors import DataError, name_hint, system_reason
 from tui_trainer.files.local_paths import expand_home
-from tui_trainer.tasks.parts.free_answers import is_json
+from tui_trainer.models.writing import Answer
+from tui_trainer.tasks.contract import InputReader
+from tui_trainer.tasks.parts.free_answers import is_json, is_looping
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import listed
 
-GENERAL_SUITE = Path(__file__).with_name("general_suite.jsonl")
+_GENERAL_FILE = Path(__file__).with_name("general_suite.jsonl")
 PROMPT, MESSAGES, MUST = "prompt", "messages", "must"
 Must = Literal["learn", "keep"]
 Outcome = Literal["kept", "learnt", "broken", "not learnt", "not counted", "right", "wrong"]
@@ -37,6 +41,11 @@ class Reply:
     tokens: int = 0
     has_stopped: bool = True
     is_looping: bool = False
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Reply":
+        is_loop = is_looping(answer.ids)
+        return cls(text=answer.text, tokens=len(answer.ids), has_stopped=answer.has_stopped, is_looping=is_loop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,12 @@ class SuiteRow:
     must: Must
     checks: Mapping[str, Any]
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """Content of the row in the file."""
+        question = {MESSAGES: list(self.messages)} if self.messages else {PROMPT: self.prompt}
+        return {**question, MUST: self.must, **self.checks}
+
     def fault(self, reply: Reply) -> str:
         """Return why a reply is wrong, as a predicate such as "is not JSON"; empty if it is right."""
         fault = next(filter(None, (CHECKS[name].fault(value, reply) for name, value in self.checks.items())), "")
@@ -140,13 +155,13 @@ _SYMPTOM_WORDS = {"looping": "repeats itself", "unstopped": "does not stop", "co
 
 def read_suite(path: str) -> list[SuiteRow]:
     """Read a suite, or the one of this program if `path` is empty. Raises DataError with the lines that are wrong."""
-    file_path, problems = expand_home(path) if path else GENERAL_SUITE, ProblemList()
+    file_path, problems = expand_home(path) if path else _GENERAL_FILE, ProblemList()
     suite_rows: list[SuiteRow] = []
     try:
         with file_path.open("rb") as file:
             for row in json_lines(file, one_line(file_path.name), problems):
                 try:
-                    suite_rows.append(_suite_row(row))
+                    suite_rows.append(suite_row(row))
                 except DataError as error:
                     problems.add(error, row.values)
     except OSError as error:
@@ -157,7 +172,16 @@ def read_suite(path: str) -> list[SuiteRow]:
     return suite_rows
 
 
-def _suite_row(row: Row) -> SuiteRow:
+def rows_to_keep(setting: str) -> list[SuiteRow]:
+    """Return the `keep` rows of the suite that `evaluation.gate_suite` names; [] if it is off. Raises DataError."""
+    rows = read_suite("" if setting == GENERAL_SUITE else setting) if setting else []
+    kept_rows = [row for row in rows if row.must == "keep"]
+    if rows and not kept_rows:
+        raise DataError("the suite has no rows to keep", where=one_line(setting), hint='add "must": "keep" to some')
+    return kept_rows
+
+
+def suite_row(row: Row) -> SuiteRow:
     """Return a row of a suite. Raises DataError if any part of it cannot be understood."""
     where, values = row.where, dict[str, Any](row.values)
 
@@ -193,6 +217,20 @@ def _suite_row(row: Row) -> SuiteRow:
     if not isinstance(prompt, str) or not prompt.strip():
         raise refuse(f"{PROMPT if PROMPT in values else 'the last turn'} is not a text")
     return SuiteRow(where=where, prompt=prompt, messages=tuple(messages), must=values[MUST], checks=checks)
+
+
+def inputs_of(rows: Sequence[SuiteRow], reader: InputReader, text_column: str) -> list[Any]:
+    """Return what a task's reader makes of each row. Raises DataError for conversations that cannot be read."""
+    column = MESSAGES if text_column == AUTO else text_column
+    inputs = []
+    for row in rows:
+        if not row.messages:
+            inputs.append(reader.of_text(row.prompt))
+            continue
+        table_row = Row(row.where, {column: list(row.messages)})
+        reader.begin([table_row])
+        inputs.append(reader.read(table_row))
+    return inputs
 
 
 def refuse_unsuitable(rows: Sequence[SuiteRow], task: str, labels: Sequence[str], *, holds_conversations: bool) -> None:
