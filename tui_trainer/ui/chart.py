@@ -92,15 +92,13 @@ class _Picture:
         if not view.compact:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
-                raster.draw_vertical_line(
-                    plot.column_of(view.cross_step, self.step_window, raster.width), glyphs.vertical
-                )
+                column = plot.column_of(view.cross_step, self.step_window, raster.width)
+                raster.draw_vertical_line(column, glyphs.vertical)
         rows = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return rows
-        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs, keeps_unit=False,
-        bad_columns=bad_columns,
-                                 inline=is_inline)  # fmt: skip
+        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs,
+                                 keeps_unit=False, bad_columns=bad_columns, inline=is_inline)  # fmt: skip
         return [*rows, *axis_lines]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
@@ -124,17 +122,12 @@ class _Picture:
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
         """Draw the marks of evaluations, at most one in each few columns, because more would hide the curve."""
         glyphs, marks_per_step = self.glyphs, raster.width / self.step_window.span / _MARK_EVERY
-        newest_points = {
-            int((step - self.step_window.low) * marks_per_step): (step, value)
-            for step, value in self._visible_evaluations()
-        }
+        points = self._visible_evaluations()
+        newest_points = {int((point[0] - self.step_window.low) * marks_per_step): point for point in points}
         for step, value in newest_points.values():
             sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
-            column, row = (
-                plot.column_of(step, self.step_window, raster.width),
-                plot.row_of(value, bounds, raster.height),
-            )
-            raster.draw_mark(column, row, sign, "chart_eval")
+            column = plot.column_of(step, self.step_window, raster.width)
+            raster.draw_mark(column, plot.row_of(value, bounds, raster.height), sign, "chart_eval")
 
     def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
         """Write the name of each baseline at the right end of its row, because a full line would look like a curve.
@@ -147,9 +140,8 @@ class _Picture:
             row = plot.row_of(value, bounds, raster.height)
             if bounds.low <= value <= bounds.high and row not in used_rows:
                 used_rows.add(row)
-                raster.draw_label(
-                    row, f"{leader} {self.glyphs.replace_unsupported(one_line(name[:_LABEL_LIMIT]))}", "dim"
-                )
+                safe_name = self.glyphs.replace_unsupported(one_line(name[:_LABEL_LIMIT]))
+                raster.draw_label(row, f"{leader} {safe_name}", "dim")
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
         """Return the title line: the newest value, the values at the crosshair, a warning about NaN, or the legend."""
@@ -172,17 +164,15 @@ class _Picture:
         """Return the values at the crosshair: `step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`."""
         index = self.series.nearest_index(step) or 0
         value, smoothed = float(self.series.values[index]), float(self.series.smoothed[index])
-        value_text = (
-            self.metric.format_value(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
-        )
+        bad_text = "NaN" if math.isnan(value) else "infinite"
+        value_text = self.metric.format_value(value) if math.isfinite(value) else bad_text
         line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {value_text}", "text")]
         if self.series.smoothing and math.isfinite(smoothed):
             line.append((f"  smoothed {self.metric.format_value(smoothed)}", "chart_smooth"))
         if marks := self._marks:
             _, nearest_step, value = min((abs(eval_step - step), eval_step, value) for eval_step, value in marks)
-            line.append(
-                (f"  {self.glyphs.eval_mark} {self.metric.format_value(value)} at step {nearest_step}", "chart_eval")
-            )
+            mark_text = f"  {self.glyphs.eval_mark} {self.metric.format_value(value)} at step {nearest_step}"
+            line.append((mark_text, "chart_eval"))
         return line
 
     @property
@@ -217,11 +207,9 @@ class LossChart(Pane):
 
     view: reactive[ChartView] = reactive(_ALL, repaint=False, init=False)
 
-    def __init__(
-        self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
-    ) -> None:
+    def __init__(self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None) -> None:
         super().__init__(lambda width, height: self.draw_lines(width, height, self.glyphs), id=id)
-        self.disabled = disabled
+        self.disabled = view.compact  # a small chart takes no keys and no clicks
         self._state = state
         self.other_chart: LossChart | None = None
         """Another chart of the same run, which gets this chart's zoom, crosshair and smoothing."""

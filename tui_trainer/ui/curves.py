@@ -242,10 +242,9 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
     metrics |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
         metrics["peak memory, GiB"] = _PEAK_MEMORY
-    last = list(state.gauges)[-1:]
-    return metrics | {
-        title: metric for title, (name, metric) in _READINGS.items() if last and last[0].figure(name) is not None
-    }
+    for reading in list(state.gauges)[-1:]:
+        metrics |= {title: metric for title, (name, metric) in _READINGS.items() if reading.figure(name) is not None}
+    return metrics
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
@@ -257,9 +256,8 @@ def _score(name: str) -> Metric:
     def to_beat(state: RunState) -> Mapping[str, float]:
         return baselines_of(name, state.baselines.scores) if state.baselines else {}
 
-    return Metric(
-        _points_of_training_score(name), read_evaluation=lambda done: done.scores.get(name), baselines_of_run=to_beat
-    )
+    points = _points_of_training_score(name)
+    return Metric(points, read_evaluation=lambda event: event.scores.get(name), baselines_of_run=to_beat)
 
 
 def _held_out_metric(metric: Metric) -> Metric:

@@ -98,9 +98,8 @@ class KeyLine(Pane):
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful actions, best rank first, and `? help` at the end of the line."""
-    footer = sorted(
-        (action for action in actions if action.footer_rank and action.keys), key=lambda action: action.footer_rank
-    )
+    footer = [action for action in actions if action.footer_rank and action.keys]
+    footer.sort(key=lambda action: action.footer_rank)
     del footer[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
     hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in footer]
     help_actions = [action for action in actions if action.id == "app.help" and action.keys]

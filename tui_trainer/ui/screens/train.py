@@ -205,9 +205,7 @@ class TrainPage(FilteredPage):
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
-                        # Disabled charts take no keys and no clicks.
-                        small = ChartView(metric=metric, compact=True)
-                        yield LossChart(lambda: self._scene.run, small, disabled=True)
+                        yield LossChart(lambda: self._scene.run, ChartView(metric=metric, compact=True))
                 yield self._part("events")
                 yield self._filter
             yield Scroller(*map(self._part, _BESIDE_THE_CHART), id="right")
