@@ -275,7 +275,7 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
 
     def end_what_measures(action: str) -> None:
         if action in ("tune", "sizes", "switches"):
-            for one in screens.bench.measurements:
+            for one in screens.bench.commands:
                 if process := getattr(one, "process", None):
                     process.alive = False
 

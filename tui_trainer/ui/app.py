@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from pathlib import Path
-from time import strftime
+from time import monotonic, strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 from unicodedata import name
 
@@ -133,11 +133,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.bench.end()
 
     def _begin(self) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self.bench.begin()
-            self.when_shown()
-            self.draw()
+        self._has_begun = True
+        self.bench.begin()
+        self.when_shown()
+        self.draw()
 
     def find_living_runs(self, *, offers: bool = True) -> None:
         """Look for active runs, and offer to watch one that is training already, as after a lost connection."""
@@ -219,7 +218,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def _live_state(self) -> object:
         """Return the state that can change without a key. `tick` redraws only if it differs from the last drawing."""
-        return self.size, self.bench.by_clock(), [screen.live_state() for screen in (self.page, self.dialog) if screen]
+        bench, screens = self.bench, [screen for screen in (self.page, self.dialog) if screen]
+        run_state = bench.run_is_alive, bench.run is not None and bench.run.is_interrupted
+        return self.size, run_state, tuple(bench.unseen_pages), [screen.live_state() for screen in screens]
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -305,7 +306,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, InputEvent | AppFocus | Resize):
-            self.bench.note_activity()
+            self.bench.last_input_at = monotonic()
             if self._tick_seconds != TICK_SECONDS:
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
@@ -333,9 +334,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):
             self._has_named_layout = True
-            self.bench.show_notice(
-                f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml", "warn"
-            )
+            message = f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml"
+            self.bench.show_notice(message, "warn")
             self.draw()
 
     def _is_above(self, dialog: Dialog, action: Action, event: Key) -> bool:
@@ -450,9 +450,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.screen.call_next(self.screen.show, section)
         else:
             self.open(HelpDialog(self.keymap, self.page.place, section))
-
-    def find_guide(self) -> None:
-        self.open(palette.Palette("Search the guides", palette.guide_commands(self)))
 
     def action_jump(self) -> None:
         from tui_trainer.ui.jump import JumpDialog, spots_on

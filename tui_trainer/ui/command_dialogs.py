@@ -105,10 +105,9 @@ class CommandDialog(Dialog):
 
     def _warnings(self, width: int) -> list[Line]:
         warnings = [_SLOWS] * (self.bench.run_is_alive and not self.command.is_measurement)
-        other_tools = [tool for tool in self.bench.tools.values() if tool.running_process and tool is not self.command]
-        warnings += [
-            f"{one_line(tool.command_name)} is also running" for tool in other_tools if not tool.is_measurement
-        ]
+        other_tools = [tool for tool in self.bench.tools.values() if tool.running_process and not tool.is_measurement]
+        names = [one_line(tool.command_name) for tool in other_tools if tool is not self.command]
+        warnings += [f"{name} is also running" for name in names]
         if other := self.bench.other_running_measurement(self.command):
             warnings.append(f"{one_line(other.command_name)} is running: this command would distort that measurement")
         return [line for text in warnings for line in paragraph(text, width, "warn")]
@@ -129,11 +128,9 @@ class CommandDialog(Dialog):
     def start(self) -> str:
         """Start the command. Return why it cannot be started; empty if it was started or is running."""
         other = self.bench.other_running_measurement(self.command) if self.command.is_measurement else None
-        return (
-            f"{other.command_name} is still running and would distort the measurement"
-            if other
-            else self.command.start()
-        )
+        if other:
+            return f"{other.command_name} is still running and would distort the measurement"
+        return self.command.start()
 
 
 def open_and_start(dialog: CommandDialog) -> None:

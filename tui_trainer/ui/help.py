@@ -11,6 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Markdown
 
 from tui_trainer.lines.guides import GuideSection, guides, sections
+from tui_trainer.ui import palette
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import TITLES, Action, Keymap, PageName, key_sign
 from tui_trainer.ui.spans import Line, cursor_line, fit, hanging, pad, paragraph
@@ -92,7 +93,7 @@ class HelpDialog(Dialog):
             pages = list(chain(*map(sections, guides())))
             self.call_next(self.show, pages[(pages.index(self.section) + (1 if key == "right" else -1)) % len(pages)])
         elif character == "/":
-            self.app.find_guide()
+            self.app.open(palette.Palette("Search the guides", palette.guide_commands(self.app)))
         elif key == "enter" and self._chosen_rows:
             self._do(self._entries[self._chosen])
         action = self._keymap.find("app", key, character)

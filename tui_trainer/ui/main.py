@@ -165,9 +165,8 @@ def _finish_run(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if (watched_run := bench.run) is not None:
         from tui_trainer.lines.plan_and_events import after_screens_line
 
-        print_to_stderr(
-            after_screens_line(watched_run.state, watched_run.folder.name, is_active=watched_run.takes_requests)
-        )
+        name, is_active = watched_run.folder.name, watched_run.takes_requests
+        print_to_stderr(after_screens_line(watched_run.state, name, is_active=is_active))
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.received else EXIT_DONE
 
 

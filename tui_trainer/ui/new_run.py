@@ -333,9 +333,8 @@ class ColumnsDialog(Dialog):
         if key in ("left", "right", "h", "l", "space"):
             self._turn(-1 if key in ("left", "h") else 1)
         elif key == "enter":
-            named_columns = {
-                role: column for role, column in self._columns.items() if column != self._detected_columns[role]
-            }
+            detected = self._detected_columns
+            named_columns = {role: column for role, column in self._columns.items() if column != detected[role]}
             if SECOND_TEXT_KEY in named_columns:
                 # With only the second text named, both text columns would be detected again.
                 named_columns[TEXT] = self._columns[TEXT]

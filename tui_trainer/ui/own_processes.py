@@ -84,17 +84,14 @@ class SingleProcessCommand(Generic[P]):
         is_in_the_way = self.is_measurement and self._bench.run_is_alive
         if is_in_the_way and process.alive and not process.is_cancelled:
             process.cancel()
-            self._tell_end(f"{self.command_name} was stopped: {RUN_TRAINING_REFUSAL}", "warn")
+            self._bench.report_end(self._page, f"{self.command_name} was stopped: {RUN_TRAINING_REFUSAL}", "warn")
         has_ended = process.poll()
         if has_ended and not is_in_the_way and (verdict := self._verdict(process)):
-            self._tell_end(*verdict)
+            self._bench.report_end(self._page, *verdict)
         return has_ended
 
     def _verdict(self, process: P) -> tuple[str, Role] | None:
         raise NotImplementedError
-
-    def _tell_end(self, words: str, role: Role) -> None:
-        self._bench.report_end(self._page, words, role)
 
 
 class Exports(SingleProcessCommand["ExportProcess"]):
@@ -151,7 +148,7 @@ class Exports(SingleProcessCommand["ExportProcess"]):
         if has_ended and self._several > 1 and not self.running_process:
             failed_count = len(self._failures)
             message = "; ".join([f"{self._several - failed_count} of {self._several} runs exported", *self._failures])
-            self._tell_end(message, "bad" if failed_count else "good")
+            self._bench.report_end(self._page, message, "bad" if failed_count else "good")
             self._several, self._failures = 0, []
         return has_ended
 

@@ -34,24 +34,15 @@ if TYPE_CHECKING:
 _NARROW = 120
 # Below this width, the titles of the pages are abbreviated.
 _NARROWEST = 80
-_SHORT: dict[PageName, str] = {
-    "hardware": "HW",
-    "config": "Conf",
-    "checklist": "Check",
-    "train": "Train",
-    "runs": "Runs",
-}
+_SHORT_TITLES = ("HW", "Conf", "Check", "Train", "Runs")
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
-Tab = tuple[str, str]
-"""Title and state of a page."""
 # More lines than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
 NO_REPORT = "no report yet: a run writes its report at its end; `tui-trainer report` writes one at any time"
-_SCREENS = "tui_trainer.ui.screens"
 
 
 class TopLine(Pane):
@@ -97,13 +88,14 @@ def _tab_text(index: int, title: str, state: str) -> str:
     return f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
 
 
-def _tabs(bench: Workbench, width: int) -> list[Tab]:
+def _tabs(bench: Workbench, width: int) -> list[tuple[str, str]]:
+    """Return title and state of each page."""
     unsaved_mark = bench.glyphs.changed if bench.has_unsaved_edits else ""
     run_text = ("interrupted" if bench.run.is_interrupted else _run_mark(bench.run.state)) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run_text = f"{run_text} {curve}"
-    is_short = width < _NARROWEST
-    titles, checks_text = [_SHORT[place] if is_short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
+    titles = _SHORT_TITLES if width < _NARROWEST else [TITLES[place] for place in PLACES[1:]]
+    checks_text = bench.checks_mark()[0]
     if width < _NARROW:
         # There is room only for the most severe state.
         checks_text = " ".join(checks_text.split()[:2])
@@ -270,7 +262,7 @@ class Pages(dict[PageName, Page]):
         self._bench, self._styles = bench, styles
 
     def __missing__(self, place: PageName) -> Page:
-        module = import_module(f"{_SCREENS}.{place}")
+        module = import_module(f"tui_trainer.ui.screens.{place}")
         self[place] = page = getattr(module, f"{place.title()}Page")(self._bench)
         self._styles.read(Path(str(module.__file__)).with_suffix(".tcss"))
         self._styles.parse()

@@ -207,24 +207,21 @@ def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
     if action.place not in ("app", app.page.place):
         do = partial(app.do_on_page, action.place, partial(app.perform_action, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
-    return Command(
-        name, action.help, do, key_signs or "no key", is_elsewhere=refusal is not None, refusal=refusal or ""
-    )
+    is_elsewhere = refusal is not None
+    return Command(name, action.help, do, key_signs or "no key", is_elsewhere=is_elsewhere, refusal=refusal or "")
 
 
 def actions_here(app: Any) -> list[Command]:
     """Return entries for the actions that are possible now. The actions of the footer come first."""
-    return [
-        _command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer_rank or 100)
-    ]
+    actions = sorted(app.offered_actions, key=lambda action: action.footer_rank or 100)
+    return [_command(app, action) for action in actions]
 
 
 def all_commands(app: Any) -> list[Command]:
     """Return all entries: actions of this page and of others, settings, recipes, sections of guides, and themes."""
     entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
-    entries += [
-        (action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.actions_on(place)
-    ]
+    other_places = [place for place in PLACES[1:] if place != app.page.place]
+    entries += [(action, "") for place in other_places for action in app.keymap.actions_on(place)]
     actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
     themes = [replace(theme, name=f"Theme: {theme.name}", is_elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, is_elsewhere=True) for section in guide_commands(app)]

@@ -87,7 +87,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
     """Sorted table of processes. A chosen process stays chosen when a new reading is shown."""
 
     def __init__(self) -> None:
-        super().__init__(self._row, titles=lambda _: self._titled, id="processes")
+        super().__init__(self._row, titles=self._styled_titles, id="processes")
         self.sorted_by = "cpu"
         self._texts: dict[str, dict[str, str]] = {}
         self._widths: dict[str, int] = {}
@@ -107,8 +107,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
         # Each heading reserves room for the sort mark, so that columns keep their width.
         return HEADINGS[name] + f" {'v' if name == self.sorted_by else ' '}" * (name in SORTS)
 
-    @property
-    def _titled(self) -> list[tuple[str, Span]]:
+    def _styled_titles(self, _: int) -> list[tuple[str, Span]]:
         # The last title is not padded, because the column of commands may be wider than the screen.
         titles = {name: pad(self._heading(name), width) for name, width in self._widths.items()}
         return [(name, (f" {title.rstrip() if name == 'command' else title} ", "bold"))

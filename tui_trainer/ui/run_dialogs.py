@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.events import Key
@@ -163,9 +164,8 @@ class TryDialog(FieldDialog):
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
         self._status = "generating ..." if self._writers else "loading the weights ..."
-        self._bench.background.run_work(
-            TRYING, lambda: self._generate(prompt, self._seed), self._show_result, lane=TRYING
-        )
+        work = partial(self._generate, prompt, self._seed)
+        self._bench.background.run_work(TRYING, work, self._show_result, lane=TRYING)
         self.redraw()
 
     def close(self) -> None:

@@ -266,6 +266,10 @@ def offer_quit(bench: Workbench) -> None:
         bench.go(1)
         bench.app.perform_action("config.save")
 
+    def stop_and_leave() -> None:
+        bench.leave_when_over = True
+        bench.ask_run("stop")
+
     rows: list[Row]
     if bench.background.is_busy(DETACHING):
         bench.show_notice("the run is being detached: this takes a few seconds", "warn")
@@ -278,7 +282,7 @@ def offer_quit(bench: Workbench) -> None:
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
             ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
-            ("s", "save, stop and quit", lambda: stop_and_leave(bench)),
+            ("s", "save, stop and quit", stop_and_leave),
         ]
     elif bench.background.is_busy(OPENING):
         rows = ["A run is starting."]
@@ -363,11 +367,6 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
 
     bench.show_notice(f"saving {folder.name} before it continues in a background process ...", "dim")
     bench.background.run_work(DETACHING, work, watch_or_resume, DETACHING)
-
-
-def stop_and_leave(bench: Workbench) -> None:
-    bench.leave_when_over = True
-    bench.ask_run("stop")
 
 
 def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:

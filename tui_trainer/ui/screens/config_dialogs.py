@@ -31,9 +31,8 @@ _ROLES: Final[dict[str, Role]] = {
 
 
 def tune(bench: Workbench) -> None:
-    open_and_start(
-        CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=("apply the fastest", "the results of tune"))
-    )
+    apply = "apply the fastest", "the results of tune"
+    open_and_start(CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=apply))
 
 
 def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:

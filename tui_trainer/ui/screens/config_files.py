@@ -104,9 +104,8 @@ class ExternalEditor:
         try:
             text_after = edit_text_in(self._app, shlex.split(command), text_before)
         except (OSError, ValueError) as error:
-            bench.show_notice(
-                f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad"
-            )
+            message = f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one"
+            bench.show_notice(message, "bad")
             return
         if text_after == text_before and not self._unfinished:
             bench.show_notice("nothing changed in the editor")

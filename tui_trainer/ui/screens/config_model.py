@@ -59,10 +59,8 @@ class Editor:
         editor = cls(setting=setting, text=text, original=text, names=names)
         # The values of a boolean setting may include "auto".
         if allowed_values := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
-            editor.has_fixed_choices, editor.options = (
-                True,
-                tuple(display_text(setting, choice) for choice in allowed_values),
-            )
+            editor.has_fixed_choices = True
+            editor.options = tuple(display_text(setting, choice) for choice in allowed_values)
             editor.chosen = allowed_values.index(value) if value in allowed_values else 0
             editor.text = editor.options[editor.chosen]
         else:

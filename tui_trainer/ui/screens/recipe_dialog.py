@@ -99,11 +99,10 @@ class RecipeDialog(SearchDialog[str | Profile]):
         show(None, {})
         # The chosen recipe is computed first, so that its preview does not wait for the others.
         work = partial(find, (self.recipe.name,))
-        self._bench.background.run_work("chosen recipe", work, lambda fits: show(None, fits), _FITS)
+        run_work = self._bench.background.run_work
+        run_work("chosen recipe", work, lambda fits: show(None, fits), _FITS)
         work = partial(find, tuple(name for name in self._recipes if name != self.recipe.name))
-        self._bench.background.run_work(
-            _FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS
-        )
+        run_work(_FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS)
 
     def list_matches(self) -> None:
         by_task = {name: list[Profile]() for name in task_names()}
