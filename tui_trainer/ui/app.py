@@ -58,7 +58,6 @@ TERMINAL_THEME = "ansi-dark"
 _NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
 # Most toasts that are kept while a dialog is open, which may be for a whole night.
 _MOST_HELD = 3
-_NO_KEY = "unbound"
 _TOO_SMALL = "too small"
 _ABOVE_DIALOGS = ("save_screen", "suspend")
 
@@ -97,7 +96,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._drawn_live_state: object = None
         self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
-        self.set_keymap({action.id: ",".join(map(textual_key, action.keys)) or _NO_KEY for action in keymap.changed})
+        self.set_keymap({action.id: ",".join(map(textual_key, action.keys)) or "unbound" for action in keymap.changed})
 
     def get_css_variables(self) -> dict[str, str]:
         colours = super().get_css_variables()

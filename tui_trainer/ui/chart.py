@@ -152,7 +152,7 @@ class _Picture:
         if view.cross_step is not None:
             return title_rule(self._crosshair_line(view.cross_step), width, glyphs)
         note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
-        if (index := series.last_bad()) is not None:
+        for index in np.flatnonzero(~np.isfinite(series.values))[-1:]:
             kind = "NaN" if math.isnan(series.values[index]) else "infinite"
             return title_rule([(f"{view.metric} is {kind} at step {series.steps[index]}", "bad")], width, glyphs, note)
         legend = self._legend(bounds)

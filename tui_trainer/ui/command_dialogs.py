@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # Most output lines to show while a command runs.
 _SHOWN: Final = 12
-_SLOWS: Final = "A run is training: this command slows the run down and uses memory."
 Draw = Callable[[Any, int, Glyphs], list[Line]]
 """Function that draws the output or the result of a process: (process, width, glyphs) -> lines."""
 
@@ -104,7 +103,8 @@ class CommandDialog(Dialog):
         return self._draw_result(process, width, self.glyphs)
 
     def _warnings(self, width: int) -> list[Line]:
-        warnings = [_SLOWS] * (self.bench.run_is_alive and not self.command.is_measurement)
+        is_slowing = self.bench.run_is_alive and not self.command.is_measurement
+        warnings = ["A run is training: this command slows the run down and uses memory."] * is_slowing
         other_tools = [tool for tool in self.bench.tools.values() if tool.running_process and not tool.is_measurement]
         names = [one_line(tool.command_name) for tool in other_tools if tool is not self.command]
         warnings += [f"{name} is also running" for name in names]

@@ -130,10 +130,6 @@ class Series:
         values = self.values[begin:end]
         return values[np.isfinite(values)]
 
-    def last_bad(self) -> int | None:
-        bad_indices = np.flatnonzero(~np.isfinite(self.values))
-        return int(bad_indices[-1]) if len(bad_indices) else None
-
 
 def _interpolate_gaps(filled: IntArray, *rows: Floats) -> None:
     """Interpolate the empty columns between `filled` columns in each row, except next to a NaN."""
@@ -169,42 +165,26 @@ def _copied(column: array[Any]) -> NDArray[Any]:
     return np.frombuffer(column.tobytes(), column.typecode)
 
 
-def _points_of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
-    """Return a function for `Metric.points` from a function that returns one value per step."""
-
-    def points(state: RunState) -> Points:
-        steps, values = _copied(state.steps), values_of(state)
-        # A step may be appended between the two copies.
-        length = min(len(steps), len(values))
-        return steps[:length], values[:length]
-
-    return points
+def _with_steps(state: RunState, values: Floats) -> Points:
+    """Return the steps with their values, of which there is one per step."""
+    steps = _copied(state.steps)
+    # A step may be appended between the copies of values and steps.
+    length = min(len(steps), len(values))
+    return steps[:length], values[:length]
 
 
 def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
-    return _points_of_steps(lambda state: _copied(getattr(state, name)) / unit)
+    return lambda state: _with_steps(state, _copied(getattr(state, name)) / unit)
 
 
 def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
     """Return a function for `Metric.points` that divides two columns of the state; NaN where the divisor is 0."""
 
-    def values_of(state: RunState) -> Floats:
+    def points(state: RunState) -> Points:
         values, divisors = _copied(getattr(state, name)), _copied(getattr(state, divisor))
         length = min(len(values), len(divisors))
         values, divisors = values[:length], divisors[:length]
-        quotients: Floats = np.divide(values, divisors, out=np.full(length, np.nan), where=divisors > 0)
-        return quotients
-
-    return _points_of_steps(values_of)
-
-
-def _points_of_training_score(score: str) -> Callable[[RunState], Points]:
-    """Return a function for `Metric.points` that returns a training score at the steps where it was measured."""
-
-    def points(state: RunState) -> Points:
-        steps, values = _points_of_steps(lambda state: _copied(state.step_scores[score]))(state)
-        is_scored = ~np.isnan(values)
-        return steps[is_scored], values[is_scored]
+        return _with_steps(state, np.divide(values, divisors, out=np.full(length, np.nan), where=divisors > 0))
 
     return points
 
@@ -253,10 +233,15 @@ def metric_of(state: RunState, name: str) -> Metric | None:
 
 
 def _score(name: str) -> Metric:
+    def points(state: RunState) -> Points:
+        """Return a training score at the steps where it was measured."""
+        steps, values = _with_steps(state, _copied(state.step_scores[name]))
+        is_scored = ~np.isnan(values)
+        return steps[is_scored], values[is_scored]
+
     def to_beat(state: RunState) -> Mapping[str, float]:
         return baselines_of(name, state.baselines.scores) if state.baselines else {}
 
-    points = _points_of_training_score(name)
     return Metric(points, read_evaluation=lambda event: event.scores.get(name), baselines_of_run=to_beat)
 
 

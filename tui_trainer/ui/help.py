@@ -21,16 +21,11 @@ from tui_trainer.ui.widgets.pane import Pane
 _KEYS_WIDTH = 16
 _MOST_USED = 5
 _MOVES = ("up", "down", "page_up", "page_down", "first", "last")
-_SCREENS = "screens"
 
 
 def page_section(place: PageName) -> GuideSection:
     """Return the section about a page in the guide `screens`."""
-    return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
-
-
-class GuideText(Markdown):
-    BULLETS = ["- "]  # noqa: RUF012
+    return next(section for section in sections("screens") if section.title == TITLES[place])
 
 
 class HelpDialog(Dialog):
@@ -56,7 +51,8 @@ class HelpDialog(Dialog):
         self._entries = [action for actions in self._groups.values() for action in actions]
         self.section = section or page_section(place)
         self._actions = Pane(lambda width, _: [line for _, line in self._rows(width)])
-        self._guide = GuideText(open_links=False)
+        self._guide = Markdown(open_links=False)
+        self._guide.BULLETS = ["- "]
 
     @property
     def _has_keys(self) -> bool:
@@ -84,8 +80,8 @@ class HelpDialog(Dialog):
         self.section, self._actions.display = section, section == page_section(self._place)
         self.query_one("#box").border_title = self.heading.replace("[", r"\[")
         self.query_one("#inside").scroll_home(animate=False, immediate=True)
-        guide_title = guides()[section.guide]
-        await self._guide.update(f"*{guide_title}*\n\n{section.text}" if section.title else section.text)
+        guide_title = f"*{guides()[section.guide]}*\n\n" if section.title else ""
+        await self._guide.update(f"{guide_title}{section.text}")
         self.redraw()
 
     def press(self, key: str, character: str | None) -> bool:

@@ -244,5 +244,4 @@ def _tell_crash(report: str, logs: Path) -> None:
         path.write_text(report, encoding="utf-8", errors="replace")
     except OSError:
         report_note = "the crash report could not be written"
-    last_line = report.strip().rpartition("\n")[2]
-    print_to_stderr(f"the screens failed: {last_line}; {report_note}")
+    print_to_stderr(f"the screens failed: {report.strip().splitlines()[-1]}; {report_note}")

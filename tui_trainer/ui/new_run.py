@@ -273,8 +273,7 @@ class ModelDialog(ChoiceOfPath):
             return
         reset_values = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
         model_patch = {MODEL_KEY: model_of(value)} if model_of(value) else {}
-        values = reset_values | {DATA_KEY: self._data} | self._columns | model_patch
-        if problems := document.patch(values, "a new run"):
+        if problems := document.patch(reset_values | {DATA_KEY: self._data} | self._columns | model_patch, "a new run"):
             bench.show_notice(one_line(str(problems[0])), "bad")
             return
         undo_key, start_key = bench.app.key_of("config.undo"), bench.app.key_of("app.start")

@@ -135,13 +135,6 @@ class ProcessesDialog(Dialog):
 
     heading = "Processes"
     keys = (("k", "end"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
-    CSS = """
-    ProcessesDialog {
-        #box { width: 100%; height: 100%; }
-        .notes { height: auto; max-height: 6; }
-    }
-    ProcessesDialog.-wide #box { max-width: 100%; }
-    """
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.events import Key
 from textual.widget import Widget
 
-from tui_trainer.advice.examine import Examination, FoundCause
+from tui_trainer.advice.examine import FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
 from tui_trainer.launching.model_process import ChildWriter, ModelDevice, ModelProcess, find_device
@@ -46,16 +46,12 @@ class DoctorDialog(Dialog):
         return (*[("a", "apply to the config")] * bool(self._fix), ("escape", "close"))
 
     @property
-    def _verdict(self) -> Examination | None:
-        return self._run.doctor.examination
-
-    @property
     def _fix(self) -> Patch | None:
         """Changes of settings that would help the next run; None if there are none."""
-        return self._verdict.fix if self._verdict else None
+        return verdict.fix if (verdict := self._run.doctor.examination) else None
 
     def lines(self, width: int) -> list[Line]:
-        verdict = self._verdict
+        verdict = self._run.doctor.examination
         if verdict is None:
             return []
         rows: list[Line] = []

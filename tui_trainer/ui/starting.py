@@ -32,7 +32,6 @@ from tui_trainer.units import format_bytes, quantity
 _LABEL = 12
 _PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
-_STOPPING = "stopping a run"
 _NOT_YET, LEAVE = "Cannot start yet", "Quit?"
 _WAIT_SECONDS = 0.2
 
@@ -246,7 +245,7 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
             bench.ask_run("stop")
         else:
             bench.show_notice(f"asking {folder.name} to stop ...", "dim")
-            bench.background.run_work(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, _STOPPING)
+            bench.background.run_work(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, "stopping")
 
     def report(problem: str) -> None:
         assert folder is not None, "the run on the Train screen is asked by the bench"

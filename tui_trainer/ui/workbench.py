@@ -264,8 +264,7 @@ class Workbench:
     def is_unattended(self) -> bool:
         """Whether the user has pressed no key for a minute, or for five minutes while something is running."""
         is_watched = self.run_is_alive or any(command.running_process for command in self.commands)
-        patience_seconds = UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS
-        return monotonic() - self.last_input_at > patience_seconds
+        return monotonic() - self.last_input_at > (UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS)
 
     def set_gauge_interval(self) -> None:
         """Read gauges often while a page shows them, and seldom otherwise."""
@@ -512,7 +511,7 @@ class Workbench:
             self._planned(document.own_problems)
             self._checked([])
         else:
-            self._work_out("fit", partial(fit_config, document.unfitted), self._fitted, FITTING)
+            self._compute("fit", partial(fit_config, document.unfitted), self._fitted, FITTING)
 
     def _report_problem(self, problem: Problem | None) -> None:
         if problem:
@@ -540,7 +539,7 @@ class Workbench:
             except InputError as error:
                 return error.problems
 
-        self._work_out("plan", make_plan, self._planned)
+        self._compute("plan", make_plan, self._planned)
         self.app.draw()
 
     def _tell_what_followed(self) -> None:
@@ -555,9 +554,7 @@ class Workbench:
             undo_key = self.app.key_of("config.undo")
             self.show_notice(f"{self.notice[0]}; {message}" if self.notice else f"{message}; {undo_key} to undo")
 
-    def _work_out(
-        self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
-    ) -> None:
+    def _compute(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING) -> None:
         """Run `work` in the background and pass its result to `answer`, unless the config changes meanwhile."""
         document = self.document
         assert document is not None
@@ -604,7 +601,7 @@ class Workbench:
 
             return run_checks(gather(loaded_config, hardware=hardware, plan=plan, gpu=gpu))
 
-        self._work_out("checks", check, self._checked)
+        self._compute("checks", check, self._checked)
 
     def _checked(self, findings: list[Finding]) -> None:
         assert self.document is not None, "it was checked"

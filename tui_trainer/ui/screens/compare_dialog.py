@@ -27,7 +27,6 @@ from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
 ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
-TRAINING_LOSS: Final = "training loss"
 _Points = Sequence[tuple[float, float]]
 _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
@@ -127,7 +126,7 @@ class Curves(Pane):
     def _chart_lines(self, width: int, height: int) -> list[Line]:
         scale_note = ", logarithmic" if self.is_log else ""
         marks_note = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
-        name = TRAINING_LOSS if self.metric == LOSS else self.metric
+        name = "training loss" if self.metric == LOSS else self.metric
         unit = "trained tokens" if self.unit == "tokens" else self.unit
         title = title_rule(f"{name} over {unit}{scale_note}", width, self.glyphs, marks_note)
         return [title, *curves_lines(self.curves, self.unit, width, height - 1, self.glyphs, log=self.is_log)]

@@ -34,7 +34,6 @@ LABEL_CELLS = 8
 # A run that is planned to use more than this share of the free memory may run out of it.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
-_NO_PLAN = "no plan: fix the problems first"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
 
@@ -106,7 +105,8 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
     """Return two lines: the plan's figures in columns, and the time of one step with the reason for this estimate."""
     label = ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
     if plan is None:
-        return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
+        note = f" {waits_for}" if is_planning else "no plan: fix the problems first"
+        return [[(label + note, "dim")], []]
     line: Line = [(label, "dim")]
     for (title, text), column_cells in zip(figure_texts(plan).items(), _COLUMN_CELLS, strict=False):
         role: Role = "dim" if is_planning else "text"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import monotonic, time
-from typing import cast
+from typing import Any, cast
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -253,10 +253,8 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
 class HardwareSection(KeyedPane):
     """A section of the page. It is computed again when the machine's state changes, and hidden if it has no lines."""
 
-    def __init__(
-        self, part: Callable[[HardwareScene], list[Line]], *, is_live: bool = False, id: str | None = None
-    ) -> None:
-        super().__init__(self._part_lines, id=id)
+    def __init__(self, part: Callable[[HardwareScene], list[Line]], *, is_live: bool = False, **options: Any) -> None:
+        super().__init__(self._part_lines, **options)
         self._part, self.is_live = part, is_live
         self._drawn: tuple[HardwareScene | None, list[Line]] = (None, [])
 

@@ -34,10 +34,6 @@ class RecipeDialog(SearchDialog[str | Profile]):
     """List of the recipes by task. Recipes that fit the user's model and data come first."""
 
     heading = "Choose a recipe"
-    CSS = """
-    RecipeDialog #box { width: 100%; height: 100%; }
-    RecipeDialog LineList { height: 50vh; }
-    """
 
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
         """Create the list with the recipe `name` chosen. Raises ConfigError if a recipe cannot be read."""

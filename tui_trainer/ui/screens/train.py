@@ -15,10 +15,10 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
 from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metrics_of
-from tui_trainer.ui.dialogs import Answer
+from tui_trainer.ui.dialogs import Answer, KeyLine
 from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, name_keys_for_commands
-from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
+from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
 from tui_trainer.ui.screens import train_scores as scores
@@ -280,7 +280,7 @@ class TrainPage(FilteredPage):
             self._shown_scene = self._make_scene()
             self._arrange()
         for pane in self.query(Pane):
-            if isinstance(pane, TopLine | KeyHints) or pane.id == "notice" or (pane.is_on_screen and not self._frozen):
+            if isinstance(pane, TopLine | KeyLine) or pane.id == "notice" or (pane.is_on_screen and not self._frozen):
                 pane.redraw()
 
     def tick(self) -> None:
