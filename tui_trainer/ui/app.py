@@ -26,6 +26,8 @@ from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
 from tui_trainer.hardware.gauges import VISIBLE_PERIOD_SECONDS
+from tui_trainer.runs.lock import read_lock_owner
+from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import keymap as keymap_room
 from tui_trainer.ui import palette
@@ -141,9 +143,6 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Look for active runs, and offer to watch one that is training already, as after a lost connection."""
 
         def read() -> "tuple[bool, list[RunFolder]]":
-            from tui_trainer.runs.lock import read_lock_owner
-            from tui_trainer.runs.registry import newest_runs
-
             recent_runs = newest_runs()
             return bool(recent_runs), [folder for folder in recent_runs if read_lock_owner(folder.lock) is not None]
 

@@ -1,7 +1,5 @@
 """A chart of one metric over the steps of a run. `curves.py` provides the metrics, `plot.py` the axes and dots."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -3,20 +3,16 @@
 One class serves all commands. The caller passes a function that draws the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from tui_trainer.launching.command_process import JsonProcess
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog
 from tui_trainer.ui.own_processes import Measurement, Tool
 from tui_trainer.ui.spans import Glyphs, Line, both_ends_line, paragraph, progress_line, rows_of
+from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_whole_seconds
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.command_process import JsonProcess
-    from tui_trainer.ui.workbench import Workbench
 
 # Most output lines to show while a command runs.
 _SHOWN: Final = 12

@@ -4,8 +4,6 @@ Each drawing reduces all points again, because numpy needs only a few millisecon
 average cannot be vectorised, so it is continued from the points that were smoothed before.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -160,7 +158,7 @@ class Metric:
         return self.format_value(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
 
 
-def _copied(column: array[Any]) -> NDArray[Any]:
+def _copied(column: "array[Any]") -> NDArray[Any]:
     # `tobytes` copies in one call. A view would lock the column against the thread that appends to it.
     return np.frombuffer(column.tobytes(), column.typecode)
 

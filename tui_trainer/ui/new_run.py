@@ -3,13 +3,12 @@
 They ask for the same values as `--data` and `--model` on the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from textual.events import Key
+from textual.widget import Widget
 
 from tui_trainer.config.changes import PRESET
 from tui_trainer.config.editing import completions
@@ -27,13 +26,7 @@ from tui_trainer.ui.spans import Line, pad, paragraph, title_rule
 from tui_trainer.ui.starting import offer_lines
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import CONFIG_PAGE, TRAIN_PAGE
-
-if TYPE_CHECKING:
-    from textual.events import Key
-    from textual.widget import Widget
-
-    from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import CONFIG_PAGE, TRAIN_PAGE, Workbench
 
 LOOKING = "what is here"
 _PREVIEW = "preview of a choice"

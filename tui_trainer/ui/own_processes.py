@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, system_reason
+from tui_trainer.launching.command_process import JsonProcess
 
 if TYPE_CHECKING:
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
-    from tui_trainer.launching.command_process import JsonProcess
     from tui_trainer.launching.export_process import ExportProcess
     from tui_trainer.measure.config_process import ConfigProcess, GainProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
 RUN_TRAINING_REFUSAL = "a run is training; the run and the measurement would slow each other down"
-P = TypeVar("P", bound="JsonProcess")
+P = TypeVar("P", bound=JsonProcess)
 C = TypeVar("C", bound="ConfigProcess")
 
 
@@ -219,7 +219,7 @@ class Gains(Measurement["GainProcess"]):
         return f"could not measure: {process.reason}", "bad"
 
 
-class Tool(SingleProcessCommand["JsonProcess"]):
+class Tool(SingleProcessCommand[JsonProcess]):
     """A command that does not depend on the config. Its process ends with the screens.
 
     If `yes` has arguments, the command first only reports what it would do. After the user has agreed, it runs again
@@ -242,7 +242,6 @@ class Tool(SingleProcessCommand["JsonProcess"]):
 
     def start(self) -> str:
         """Start the command, or continue after the user has agreed. Return why it could not be started, or ""."""
-        from tui_trainer.launching.command_process import JsonProcess
 
         def make() -> JsonProcess:
             self._agreed = not self._yes or self.confirmation is not None

@@ -13,6 +13,8 @@ from tui_trainer.advice.examine import FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
 from tui_trainer.launching.model_process import ChildWriter, ModelDevice, ModelProcess, find_device
+from tui_trainer.models.writing import Sampling
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, show_control_characters
 from tui_trainer.ui.background import GivenUp
@@ -25,8 +27,6 @@ from tui_trainer.ui.workbench import TRYING, Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.chat_session import ChatSession
-    from tui_trainer.models.writing import Sampling
-    from tui_trainer.runs.folder import RunFolder
 
 _LABEL, _PROMPT_CHARACTERS = 5, 40
 _NEW_TOKENS, _TEMPERATURE = 240, 0.8
@@ -185,8 +185,6 @@ class TryDialog(FieldDialog):
 
     def _generate(self, prompt: str, seed: int) -> tuple[str, str]:
         """Return the generated text and the new status line. The text is empty for a chat or an error."""
-        from tui_trainer.models.writing import Sampling
-
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
         try:
             self._load()

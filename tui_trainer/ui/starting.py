@@ -10,6 +10,7 @@ from tui_trainer.config.changes import Change, Patch, settings_words
 from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
+from tui_trainer.launching import open_run as opening
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
@@ -44,15 +45,13 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.show_notice(bench.start_words, "dim")
         return
-    from tui_trainer.launching.open_run import name_prefix, start_problems
-
     bench.start_wanted = False
     config, plan = bench.document.loaded, bench.plan
-    problems = bench.plan_problems if plan is None else start_problems(config) if config else ()
+    problems = bench.plan_problems if plan is None else opening.start_problems(config) if config else ()
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.config.output.name or (name_prefix(config) if config else plan.recipe))}?"
+    title = f"Start {one_line(plan.config.output.name or (opening.name_prefix(config) if config else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))
@@ -149,8 +148,6 @@ def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> 
 
 
 def start(bench: Workbench) -> None:
-    from tui_trainer.launching.open_run import open_new
-
     if _is_refused_now(bench):
         return
     loaded_config = bench.document.loaded if bench.document else None
@@ -163,7 +160,7 @@ def start(bench: Workbench) -> None:
     bench.show_run(None)
     bench.go(TRAIN_PAGE)
     _open(
-        bench, "starting ...", partial(open_new, loaded_config, plan, gpu=bench.chosen_gpu),
+        bench, "starting ...", partial(opening.open_new, loaded_config, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),
     )  # fmt: skip
 
@@ -217,11 +214,9 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
-    from tui_trainer.launching.open_run import reopen_run
-
     if not _is_refused_now(bench):
         _open(
-            bench, f"opening {one_line(folder.name)} ...", partial(reopen_run, folder, gpu=bench.chosen_gpu),
+            bench, f"opening {one_line(folder.name)} ...", partial(opening.reopen_run, folder, gpu=bench.chosen_gpu),
             lambda error: bench.show_notice(one_line(str(error)), "bad"),
         )  # fmt: skip
 

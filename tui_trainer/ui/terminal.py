@@ -149,7 +149,7 @@ class TerminalGuard:
         for fd, saved_fd in zip((1, 2), self._saved_fds, strict=True):
             os.dup2(saved_fd, fd)
             os.close(saved_fd)
-        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc, assignment]
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
         with suppress(OSError):
             self.log.close()
         if self.log_path is not None:

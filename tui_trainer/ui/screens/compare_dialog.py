@@ -1,7 +1,5 @@
 """The comparison dialog of the Runs screen: curves of two to six runs, and a table of the differences between them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ class ComparedCurve:
     points: _Points = ()
     marks: _Points = ()
 
-    def scaled(self, log: bool) -> ComparedCurve:
+    def scaled(self, log: bool) -> "ComparedCurve":
         def scale(points: _Points) -> _Points:
             return [(x, math.log10(y) if log else y) for x, y in points if math.isfinite(y) and (y > 0 or not log)]
 

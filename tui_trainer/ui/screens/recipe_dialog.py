@@ -1,17 +1,15 @@
 """The list of recipes on the Config screen, with the settings that each recipe would change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from textual.events import Key
 
 from tui_trainer.config.changes import Change, RecipePreview
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import display_text
-from tui_trainer.config.load import all_settings, flatten
+from tui_trainer.config.load import LoadedConfig, all_settings, flatten
 from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
@@ -22,11 +20,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, change_lines, paragraph, ti
 from tui_trainer.ui.workbench import Workbench, fitting_words
 from tui_trainer.units import quantity
 
-if TYPE_CHECKING:
-    from tui_trainer.config.load import LoadedConfig
-
-    _Fits = Mapping[str, tuple[LoadedConfig | None, str]]
-
+_Fits = Mapping[str, tuple[LoadedConfig | None, str]]
 _FITS: Final = "recipes that fit"
 
 

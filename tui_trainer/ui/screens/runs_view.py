@@ -1,7 +1,5 @@
 """Content of the Runs screen as plain data: filter, order and marks of the list, its rows, and a run's details."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ The application calls `take_key` directly instead of sending a message, so that 
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Key, Paste
 from textual.widgets import Input
 
@@ -53,12 +53,9 @@ class LineInput(Input):
 
 class LineField(LineInput):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,shift+tab", "screen.choose(-1)"),
-        Binding("down", "screen.choose(1)"),
-        Binding("tab", "screen.complete"),
-        Binding("enter", "screen.take"),
-        Binding("escape", "screen.cancel"),
-    ]
+        ("up,shift+tab", "screen.choose(-1)"), ("down", "screen.choose(1)"), ("tab", "screen.complete"),
+        ("enter", "screen.take"), ("escape", "screen.cancel"),
+    ]  # fmt: skip
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return True
@@ -68,11 +65,9 @@ class ChoiceField(Pane, can_focus=True):
     """A field with one of several choices. A typed letter calls `jump(letter)`, to go to a matching choice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,left,shift+tab", "screen.choose(-1)"),
-        Binding("down,right,space,tab", "screen.choose(1)"),
-        Binding("enter", "screen.take"),
-        Binding("escape", "screen.cancel"),
-    ]
+        ("up,left,shift+tab", "screen.choose(-1)"), ("down,right,space,tab", "screen.choose(1)"),
+        ("enter", "screen.take"), ("escape", "screen.cancel"),
+    ]  # fmt: skip
 
     def __init__(self, draw: Draw, jump: Callable[[str], None], *, classes: str | None = None) -> None:
         super().__init__(draw, classes=classes)
