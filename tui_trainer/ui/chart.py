@@ -102,8 +102,8 @@ class _Picture:
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
         """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
         series, log = self.series, self.view.log
-        columns = series.columns(self.step_window, raster.dot_columns)
-        low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
+        *curves, is_bad = series.columns(self.step_window, raster.dot_columns)
+        low, high, smoothed = (_scaled(values, log) for values in curves)
 
         def cells_of(dots: NDArray[np.bool_]) -> list[int]:
             return sorted(set((np.flatnonzero(dots) // raster.cell_columns).tolist()))
@@ -115,7 +115,7 @@ class _Picture:
             raster.draw_mark(column, raster.height - 1, self.glyphs.below, "chart_raw")
         if series.smoothing:
             raster.draw_curve(smoothed, smoothed, bounds, "chart_smooth")
-        return cells_of(columns.bad)
+        return cells_of(is_bad)
 
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
         """Draw the marks of evaluations, at most one in each few columns, because more would hide the curve."""

@@ -31,16 +31,6 @@ _MARGIN: Final = 0.5
 _QUANTILE_POINTS: Final = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Lowest, highest and smoothed value in each dot column, or NaN. `bad` marks columns with NaN or infinity."""
-
-    low: Floats
-    high: Floats
-    smoothed: Floats
-    bad: NDArray[np.bool_]
-
-
 class Series:
     """Points of one metric (steps increase strictly), and the exponential moving average of its values."""
 
@@ -76,8 +66,12 @@ class Series:
         self._mean, self._weight = mean, weight
         return np.array(means, dtype=np.float64)
 
-    def columns(self, window: Bounds, dots: int) -> Columns:
-        """Reduce the points in the window to `dots` columns of equal length. Gaps between points are interpolated."""
+    def columns(self, window: Bounds, dots: int) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
+        """Reduce the points in the window to `dots` columns of equal length.
+
+        Returns the lowest, highest and smoothed value in each column, or NaN, and whether it has a NaN or infinity.
+        Gaps between points are interpolated, except next to a NaN.
+        """
         begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
         end += end < len(self.steps) and self.steps[end] == window.high
         positions = (self.steps[begin:end] - window.low) * (dots / window.span)
@@ -93,8 +87,10 @@ class Series:
             low[filled_columns], high[filled_columns] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
             last_means[filled_columns] = smoothed[np.append(starts[1:], len(point_columns)) - 1]
             is_bad[point_columns[~is_finite]] = True
-            _interpolate_gaps(filled_columns, low, high, last_means)
-        return Columns(low, high, last_means, is_bad)
+            all_columns = np.arange(filled_columns[0], filled_columns[-1] + 1)
+            for row in (low, high, last_means):
+                row[all_columns] = np.interp(all_columns, filled_columns, row[filled_columns])
+        return low, high, last_means, is_bad
 
     def main_value_range(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
         """Return the range of the values in the window (`log`: of their logarithms). If `robust`, ignore outliers."""
@@ -127,14 +123,6 @@ class Series:
         begin, end = np.searchsorted(self.steps, [window.low, window.high + 1])
         values = self.values[begin:end]
         return values[np.isfinite(values)]
-
-
-def _interpolate_gaps(filled: IntArray, *rows: Floats) -> None:
-    """Interpolate the empty columns between `filled` columns in each row, except next to a NaN."""
-    empty_columns = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
-    if len(empty_columns):
-        for row in rows:
-            row[empty_columns] = np.interp(empty_columns, filled, row[filled])
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
 _MOST_USED = 5
-_MOVES = ("up", "down", "page_up", "page_down", "first", "last")
 
 
 def page_section(place: PageName) -> GuideSection:
@@ -42,7 +41,7 @@ class HelpDialog(Dialog):
         page_actions, app_actions = keymap.actions_on(place), keymap.actions_on("app")
         ranked_actions = [action for action in page_actions + app_actions if action.footer_rank]
         top_actions = sorted(ranked_actions, key=lambda action: action.footer_rank)[:_MOST_USED]
-        move_actions = [action for action in page_actions if action.name in _MOVES]
+        move_actions = [action for action in page_actions if action.name in palette.MOVES]
         self._groups = {
             f"{TITLES[place]}: most used": top_actions,
             f"{TITLES[place]}: more": [action for action in page_actions if action not in top_actions + move_actions],

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _NAME_CELLS = 44
 # These actions act on what the user sees on their own page, so they are useless from another page.
-_MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cancel", "older", "newer")
+MOVES = ("up", "down", "page_up", "page_down", "first", "last")
+_UNLISTED = (*MOVES, "clear", "cancel")
 _READING = "runs for the palette"
 # Arguments of the `tui-trainer` command that does the same as an action.
 _COMMANDS: Final = {
@@ -222,7 +223,7 @@ def all_commands(app: Any) -> list[Command]:
     entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
     other_places = [place for place in PLACES[1:] if place != app.page.place]
     entries += [(action, "") for place in other_places for action in app.keymap.actions_on(place)]
-    actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
+    actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _UNLISTED]
     themes = [replace(theme, name=f"Theme: {theme.name}", is_elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, is_elsewhere=True) for section in guide_commands(app)]
     return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]

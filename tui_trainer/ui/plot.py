@@ -215,11 +215,8 @@ class Raster:
         top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
         bottom = np.fmax(bottom, before_top - 1, where=~np.isnan(bottom), out=bottom.copy())
         rows = np.arange(self.dot_rows)[:, None]
-        self.draw_dots((rows >= top) & (rows <= bottom), role)
-
-    def draw_dots(self, mask: NDArray[np.bool_], role: Role) -> None:
-        """Draw the dots of `mask`, which has the shape dot rows x dot columns. Cells without a dot do not change."""
-        cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
+        has_dots = (rows >= top) & (rows <= bottom)
+        cells = has_dots.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
         dot_signs = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
         has_dot = bits > 0

@@ -159,10 +159,8 @@ def start(bench: Workbench) -> None:
     # Train shows what the start waits for, instead of an earlier run.
     bench.show_run(None)
     bench.go(TRAIN_PAGE)
-    _open(
-        bench, "starting ...", partial(opening.open_new, loaded_config, plan, gpu=bench.chosen_gpu),
-        lambda error: show_problems(bench, "The run did not start", error.problems),
-    )  # fmt: skip
+    open_new = partial(opening.open_new, loaded_config, plan, gpu=bench.chosen_gpu)
+    _open(bench, "starting ...", open_new, lambda error: show_problems(bench, "The run did not start", error.problems))
 
 
 def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:

@@ -60,25 +60,20 @@ def curves_lines(
             raster.draw_mark(column_of(x, x_bounds, raster.width), row_of(y, y_bounds, raster.height), sign, role)
 
     # Lines, marks and signs are drawn in this order, so that no mark covers the sign of another curve.
+    # Dot columns between two points are interpolated. Nothing is drawn before the first or after the last point.
+    dots_x = np.linspace(x_bounds.low, x_bounds.high, raster.dot_columns)
     for curve, role in scaled_curves:
-        _join(raster, curve.points, x_bounds, y_bounds, role)
+        if curve.points:
+            x, y = np.array(curve.points, np.float64).T
+            values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
+            values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
+            raster.draw_curve(values, values, y_bounds, role)
     for curve, role in scaled_curves:
         draw_marks(curve.marks, glyphs.eval_mark, role)
     for index, (curve, role) in enumerate(scaled_curves):
         draw_marks(_signed(curve.points, index, len(scaled_curves)), curve.sign, role)
     rows = with_y_axis(raster.lines(), y_bounds, max(raster.height // 3, 2), glyphs, log=log)
     return [*rows, *x_axis(raster.width, x_bounds, unit, glyphs)]
-
-
-def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
-    if not points:
-        return
-    x, y = np.array(points, np.float64).T
-    dots_x = np.linspace(window.low, window.high, raster.dot_columns)
-    # Dot columns between two points are interpolated. Nothing is drawn before the first or after the last point.
-    values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
-    values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
-    raster.draw_curve(values, values, bounds, role)
 
 
 def _signed(points: _Points, index: int, count: int) -> _Points:

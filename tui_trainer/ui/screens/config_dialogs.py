@@ -153,8 +153,13 @@ class PreviewDialog(Dialog):
 
     def lines(self, width: int) -> list[Line]:
         """Return the lines of the chosen view: a sample, or the statistics. Lines are cached until the view changes."""
+        if self._refusals:
+            return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
         if self._preview is None:
-            return self._waiting_lines(width)
+            work, count, total, unit = self._progress
+            if not total:
+                return [[(f"{one_line(work)} ...", "dim")]]
+            return [progress_line(work, count, total, unit, width, self.glyphs)]
         state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
         if self._drawn[0] != state:
             self._drawn = state, self._preview_lines(self._preview, width)
@@ -163,14 +168,6 @@ class PreviewDialog(Dialog):
     def _show_from_top(self) -> None:
         self.redraw()
         self.query_one("#inside").scroll_home(animate=False)
-
-    def _waiting_lines(self, width: int) -> list[Line]:
-        if self._refusals:
-            return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
-        work, count, total, unit = self._progress
-        if not total:
-            return [[(f"{one_line(work)} ...", "dim")]]
-        return [progress_line(work, count, total, unit, width, self.glyphs)]
 
     def _preview_lines(self, preview: Preview, width: int) -> list[Line]:
         """Return a sample, or the statistics of all rows: columns are kept, longer lines are wrapped and indented."""

@@ -322,13 +322,9 @@ class HardwarePage(ListPage):
 
     def tick(self) -> None:
         self._show_gauges()
-        self._look_at_processes()
         for part in self.query(HardwareSection):
             if part.is_live:
                 part.redraw()
-
-    def _look_at_processes(self) -> None:
-        """Read the processes if they are shown. The interval limits the cost to a small share of a core."""
         has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
         if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
             self._next_look = inf
