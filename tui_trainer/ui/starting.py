@@ -11,7 +11,7 @@ from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
 from tui_trainer.launching import open_run as opening
-from tui_trainer.launching.open_run import OpenRun
+from tui_trainer.launching.open_run import OpenRun, name_prefix, start_problems
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
@@ -47,11 +47,11 @@ def offer_start(bench: Workbench) -> None:
         return
     bench.start_wanted = False
     config, plan = bench.document.loaded, bench.plan
-    problems = bench.plan_problems if plan is None else opening.start_problems(config) if config else ()
+    problems = bench.plan_problems if plan is None else start_problems(config) if config else ()
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.config.output.name or (opening.name_prefix(config) if config else plan.recipe))}?"
+    title = f"Start {one_line(plan.config.output.name or (name_prefix(config) if config else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))

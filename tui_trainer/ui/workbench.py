@@ -107,10 +107,6 @@ def fitting_words(plain: LoadedConfig) -> str:
     return f"reading {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
 
 
-def _ask_name(action: controls.ControlAction) -> str:
-    return f"ask to {action}"
-
-
 def _lane_of(folder: RunFolder) -> str:
     """Return the lane for reading a run. Each run has its own lane, because its disk may not respond."""
     return f"run {folder.root}"
@@ -281,15 +277,18 @@ class Workbench:
         if gauges := self.gauges:
             self.trail.add_reading(gauges, monotonic())
         self._notice_seconds -= 1
-        # A notice stays while it announces unfinished work: planning, opening or detaching a run.
-        is_waited_for = self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
-        if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not is_waited_for:
+        if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not self._is_waited_for:
             self.notice = None
-        if self._stop_pending and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
+        if self._stop_pending and self.run_is_alive and not self.background.is_busy("ask to stop"):
             self.ask_run("stop")
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
         return self.notice != old_notice
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether the notice must stay because it announces unfinished work: planning, opening or detaching a run."""
+        return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
 
     @property
     def start_words(self) -> str:
@@ -462,7 +461,8 @@ class Workbench:
 
         self.show_notice(f"requesting: {action} ...", "dim")
         # A request may wait for a lock or for Slurm. Each action has its own lane, so a stop waits for no other one.
-        self.background.run_work(_ask_name(action), partial(run.ask, action), report, _ask_name(action))
+        lane = f"ask to {action}"
+        self.background.run_work(lane, partial(run.ask, action), report, lane)
 
     @property
     def memory_free_bytes(self) -> int:

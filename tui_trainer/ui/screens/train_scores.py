@@ -42,12 +42,12 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     event = state.evals[-1] if state.evals else None
     if event is not None and result.best_by(state, "loss") is not None:
         baseline = min(baseline_losses.items(), key=lambda item: item[1], default=None)
-        rows.append(_row(scene, ScoreWords("held-out loss", event.loss, baseline, True), "loss", "{:.4f}".format))
+        rows.append(_standing(scene, ScoreWords("held-out loss", event.loss, baseline, True), "loss", "{:.4f}".format))
     newest_scores = event.scores if event else {}
     for name, score in zip(newest_scores, score_words(newest_scores, baseline_scores), strict=True):
-        rows.append(_row(scene, score, name))
+        rows.append(_standing(scene, score, name))
     for score in score_words(state.training_scores, {}):
-        rows.append(_row(scene, replace(score, name=f"{score.name}, training")))
+        rows.append(_standing(scene, replace(score, name=f"{score.name}, training")))
     weights = result.kept_weights(state)
     if weights.best_words:
         rows += scene.labelled("best", weights.best_words, width, LABEL)
@@ -57,7 +57,9 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*rows, *scene.labelled("final", final, width, LABEL)] if state.evals else rows
 
 
-def _row(scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = format_score) -> Line:
+def _standing(
+    scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = format_score
+) -> Line:
     """Return the row of a score: its newest value, its best value with the step (judged by `metric`), its baseline."""
     event = result.best_by(scene.run, metric)
     best, step = (show(result.metric_value(event, metric) or 0.0), f"{event.step:,}") if event else ("", "")
