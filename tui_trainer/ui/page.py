@@ -97,7 +97,8 @@ def _tab_texts(bench: Workbench, width: int) -> list[str]:
     states = ["", unsaved_mark, checks_text, run_text, ""]
     for page in bench.unseen_pages:
         states[page] = f"new {states[page]}".rstrip()
-    return [f" {number} {' '.join(tab).rstrip()} " for number, tab in enumerate(zip(titles, states, strict=True), 1)]
+    tabs = enumerate(zip(titles, states, strict=True), 1)
+    return [f" {number} {' '.join(filter(None, tab))} " for number, tab in tabs]
 
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
