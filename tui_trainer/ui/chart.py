@@ -214,7 +214,7 @@ class LossChart(Pane):
         self._drawn_view = view
         self._series: Series | None = None
         self._bounds: Bounds | None = None
-        self._step_window, self._plot_columns = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1
+        self._step_window, self._column_steps = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1.0
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
@@ -237,7 +237,7 @@ class LossChart(Pane):
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
         domain_steps = plot.domain_steps(last_step, state.total_steps)
         self._step_window = plot.window(domain_steps, last_step, view.halvings, view.cross_step)
-        self._plot_columns = width - GUTTER
+        self._column_steps = self._step_window.span / (width - GUTTER)
         picture = _Picture(state, view, metric, series, self._step_window, glyphs)
         if (curve_bounds := picture.wanted_bounds()) is not None:
             self._bounds = plot.stable_bounds(self._bounds, curve_bounds.low, curve_bounds.high)
@@ -297,10 +297,6 @@ class LossChart(Pane):
             nearest = self._series.nearest_index(int(steps[index]) + columns * self._column_steps) or 0
             index = min(max(nearest if nearest != index else index + (1 if columns > 0 else -1), 0), len(steps) - 1)
         self.view = replace(self.view, cross_step=int(steps[index]))
-
-    @property
-    def _column_steps(self) -> float:
-        return self._step_window.span / self._plot_columns
 
     def clear_cross(self) -> None:
         self.view = replace(self.view, cross_step=None)

@@ -13,10 +13,10 @@ from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.ui.command_dialogs import ExportDialog
 from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metrics_of
 from tui_trainer.ui.dialogs import Answer, KeyLine
-from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, name_keys_for_commands
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
