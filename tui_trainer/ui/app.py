@@ -84,7 +84,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.pages = Pages(bench, self.stylesheet)
         for place in PLACES[2:]:
             self.add_mode(place, partial(self.pages.__getitem__, place))
-        self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
+        self.add_mode(_TOO_SMALL, TooSmall)
         self.guard: TerminalGuard | None = None
         self.terminal: PatientDriver | None = None
         # Textual would write pages about an error to the log. `main` writes them to a file and prints one sentence.
@@ -437,14 +437,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
 
     def action_help(self) -> None:
+        self.read_guide(None)
+
+    def read_guide(self, section: "GuideSection | None") -> None:
+        """Show a section of a guide; None for the keys of this page and the section about it."""
         from tui_trainer.ui.help import HelpDialog
 
-        self.open(HelpDialog(self.keymap, self.page.place))
-
-    def read_guide(self, section: "GuideSection") -> None:
-        from tui_trainer.ui.help import HelpDialog
-
-        if isinstance(self.screen, HelpDialog):
+        if section and isinstance(self.screen, HelpDialog):
             self.screen.call_next(self.screen.show, section)
         else:
             self.open(HelpDialog(self.keymap, self.page.place, section))

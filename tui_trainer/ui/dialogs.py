@@ -287,7 +287,10 @@ class SearchDialog(FieldDialog, Generic[T]):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.choose(message.place)
-        if message.is_double_click:
+        self.click_row(message.is_double_click)
+
+    def click_row(self, is_double_click: bool) -> None:
+        if is_double_click:
             self.accept_input()
 
     def take_key(self, event: Key) -> bool:

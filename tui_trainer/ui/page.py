@@ -327,15 +327,13 @@ class FilteredPage(Page):
 
 
 class TooSmall(ModalScreen[None], inherit_bindings=False):
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__()
-        self._bench = bench
+    app: Any
 
     def compose(self) -> ComposeResult:
         yield Pane(self._lines)
 
     def _lines(self, *_: int) -> list[Line]:
-        size, training_note = self.app.size, ["training continues"] * self._bench.run_is_alive
+        size, training_note = self.app.size, ["training continues"] * self.app.bench.run_is_alive
         more_lines: list[Line] = [[(text, "dim")] for text in (f"terminal: {size.width}x{size.height}", *training_note)]
         return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT} cells", "bold")], *more_lines]
 
@@ -347,5 +345,5 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
     def take_key(self, event: Key) -> bool:
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             # There is no room for a question. Nothing is lost, because an active run continues.
-            self._bench.app.leave(ExitReason.TRAINING_ON if self._bench.is_training_here else ExitReason.QUIT)
+            self.app.leave(ExitReason.TRAINING_ON if self.app.bench.is_training_here else ExitReason.QUIT)
         return True

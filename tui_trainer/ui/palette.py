@@ -22,7 +22,6 @@ from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, key_sign
 from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Line, Role, both_ends_line, fit, paragraph
-from tui_trainer.ui.widgets.lists import LineList
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
@@ -90,10 +89,7 @@ class Palette(SearchDialog[Hit]):
     def list_matches(self) -> None:
         self.list.show(matching_commands(self._commands, self.field.value), self.list.place)
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # One click chooses and carries out; the base class needs two.
-        message.prevent_default()
-        self.choose(message.place)
+    def click_row(self, is_double_click: bool) -> None:
         self.accept_input()
 
     @property
@@ -167,11 +163,8 @@ class MarkingPalette(Palette):
     def _mark_of(self, command: Command) -> str:
         return self.glyphs.changed if command.name in self._marked else " "
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # In the base class, one click also carries out the command.
-        message.prevent_default()
-        self.choose(message.place)
-        if message.is_double_click and self.chosen:
+    def click_row(self, is_double_click: bool) -> None:
+        if is_double_click and self.chosen:
             self._marked = [self.chosen.name]
             self.accept_input()
         elif self.chosen:
