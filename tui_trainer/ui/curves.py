@@ -195,7 +195,6 @@ METRICS: Final[dict[str, Metric]] = {
     "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
 }  # fmt: skip
-_PEAK_MEMORY: Final = Metric(_column("step_peak_bytes", GIB), "{:.2f}".format, is_noisy=False)
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:
@@ -207,7 +206,7 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
         metrics[f"{name}, held out"] = _held_out_metric(_score(name))
     metrics |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
-        metrics["peak memory, GiB"] = _PEAK_MEMORY
+        metrics["peak memory, GiB"] = Metric(_column("step_peak_bytes", GIB), "{:.2f}".format, is_noisy=False)
     for reading in list(state.gauges)[-1:]:
         metrics |= {title: metric for title, (name, metric) in _READINGS.items() if reading.figure(name) is not None}
     return metrics

@@ -77,8 +77,7 @@ class TopLine(Pane):
             yield first_cell, 0
 
     def on_click(self, event: Click) -> None:
-        later_tabs = [first_cell for first_cell, _ in self.spots() if first_cell > event.x]
-        page = len(PLACES[1:]) - 1 - len(later_tabs)
+        page = len(PLACES[1:]) - 1 - sum(first_cell > event.x for first_cell, _ in self.spots())
         if page >= 0:
             self._bench.go(page)
             self._bench.app.draw()

@@ -364,8 +364,8 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
 def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
     """Show changes of settings with their old and new values. If the user agrees, call `do`."""
     texts = [(change.key, value_words(change.old), value_words(change.new)) for change in changes]
-    rows = partial(change_lines, texts, glyphs=bench.glyphs)
-    bench.app.open(ChoiceDialog(heading, rows, [("enter", "apply", do)]))
+    draw = partial(change_lines, texts, glyphs=bench.glyphs)
+    bench.app.open(ChoiceDialog(heading, draw, [("enter", "apply", do)]))
 
 
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:

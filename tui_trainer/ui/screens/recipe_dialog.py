@@ -98,8 +98,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         by_task = {name: list[Profile]() for name in task_names()}
         for recipe in self._recipes.values():
             task = self._task_of(recipe)
-            text = f"{recipe.name} {recipe.title} {task} {find_task(task).title}"
-            if match(self.field.value, text):
+            if match(self.field.value, f"{recipe.name} {recipe.title} {task} {find_task(task).title}"):
                 by_task[task].append(recipe)
         for recipes in by_task.values():
             recipes.sort(key=lambda recipe: bool(self.misfit(recipe.name)))

@@ -125,8 +125,7 @@ class Pane(HasGlyphs, Widget):
 
 def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
     """Return `(first cell, number of cells)` of each changed part of a line. Parts with a small gap are joined."""
-    blank: _Cell = (" ", "text")
-    cells = zip_longest(_cells(before), _cells(now), fillvalue=blank)
+    cells = zip_longest(_cells(before), _cells(now), fillvalue=(" ", "text"))
     stretches: list[tuple[int, int]] = []
     for x in (x for x, (old, new) in enumerate(cells) if old != new):
         start, length = stretches[-1] if stretches else (x, 0)
