@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NARROW = 120
 # Below this width, the titles of the pages are abbreviated.
 _NARROWEST = 80
-_SHORT_TITLES = ("HW", "Conf", "Check", "Train", "Runs")
+_SHORT: dict[PageName, str] = TITLES | {"hardware": "HW", "config": "Conf", "checklist": "Check"}
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
@@ -88,7 +88,7 @@ def _tab_texts(bench: Workbench, width: int) -> list[str]:
     run_text = ("interrupted" if bench.run.is_interrupted else _run_mark(bench.run.state)) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run_text = f"{run_text} {curve}"
-    titles = _SHORT_TITLES if width < _NARROWEST else [TITLES[place] for place in PLACES[1:]]
+    titles = [(_SHORT if width < _NARROWEST else TITLES)[place] for place in PLACES[1:]]
     checks_text = bench.checks_mark()[0]
     if width < _NARROW:
         # There is room only for the most severe state.

@@ -67,8 +67,8 @@ def _standing(
     line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
         name, value = score.baseline
-        line += [("  ", "text"), scene.verdict(score.beats_baseline)]
-        line += [(f" {show(value)} ", "text"), (scene.to_safe_text(name), "dim")]
+        verdict = scene.verdict(score.beats_baseline)
+        line += [("  ", "text"), verdict, (f" {show(value)} ", "text"), (scene.to_safe_text(name), "dim")]
     return line
 
 
