@@ -281,12 +281,12 @@ def test_columns_hold_the_extremes_of_their_points():
     for dots in (7, 300):
         numbers = random.Random(dots)
         values = [numbers.uniform(0, 5) for _ in range(1000)]
-        columns = series(values).columns(Bounds(0, 1024), dots)
+        low, high, *_ = series(values).columns(Bounds(0, 1024), dots)
         place = [min(int(step * dots / 1024), dots - 1) for step in range(1, 1001)]
         for column in range(dots):
             inside = [value for value, at in zip(values, place, strict=True) if at == column]
             if inside:
-                assert (columns.low[column], columns.high[column]) == (min(inside), max(inside))
+                assert (low[column], high[column]) == (min(inside), max(inside))
 
 
 def test_a_sparkline_has_gaps_and_does_not_move_what_is_full():

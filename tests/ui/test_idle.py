@@ -31,7 +31,8 @@ def now(monkeypatch) -> list[float]:
     """The time, and the clock moves only by `app.tick()`."""
     time = [100.0]
     monkeypatch.setattr(app_module, "UNATTENDED_TICK_SECONDS", 2e6)
-    monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: time[0])
+    for module in ("app", "workbench"):
+        monkeypatch.setattr(f"tui_trainer.ui.{module}.monotonic", lambda: time[0])
     return time
 
 

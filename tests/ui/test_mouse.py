@@ -51,7 +51,7 @@ async def test_each_sign_in_a_dialogs_last_line_is_the_key_that_it_names():
         await screens.click("? help")
         await screens.shows("Keys", "all guides")
         keys = screens.app.screen
-        await screens.click("choose")
+        await screens.click("choose  \u2190\u2192")
         await screens.until(lambda: keys._chosen == 1)
         line = next(y for y, line in enumerate(screens.lines) if "\u2191\u2193 choose" in line)
         await screens.pilot.click(offset=(screens.lines[line].index("\u2191\u2193"), line))

@@ -275,7 +275,7 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
 
     def end_what_measures(action: str) -> None:
         if action in ("tune", "sizes", "switches"):
-            for one in screens.bench.measurements:
+            for one in screens.bench.commands:
                 if process := getattr(one, "process", None):
                     process.alive = False
 
@@ -284,13 +284,13 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
         wanted = {"stop": "living", "resume": "half"}.get(action, "")
         places = [
             place
-            for place, one in enumerate(model.shown)
+            for place, one in enumerate(model.shown_runs)
             if one.name == wanted or (not wanted and one.status == "finished")
         ]
         model.choose(places[0])
         headings = {heading for _, heading in presser.pressed}
         if action == "compare" or (action == "export" and "Export 2 runs" not in headings):
-            model.marked = [one.path for one in model.shown if one.is_run][:2]
+            model.marked = [one.path for one in model.shown_runs if one.is_run][:2]
         elif action == "export":
             model.marked = []
 
@@ -310,7 +310,7 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
                 await presser.every_action("train", only=only)
             screens.bench.go(4)
             page = screens.app.pages["runs"]
-            await screens.until(lambda: len(page.model.shown) == 6)
+            await screens.until(lambda: len(page.model.shown_runs) == 6)
             await presser.every_action("runs", before=choose)
             await screens.resize(60, 20)
             await screens.press("down", "x")

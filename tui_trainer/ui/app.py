@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from pathlib import Path
-from time import strftime
+from time import monotonic, strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 from unicodedata import name
 
@@ -26,6 +26,8 @@ from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
 from tui_trainer.hardware.gauges import VISIBLE_PERIOD_SECONDS
+from tui_trainer.runs.lock import read_lock_owner
+from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import keymap as keymap_room
 from tui_trainer.ui import palette
@@ -58,7 +60,6 @@ TERMINAL_THEME = "ansi-dark"
 _NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
 # Most toasts that are kept while a dialog is open, which may be for a whole night.
 _MOST_HELD = 3
-_NO_KEY = "unbound"
 _TOO_SMALL = "too small"
 _ABOVE_DIALOGS = ("save_screen", "suspend")
 
@@ -83,7 +84,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.pages = Pages(bench, self.stylesheet)
         for place in PLACES[2:]:
             self.add_mode(place, partial(self.pages.__getitem__, place))
-        self.add_mode(_TOO_SMALL, partial(TooSmall, bench))
+        self.add_mode(_TOO_SMALL, TooSmall)
         self.guard: TerminalGuard | None = None
         self.terminal: PatientDriver | None = None
         # Textual would write pages about an error to the log. `main` writes them to a file and prints one sentence.
@@ -97,7 +98,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._drawn_live_state: object = None
         self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
-        self.set_keymap({action.id: ",".join(map(textual_key, action.keys)) or _NO_KEY for action in keymap.changed})
+        self.set_keymap({action.id: ",".join(map(textual_key, action.keys)) or "unbound" for action in keymap.changed})
 
     def get_css_variables(self) -> dict[str, str]:
         colours = super().get_css_variables()
@@ -133,19 +134,15 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.bench.end()
 
     def _begin(self) -> None:
-        if not self._has_begun:
-            self._has_begun = True
-            self.bench.begin()
-            self.when_shown()
-            self.draw()
+        self._has_begun = True
+        self.bench.begin()
+        self.when_shown()
+        self.draw()
 
     def find_living_runs(self, *, offers: bool = True) -> None:
         """Look for active runs, and offer to watch one that is training already, as after a lost connection."""
 
         def read() -> "tuple[bool, list[RunFolder]]":
-            from tui_trainer.runs.lock import read_lock_owner
-            from tui_trainer.runs.registry import newest_runs
-
             recent_runs = newest_runs()
             return bool(recent_runs), [folder for folder in recent_runs if read_lock_owner(folder.lock) is not None]
 
@@ -219,7 +216,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def _live_state(self) -> object:
         """Return the state that can change without a key. `tick` redraws only if it differs from the last drawing."""
-        return self.size, self.bench.by_clock(), [screen.live_state() for screen in (self.page, self.dialog) if screen]
+        bench, screens = self.bench, [screen for screen in (self.page, self.dialog) if screen]
+        run_state = bench.run_is_alive, bench.run is not None and bench.run.is_interrupted
+        return self.size, run_state, tuple(bench.unseen_pages), [screen.live_state() for screen in screens]
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -305,7 +304,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     async def on_event(self, event: Event) -> None:
         if isinstance(event, InputEvent | AppFocus | Resize):
-            self.bench.note_activity()
+            self.bench.last_input_at = monotonic()
             if self._tick_seconds != TICK_SECONDS:
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
@@ -333,9 +332,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
         if is_foreign and not (has_use or self._has_named_layout):
             self._has_named_layout = True
-            self.bench.show_notice(
-                f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml", "warn"
-            )
+            message = f"the key {letter} has no action: switch the keyboard layout, or edit keys.toml"
+            self.bench.show_notice(message, "warn")
             self.draw()
 
     def _is_above(self, dialog: Dialog, action: Action, event: Key) -> bool:
@@ -439,20 +437,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
 
     def action_help(self) -> None:
+        self.read_guide(None)
+
+    def read_guide(self, section: "GuideSection | None") -> None:
+        """Show a section of a guide; None for the keys of this page and the section about it."""
         from tui_trainer.ui.help import HelpDialog
 
-        self.open(HelpDialog(self.keymap, self.page.place))
-
-    def read_guide(self, section: "GuideSection") -> None:
-        from tui_trainer.ui.help import HelpDialog
-
-        if isinstance(self.screen, HelpDialog):
+        if section and isinstance(self.screen, HelpDialog):
             self.screen.call_next(self.screen.show, section)
         else:
             self.open(HelpDialog(self.keymap, self.page.place, section))
-
-    def find_guide(self) -> None:
-        self.open(palette.Palette("Search the guides", palette.guide_commands(self)))
 
     def action_jump(self) -> None:
         from tui_trainer.ui.jump import JumpDialog, spots_on

@@ -4,8 +4,6 @@ The threads never touch the screen: results are handled in the event loop. They 
 to be finished before the program ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter, OrderedDict

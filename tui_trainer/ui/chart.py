@@ -1,7 +1,5 @@
 """A chart of one metric over the steps of a run. `curves.py` provides the metrics, `plot.py` the axes and dots."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -92,22 +90,20 @@ class _Picture:
         if not view.compact:
             self._name_baselines(raster, bounds)
             if view.cross_step is not None:
-                raster.draw_vertical_line(
-                    plot.column_of(view.cross_step, self.step_window, raster.width), glyphs.vertical
-                )
+                column = plot.column_of(view.cross_step, self.step_window, raster.width)
+                raster.draw_vertical_line(column, glyphs.vertical)
         rows = plot.with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return rows
-        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs, keeps_unit=False,
-        bad_columns=bad_columns,
-                                 inline=is_inline)  # fmt: skip
+        axis_lines = plot.x_axis(raster.width, self.step_window, "step", glyphs,
+                                 keeps_unit=False, bad_columns=bad_columns, inline=is_inline)  # fmt: skip
         return [*rows, *axis_lines]
 
     def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
         """Draw the values and their mean, and mark values out of range. Return the columns with NaN or infinity."""
         series, log = self.series, self.view.log
-        columns = series.columns(self.step_window, raster.dot_columns)
-        low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
+        *curves, is_bad = series.columns(self.step_window, raster.dot_columns)
+        low, high, smoothed = (_scaled(values, log) for values in curves)
 
         def cells_of(dots: NDArray[np.bool_]) -> list[int]:
             return sorted(set((np.flatnonzero(dots) // raster.cell_columns).tolist()))
@@ -119,22 +115,17 @@ class _Picture:
             raster.draw_mark(column, raster.height - 1, self.glyphs.below, "chart_raw")
         if series.smoothing:
             raster.draw_curve(smoothed, smoothed, bounds, "chart_smooth")
-        return cells_of(columns.bad)
+        return cells_of(is_bad)
 
     def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
         """Draw the marks of evaluations, at most one in each few columns, because more would hide the curve."""
         glyphs, marks_per_step = self.glyphs, raster.width / self.step_window.span / _MARK_EVERY
-        newest_points = {
-            int((step - self.step_window.low) * marks_per_step): (step, value)
-            for step, value in self._visible_evaluations()
-        }
+        points = self._visible_evaluations()
+        newest_points = {int((point[0] - self.step_window.low) * marks_per_step): point for point in points}
         for step, value in newest_points.values():
             sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
-            column, row = (
-                plot.column_of(step, self.step_window, raster.width),
-                plot.row_of(value, bounds, raster.height),
-            )
-            raster.draw_mark(column, row, sign, "chart_eval")
+            column = plot.column_of(step, self.step_window, raster.width)
+            raster.draw_mark(column, plot.row_of(value, bounds, raster.height), sign, "chart_eval")
 
     def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
         """Write the name of each baseline at the right end of its row, because a full line would look like a curve.
@@ -147,9 +138,8 @@ class _Picture:
             row = plot.row_of(value, bounds, raster.height)
             if bounds.low <= value <= bounds.high and row not in used_rows:
                 used_rows.add(row)
-                raster.draw_label(
-                    row, f"{leader} {self.glyphs.replace_unsupported(one_line(name[:_LABEL_LIMIT]))}", "dim"
-                )
+                safe_name = self.glyphs.replace_unsupported(one_line(name[:_LABEL_LIMIT]))
+                raster.draw_label(row, f"{leader} {safe_name}", "dim")
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
         """Return the title line: the newest value, the values at the crosshair, a warning about NaN, or the legend."""
@@ -160,7 +150,7 @@ class _Picture:
         if view.cross_step is not None:
             return title_rule(self._crosshair_line(view.cross_step), width, glyphs)
         note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
-        if (index := series.last_bad()) is not None:
+        for index in np.flatnonzero(~np.isfinite(series.values))[-1:]:
             kind = "NaN" if math.isnan(series.values[index]) else "infinite"
             return title_rule([(f"{view.metric} is {kind} at step {series.steps[index]}", "bad")], width, glyphs, note)
         legend = self._legend(bounds)
@@ -172,17 +162,15 @@ class _Picture:
         """Return the values at the crosshair: `step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`."""
         index = self.series.nearest_index(step) or 0
         value, smoothed = float(self.series.values[index]), float(self.series.smoothed[index])
-        value_text = (
-            self.metric.format_value(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
-        )
+        bad_text = "NaN" if math.isnan(value) else "infinite"
+        value_text = self.metric.format_value(value) if math.isfinite(value) else bad_text
         line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {value_text}", "text")]
         if self.series.smoothing and math.isfinite(smoothed):
             line.append((f"  smoothed {self.metric.format_value(smoothed)}", "chart_smooth"))
         if marks := self._marks:
             _, nearest_step, value = min((abs(eval_step - step), eval_step, value) for eval_step, value in marks)
-            line.append(
-                (f"  {self.glyphs.eval_mark} {self.metric.format_value(value)} at step {nearest_step}", "chart_eval")
-            )
+            mark_text = f"  {self.glyphs.eval_mark} {self.metric.format_value(value)} at step {nearest_step}"
+            line.append((mark_text, "chart_eval"))
         return line
 
     @property
@@ -217,18 +205,16 @@ class LossChart(Pane):
 
     view: reactive[ChartView] = reactive(_ALL, repaint=False, init=False)
 
-    def __init__(
-        self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
-    ) -> None:
+    def __init__(self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None) -> None:
         super().__init__(lambda width, height: self.draw_lines(width, height, self.glyphs), id=id)
-        self.disabled = disabled
+        self.disabled = view.compact  # a small chart takes no keys and no clicks
         self._state = state
         self.other_chart: LossChart | None = None
         """Another chart of the same run, which gets this chart's zoom, crosshair and smoothing."""
         self._drawn_view = view
         self._series: Series | None = None
         self._bounds: Bounds | None = None
-        self._step_window, self._plot_columns = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1
+        self._step_window, self._column_steps = Bounds(0, plot.FIRST_DOMAIN_STEPS), 1.0
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
@@ -251,7 +237,7 @@ class LossChart(Pane):
         last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
         domain_steps = plot.domain_steps(last_step, state.total_steps)
         self._step_window = plot.window(domain_steps, last_step, view.halvings, view.cross_step)
-        self._plot_columns = width - GUTTER
+        self._column_steps = self._step_window.span / (width - GUTTER)
         picture = _Picture(state, view, metric, series, self._step_window, glyphs)
         if (curve_bounds := picture.wanted_bounds()) is not None:
             self._bounds = plot.stable_bounds(self._bounds, curve_bounds.low, curve_bounds.high)
@@ -311,10 +297,6 @@ class LossChart(Pane):
             nearest = self._series.nearest_index(int(steps[index]) + columns * self._column_steps) or 0
             index = min(max(nearest if nearest != index else index + (1 if columns > 0 else -1), 0), len(steps) - 1)
         self.view = replace(self.view, cross_step=int(steps[index]))
-
-    @property
-    def _column_steps(self) -> float:
-        return self._step_window.span / self._plot_columns
 
     def clear_cross(self) -> None:
         self.view = replace(self.view, cross_step=None)

@@ -4,8 +4,6 @@ Each drawing reduces all points again, because numpy needs only a few millisecon
 average cannot be vectorised, so it is continued from the points that were smoothed before.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -31,16 +29,6 @@ _TAIL_SHARE: Final = 2.0  # percent
 _MARGIN: Final = 0.5
 # Quantiles of more points would take longer than the rest of a drawing.
 _QUANTILE_POINTS: Final = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Lowest, highest and smoothed value in each dot column, or NaN. `bad` marks columns with NaN or infinity."""
-
-    low: Floats
-    high: Floats
-    smoothed: Floats
-    bad: NDArray[np.bool_]
 
 
 class Series:
@@ -78,8 +66,12 @@ class Series:
         self._mean, self._weight = mean, weight
         return np.array(means, dtype=np.float64)
 
-    def columns(self, window: Bounds, dots: int) -> Columns:
-        """Reduce the points in the window to `dots` columns of equal length. Gaps between points are interpolated."""
+    def columns(self, window: Bounds, dots: int) -> tuple[Floats, Floats, Floats, NDArray[np.bool_]]:
+        """Reduce the points in the window to `dots` columns of equal length.
+
+        Returns the lowest, highest and smoothed value in each column, or NaN, and whether it has a NaN or infinity.
+        Gaps between points are interpolated, except next to a NaN.
+        """
         begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
         end += end < len(self.steps) and self.steps[end] == window.high
         positions = (self.steps[begin:end] - window.low) * (dots / window.span)
@@ -95,8 +87,10 @@ class Series:
             low[filled_columns], high[filled_columns] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
             last_means[filled_columns] = smoothed[np.append(starts[1:], len(point_columns)) - 1]
             is_bad[point_columns[~is_finite]] = True
-            _interpolate_gaps(filled_columns, low, high, last_means)
-        return Columns(low, high, last_means, is_bad)
+            all_columns = np.arange(filled_columns[0], filled_columns[-1] + 1)
+            for row in (low, high, last_means):
+                row[all_columns] = np.interp(all_columns, filled_columns, row[filled_columns])
+        return low, high, last_means, is_bad
 
     def main_value_range(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
         """Return the range of the values in the window (`log`: of their logarithms). If `robust`, ignore outliers."""
@@ -130,18 +124,6 @@ class Series:
         values = self.values[begin:end]
         return values[np.isfinite(values)]
 
-    def last_bad(self) -> int | None:
-        bad_indices = np.flatnonzero(~np.isfinite(self.values))
-        return int(bad_indices[-1]) if len(bad_indices) else None
-
-
-def _interpolate_gaps(filled: IntArray, *rows: Floats) -> None:
-    """Interpolate the empty columns between `filled` columns in each row, except next to a NaN."""
-    empty_columns = np.setdiff1d(np.arange(filled[0], filled[-1] + 1), filled, assume_unique=True)
-    if len(empty_columns):
-        for row in rows:
-            row[empty_columns] = np.interp(empty_columns, filled, row[filled])
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -164,47 +146,31 @@ class Metric:
         return self.format_value(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
 
 
-def _copied(column: array[Any]) -> NDArray[Any]:
+def _copied(column: "array[Any]") -> NDArray[Any]:
     # `tobytes` copies in one call. A view would lock the column against the thread that appends to it.
     return np.frombuffer(column.tobytes(), column.typecode)
 
 
-def _points_of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
-    """Return a function for `Metric.points` from a function that returns one value per step."""
-
-    def points(state: RunState) -> Points:
-        steps, values = _copied(state.steps), values_of(state)
-        # A step may be appended between the two copies.
-        length = min(len(steps), len(values))
-        return steps[:length], values[:length]
-
-    return points
+def _with_steps(state: RunState, values: Floats) -> Points:
+    """Return the steps with their values, of which there is one per step."""
+    steps = _copied(state.steps)
+    # A step may be appended between the copies of values and steps.
+    length = min(len(steps), len(values))
+    return steps[:length], values[:length]
 
 
 def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
-    return _points_of_steps(lambda state: _copied(getattr(state, name)) / unit)
+    return lambda state: _with_steps(state, _copied(getattr(state, name)) / unit)
 
 
 def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
     """Return a function for `Metric.points` that divides two columns of the state; NaN where the divisor is 0."""
 
-    def values_of(state: RunState) -> Floats:
+    def points(state: RunState) -> Points:
         values, divisors = _copied(getattr(state, name)), _copied(getattr(state, divisor))
         length = min(len(values), len(divisors))
         values, divisors = values[:length], divisors[:length]
-        quotients: Floats = np.divide(values, divisors, out=np.full(length, np.nan), where=divisors > 0)
-        return quotients
-
-    return _points_of_steps(values_of)
-
-
-def _points_of_training_score(score: str) -> Callable[[RunState], Points]:
-    """Return a function for `Metric.points` that returns a training score at the steps where it was measured."""
-
-    def points(state: RunState) -> Points:
-        steps, values = _points_of_steps(lambda state: _copied(state.step_scores[score]))(state)
-        is_scored = ~np.isnan(values)
-        return steps[is_scored], values[is_scored]
+        return _with_steps(state, np.divide(values, divisors, out=np.full(length, np.nan), where=divisors > 0))
 
     return points
 
@@ -229,7 +195,6 @@ METRICS: Final[dict[str, Metric]] = {
     "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
 }  # fmt: skip
-_PEAK_MEMORY: Final = Metric(_column("step_peak_bytes", GIB), "{:.2f}".format, is_noisy=False)
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:
@@ -241,11 +206,10 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
         metrics[f"{name}, held out"] = _held_out_metric(_score(name))
     metrics |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
-        metrics["peak memory, GiB"] = _PEAK_MEMORY
-    last = list(state.gauges)[-1:]
-    return metrics | {
-        title: metric for title, (name, metric) in _READINGS.items() if last and last[0].figure(name) is not None
-    }
+        metrics["peak memory, GiB"] = Metric(_column("step_peak_bytes", GIB), "{:.2f}".format, is_noisy=False)
+    for reading in list(state.gauges)[-1:]:
+        metrics |= {title: metric for title, (name, metric) in _READINGS.items() if reading.figure(name) is not None}
+    return metrics
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
@@ -254,12 +218,16 @@ def metric_of(state: RunState, name: str) -> Metric | None:
 
 
 def _score(name: str) -> Metric:
+    def points(state: RunState) -> Points:
+        """Return a training score at the steps where it was measured."""
+        steps, values = _with_steps(state, _copied(state.step_scores[name]))
+        is_scored = ~np.isnan(values)
+        return steps[is_scored], values[is_scored]
+
     def to_beat(state: RunState) -> Mapping[str, float]:
         return baselines_of(name, state.baselines.scores) if state.baselines else {}
 
-    return Metric(
-        _points_of_training_score(name), read_evaluation=lambda done: done.scores.get(name), baselines_of_run=to_beat
-    )
+    return Metric(points, read_evaluation=lambda event: event.scores.get(name), baselines_of_run=to_beat)
 
 
 def _held_out_metric(metric: Metric) -> Metric:

@@ -1,6 +1,6 @@
 """Dialogs, which are modal screens that take all keys, and the line of key hints at the bottom of every screen."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action, key_sign
-from tui_trainer.ui.spans import Glyphs, Line, Span, both_ends_line, paragraph, width_of, wrap_if_long
+from tui_trainer.ui.spans import Glyphs, Line, Span, both_ends_line, paragraph, text_of, width_of, wrap_if_long
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.fields import LineInput
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
@@ -22,7 +22,6 @@ from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 
 _WIDE = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
-_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_LINES, _FRAME_CELLS = 3, 4
 T = TypeVar("T")
 Answer = tuple[str, str, Callable[[], object]]
@@ -39,38 +38,27 @@ class KeyHint:
     label: str
     at_end: bool = False
 
-    def key_at(self, x: int, glyphs: Glyphs) -> str:
-        """Return the key whose sign is at cell `x` of the hint. A cell of the label belongs to the last key."""
-        keys = self.key.split()
-        ends = [cell_len(key_sign(" ".join(keys[:count]), ascii_only=glyphs.ascii)) for count in range(1, len(keys))]
-        return keys[sum(x >= end for end in ends)]
-
     def line(self, glyphs: Glyphs) -> Line:
-        gap = "" if self.at_end else "  "
-        return [(key_sign(self.key, ascii_only=glyphs.ascii), "key"), (f" {self.label}{gap}", "dim")]
+        """Return a span for each key, so that each can be clicked, and one for the label."""
+        signs = [key_sign(key, ascii_only=glyphs.ascii) for key in self.key.split()]
+        separator: Span = ("/" if glyphs.ascii or max(map(len, signs)) > 1 else "", "bold")
+        keys: Line = [span for sign in signs for span in ((sign, "key"), separator)][:-1]
+        return [*keys, (f" {self.label}{'' if self.at_end else '  '}", "dim")]
 
 
 def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
     """Return a line with as many hints as fit. A hint with `at_end` has precedence and is at the right end."""
     left, right = Line(), Line()
-    for _, hint in _place_hints(hints, width, glyphs):
-        (right if hint.at_end else left).extend(hint.line(glyphs))
+    for hint in sorted(hints, key=lambda hint: not hint.at_end):
+        line = hint.line(glyphs)
+        if hint.at_end:
+            right = line
+        elif width_of([*left, *line, *right]) <= width:
+            left += line
     return both_ends_line(left, right, width)
 
 
-def _place_hints(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
-    """Return `(first cell, hint)` for each hint that fits."""
-    placed_hints = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
-    next_cell, limit_cell = 0, placed_hints[0][0] if placed_hints else width
-    for hint in hints:
-        hint_cells = width_of(hint.line(glyphs))
-        if not hint.at_end and next_cell + hint_cells <= limit_cell:
-            placed_hints.append((next_cell, hint))
-            next_cell += hint_cells
-    return placed_hints
-
-
-class KeyLine(Pane):
+class KeyLine(KeyedPane):
     """Line with key hints. `hints(width)` returns the hints to show. A click on a hint presses its key."""
 
     DEFAULT_CSS = "KeyLine { height: 1; }"
@@ -83,24 +71,16 @@ class KeyLine(Pane):
     def rows(self, width: int) -> list[Sequence[KeyHint]]:
         return [self.hints(width)]
 
-    def spots(self) -> Iterator[tuple[int, int]]:
-        width = self.size.width
-        for y, row in enumerate(self.rows(width)):
-            yield from ((first_cell, y) for first_cell, _ in _place_hints(row, width, self.glyphs))
-
     def on_click(self, event: Click) -> None:
-        width = self.size.width
-        for row in self.rows(width)[event.y : event.y + 1]:
-            for first_cell, hint in _place_hints(row, width, self.glyphs):
-                if first_cell <= event.x < first_cell + width_of(hint.line(self.glyphs)):
-                    self.app.simulate_key(hint.key_at(event.x - first_cell, self.glyphs))
+        # The blanks between the hints, and those after them, press nothing.
+        if not text_of(self.lines[event.y : event.y + 1])[event.x : event.x + 3].strip():
+            event.prevent_default()
 
 
 def footer_hints(actions: Sequence[Action], label_of: Callable[[Action], str], width: int) -> list[KeyHint]:
     """Return hints for the most useful actions, best rank first, and `? help` at the end of the line."""
-    footer = sorted(
-        (action for action in actions if action.footer_rank and action.keys), key=lambda action: action.footer_rank
-    )
+    footer = [action for action in actions if action.footer_rank and action.keys]
+    footer.sort(key=lambda action: action.footer_rank)
     del footer[_KEYS_NARROW if width < _WIDE else _KEYS_WIDE :]
     hints = [KeyHint(action.keys[0], label_of(action) + action.dots) for action in footer]
     help_actions = [action for action in actions if action.id == "app.help" and action.keys]
@@ -114,7 +94,7 @@ def lines_of(rows: Sequence[Row]) -> list[Line]:
 class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     """A box with a heading, its content, and a last line of key hints. Escape and q close the box."""
 
-    HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012
     heading = ""
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """Pairs of key and label for the last line."""
@@ -307,7 +287,10 @@ class SearchDialog(FieldDialog, Generic[T]):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.choose(message.place)
-        if message.is_double_click:
+        self.click_row(message.is_double_click)
+
+    def click_row(self, is_double_click: bool) -> None:
+        if is_double_click:
             self.accept_input()
 
     def take_key(self, event: Key) -> bool:

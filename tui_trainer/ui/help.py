@@ -11,6 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Markdown
 
 from tui_trainer.lines.guides import GuideSection, guides, sections
+from tui_trainer.ui import palette
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import TITLES, Action, Keymap, PageName, key_sign
 from tui_trainer.ui.spans import Line, cursor_line, fit, hanging, pad, paragraph
@@ -19,17 +20,11 @@ from tui_trainer.ui.widgets.pane import Pane
 
 _KEYS_WIDTH = 16
 _MOST_USED = 5
-_MOVES = ("up", "down", "page_up", "page_down", "first", "last")
-_SCREENS = "screens"
 
 
 def page_section(place: PageName) -> GuideSection:
     """Return the section about a page in the guide `screens`."""
-    return next(section for section in sections(_SCREENS) if section.title == TITLES[place])
-
-
-class GuideText(Markdown):
-    BULLETS = ["- "]  # noqa: RUF012
+    return next(section for section in sections("screens") if section.title == TITLES[place])
 
 
 class HelpDialog(Dialog):
@@ -46,7 +41,7 @@ class HelpDialog(Dialog):
         page_actions, app_actions = keymap.actions_on(place), keymap.actions_on("app")
         ranked_actions = [action for action in page_actions + app_actions if action.footer_rank]
         top_actions = sorted(ranked_actions, key=lambda action: action.footer_rank)[:_MOST_USED]
-        move_actions = [action for action in page_actions if action.name in _MOVES]
+        move_actions = [action for action in page_actions if action.name in palette.MOVES]
         self._groups = {
             f"{TITLES[place]}: most used": top_actions,
             f"{TITLES[place]}: more": [action for action in page_actions if action not in top_actions + move_actions],
@@ -55,7 +50,8 @@ class HelpDialog(Dialog):
         self._entries = [action for actions in self._groups.values() for action in actions]
         self.section = section or page_section(place)
         self._actions = Pane(lambda width, _: [line for _, line in self._rows(width)])
-        self._guide = GuideText(open_links=False)
+        self._guide = Markdown(open_links=False)
+        self._guide.BULLETS = ["- "]
 
     @property
     def _has_keys(self) -> bool:
@@ -83,8 +79,8 @@ class HelpDialog(Dialog):
         self.section, self._actions.display = section, section == page_section(self._place)
         self.query_one("#box").border_title = self.heading.replace("[", r"\[")
         self.query_one("#inside").scroll_home(animate=False, immediate=True)
-        guide_title = guides()[section.guide]
-        await self._guide.update(f"*{guide_title}*\n\n{section.text}" if section.title else section.text)
+        guide_title = f"*{guides()[section.guide]}*\n\n" if section.title else ""
+        await self._guide.update(f"{guide_title}{section.text}")
         self.redraw()
 
     def press(self, key: str, character: str | None) -> bool:
@@ -92,7 +88,7 @@ class HelpDialog(Dialog):
             pages = list(chain(*map(sections, guides())))
             self.call_next(self.show, pages[(pages.index(self.section) + (1 if key == "right" else -1)) % len(pages)])
         elif character == "/":
-            self.app.find_guide()
+            self.app.open(palette.Palette("Search the guides", palette.guide_commands(self.app)))
         elif key == "enter" and self._chosen_rows:
             self._do(self._entries[self._chosen])
         action = self._keymap.find("app", key, character)

@@ -64,14 +64,6 @@ def _click(widget: Widget, x: int, y: int) -> None:
 class JumpDialog(Dialog):
     """Letters above everything that can be pressed. Typing a letter presses it; any other key closes the dialog."""
 
-    DEFAULT_CSS = """
-    JumpDialog { align: left top; background: $background 40%; }
-    JumpDialog:ansi { background: transparent; }
-    JumpDialog Static {
-        position: absolute; width: auto; height: 1; background: $primary; color: $background; text-style: bold;
-    }
-    JumpDialog Static:ansi { background: ansi_default; color: ansi_default; text-style: bold reverse; }
-    """
     keys = (("escape", "leave"),)
 
     def __init__(self, spots: list[Spot]) -> None:

@@ -219,9 +219,6 @@ CHANGES_RUNS: Final = frozenset(
 
 
 def key_sign(key: str, *, ascii_only: bool = False) -> str:
-    if " " in key and len(key) > 1:
-        signs = [key_sign(name, ascii_only=ascii_only) for name in key.split()]
-        return ("/" if ascii_only or max(map(len, signs)) > 1 else "").join(signs)
     if ascii_only and key in _ASCII_SIGNS:
         return _ASCII_SIGNS[key]
     if key in SIGNS:
@@ -250,7 +247,7 @@ _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 class KeyHandler(Protocol):
     """A screen or a field that handles keys before its bindings do."""
 
-    def handle_key(self, event: Key) -> bool:
+    def take_key(self, event: Key) -> bool:
         """Handle a key. Return False to leave it to the bindings."""
 
 

@@ -165,9 +165,8 @@ def _finish_run(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
     if (watched_run := bench.run) is not None:
         from tui_trainer.lines.plan_and_events import after_screens_line
 
-        print_to_stderr(
-            after_screens_line(watched_run.state, watched_run.folder.name, is_active=watched_run.takes_requests)
-        )
+        name, is_active = watched_run.folder.name, watched_run.takes_requests
+        print_to_stderr(after_screens_line(watched_run.state, name, is_active=is_active))
     return _LEFT_BY_SIGNAL + signal.SIGTERM if signal.SIGTERM in signals.received else EXIT_DONE
 
 
@@ -245,5 +244,4 @@ def _tell_crash(report: str, logs: Path) -> None:
         path.write_text(report, encoding="utf-8", errors="replace")
     except OSError:
         report_note = "the crash report could not be written"
-    last_line = report.strip().rpartition("\n")[2]
-    print_to_stderr(f"the screens failed: {last_line}; {report_note}")
+    print_to_stderr(f"the screens failed: {report.strip().splitlines()[-1]}; {report_note}")

@@ -3,13 +3,12 @@
 They ask for the same values as `--data` and `--model` on the command line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from textual.events import Key
+from textual.widget import Widget
 
 from tui_trainer.config.changes import PRESET
 from tui_trainer.config.editing import completions
@@ -27,13 +26,7 @@ from tui_trainer.ui.spans import Line, pad, paragraph, title_rule
 from tui_trainer.ui.starting import offer_lines
 from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.ui.workbench import CONFIG_PAGE, TRAIN_PAGE
-
-if TYPE_CHECKING:
-    from textual.events import Key
-    from textual.widget import Widget
-
-    from tui_trainer.ui.workbench import Workbench
+from tui_trainer.ui.workbench import CONFIG_PAGE, TRAIN_PAGE, Workbench
 
 LOOKING = "what is here"
 _PREVIEW = "preview of a choice"
@@ -273,8 +266,7 @@ class ModelDialog(ChoiceOfPath):
             return
         reset_values = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
         model_patch = {MODEL_KEY: model_of(value)} if model_of(value) else {}
-        values = reset_values | {DATA_KEY: self._data} | self._columns | model_patch
-        if problems := document.patch(values, "a new run"):
+        if problems := document.patch(reset_values | {DATA_KEY: self._data} | self._columns | model_patch, "a new run"):
             bench.show_notice(one_line(str(problems[0])), "bad")
             return
         undo_key, start_key = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
@@ -333,9 +325,8 @@ class ColumnsDialog(Dialog):
         if key in ("left", "right", "h", "l", "space"):
             self._turn(-1 if key in ("left", "h") else 1)
         elif key == "enter":
-            named_columns = {
-                role: column for role, column in self._columns.items() if column != self._detected_columns[role]
-            }
+            detected = self._detected_columns
+            named_columns = {role: column for role, column in self._columns.items() if column != detected[role]}
             if SECOND_TEXT_KEY in named_columns:
                 # With only the second text named, both text columns would be detected again.
                 named_columns[TEXT] = self._columns[TEXT]

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, system_reason
+from tui_trainer.launching.command_process import JsonProcess
 
 if TYPE_CHECKING:
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
-    from tui_trainer.launching.command_process import JsonProcess
     from tui_trainer.launching.export_process import ExportProcess
     from tui_trainer.measure.config_process import ConfigProcess, GainProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
 RUN_TRAINING_REFUSAL = "a run is training; the run and the measurement would slow each other down"
-P = TypeVar("P", bound="JsonProcess")
+P = TypeVar("P", bound=JsonProcess)
 C = TypeVar("C", bound="ConfigProcess")
 
 
@@ -84,17 +84,14 @@ class SingleProcessCommand(Generic[P]):
         is_in_the_way = self.is_measurement and self._bench.run_is_alive
         if is_in_the_way and process.alive and not process.is_cancelled:
             process.cancel()
-            self._tell_end(f"{self.command_name} was stopped: {RUN_TRAINING_REFUSAL}", "warn")
+            self._bench.report_end(self._page, f"{self.command_name} was stopped: {RUN_TRAINING_REFUSAL}", "warn")
         has_ended = process.poll()
         if has_ended and not is_in_the_way and (verdict := self._verdict(process)):
-            self._tell_end(*verdict)
+            self._bench.report_end(self._page, *verdict)
         return has_ended
 
     def _verdict(self, process: P) -> tuple[str, Role] | None:
         raise NotImplementedError
-
-    def _tell_end(self, words: str, role: Role) -> None:
-        self._bench.report_end(self._page, words, role)
 
 
 class Exports(SingleProcessCommand["ExportProcess"]):
@@ -151,7 +148,7 @@ class Exports(SingleProcessCommand["ExportProcess"]):
         if has_ended and self._several > 1 and not self.running_process:
             failed_count = len(self._failures)
             message = "; ".join([f"{self._several - failed_count} of {self._several} runs exported", *self._failures])
-            self._tell_end(message, "bad" if failed_count else "good")
+            self._bench.report_end(self._page, message, "bad" if failed_count else "good")
             self._several, self._failures = 0, []
         return has_ended
 
@@ -222,7 +219,7 @@ class Gains(Measurement["GainProcess"]):
         return f"could not measure: {process.reason}", "bad"
 
 
-class Tool(SingleProcessCommand["JsonProcess"]):
+class Tool(SingleProcessCommand[JsonProcess]):
     """A command that does not depend on the config. Its process ends with the screens.
 
     If `yes` has arguments, the command first only reports what it would do. After the user has agreed, it runs again
@@ -245,7 +242,6 @@ class Tool(SingleProcessCommand["JsonProcess"]):
 
     def start(self) -> str:
         """Start the command, or continue after the user has agreed. Return why it could not be started, or ""."""
-        from tui_trainer.launching.command_process import JsonProcess
 
         def make() -> JsonProcess:
             self._agreed = not self._yes or self.confirmation is not None

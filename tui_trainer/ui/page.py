@@ -34,24 +34,15 @@ if TYPE_CHECKING:
 _NARROW = 120
 # Below this width, the titles of the pages are abbreviated.
 _NARROWEST = 80
-_SHORT: dict[PageName, str] = {
-    "hardware": "HW",
-    "config": "Conf",
-    "checklist": "Check",
-    "train": "Train",
-    "runs": "Runs",
-}
+_SHORT: dict[PageName, str] = TITLES | {"hardware": "HW", "config": "Conf", "checklist": "Check"}
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
-Tab = tuple[str, str]
-"""Title and state of a page."""
 # More lines than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
 NO_REPORT = "no report yet: a run writes its report at its end; `tui-trainer report` writes one at any time"
-_SCREENS = "tui_trainer.ui.screens"
 
 
 class TopLine(Pane):
@@ -67,8 +58,8 @@ class TopLine(Pane):
     def _line(self, width: int, _: int) -> list[Line]:
         """Return program, host and machine, then `1 Hardware  2 Config  3 Checklist 2 warn  4 Train 37%`."""
         bench, hardware = self._bench, self._bench.hardware
-        tabs = enumerate(_tabs(bench, width))
-        right: Line = [(_tab_text(page, *tab), "cursor" if page == bench.current_page else "dim") for page, tab in tabs]
+        tabs = enumerate(_tab_texts(bench, width))
+        right: Line = [(text, "cursor" if page == bench.current_page else "dim") for page, text in tabs]
         left_cells = width - width_of(right) - 1
         title = "view" if bench.is_view else PROGRAM
         left: Line = [(title, "title")] if len(title) <= left_cells else []
@@ -81,36 +72,32 @@ class TopLine(Pane):
     def spots(self) -> Iterator[tuple[int, int]]:
         """Yield the position of each tab's first cell, from the last tab to the first."""
         first_cell = self.size.width
-        for page, tab in reversed(list(enumerate(_tabs(self._bench, first_cell)))):
-            first_cell -= cell_len(_tab_text(page, *tab))
+        for text in reversed(_tab_texts(self._bench, first_cell)):
+            first_cell -= cell_len(text)
             yield first_cell, 0
 
     def on_click(self, event: Click) -> None:
-        later_tabs = [first_cell for first_cell, _ in self.spots() if first_cell > event.x]
-        page = len(PLACES[1:]) - 1 - len(later_tabs)
+        page = len(PLACES[1:]) - 1 - sum(first_cell > event.x for first_cell, _ in self.spots())
         if page >= 0:
             self._bench.go(page)
             self._bench.app.draw()
 
 
-def _tab_text(index: int, title: str, state: str) -> str:
-    return f" {index + 1} {title} {state} " if state else f" {index + 1} {title} "
-
-
-def _tabs(bench: Workbench, width: int) -> list[Tab]:
+def _tab_texts(bench: Workbench, width: int) -> list[str]:
     unsaved_mark = bench.glyphs.changed if bench.has_unsaved_edits else ""
     run_text = ("interrupted" if bench.run.is_interrupted else _run_mark(bench.run.state)) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run_text = f"{run_text} {curve}"
-    is_short = width < _NARROWEST
-    titles, checks_text = [_SHORT[place] if is_short else TITLES[place] for place in PLACES[1:]], bench.checks_mark()[0]
+    titles = [(_SHORT if width < _NARROWEST else TITLES)[place] for place in PLACES[1:]]
+    checks_text = bench.checks_mark()[0]
     if width < _NARROW:
         # There is room only for the most severe state.
         checks_text = " ".join(checks_text.split()[:2])
     states = ["", unsaved_mark, checks_text, run_text, ""]
     for page in bench.unseen_pages:
         states[page] = f"new {states[page]}".rstrip()
-    return list(zip(titles, states, strict=True))
+    tabs = enumerate(zip(titles, states, strict=True), 1)
+    return [f" {number} {' '.join(filter(None, tab))} " for number, tab in tabs]
 
 
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
@@ -180,7 +167,16 @@ class Page(Screen[None], inherit_bindings=False):
         yield TopLine(self.bench)
         yield from self.body()
         yield Pane(self._notice_lines, id="notice")
-        yield KeyHints(self)
+        yield KeyLine(self._key_hints)
+
+    def _key_hints(self, width: int) -> list[KeyHint]:
+        if self.is_typing:
+            return [KeyHint(key, label) for key, label in self.typing_keys]
+        actions = self.bench.app.offered_actions
+        if self.bench.run_is_alive:
+            # These actions stay possible, but are rarely the next step.
+            actions = [action for action in actions if action.id not in ("app.start", "app.new")]
+        return footer_hints(actions, self.label_of, width)
 
     def _notice_lines(self, width: int, _: int) -> list[Line]:
         glyphs, (text, role) = self.bench.glyphs, self.bench.notice or ("", "text")
@@ -270,7 +266,7 @@ class Pages(dict[PageName, Page]):
         self._bench, self._styles = bench, styles
 
     def __missing__(self, place: PageName) -> Page:
-        module = import_module(f"{_SCREENS}.{place}")
+        module = import_module(f"tui_trainer.ui.screens.{place}")
         self[place] = page = getattr(module, f"{place.title()}Page")(self._bench)
         self._styles.read(Path(str(module.__file__)).with_suffix(".tcss"))
         self._styles.parse()
@@ -329,34 +325,14 @@ class FilteredPage(Page):
         self.bench.app.draw()
 
 
-class KeyHints(KeyLine):
-    DEFAULT_CSS = "KeyHints { dock: bottom; }"
-
-    def __init__(self, page: Page) -> None:
-        super().__init__(self._hints)
-        self._page = page
-
-    def _hints(self, width: int) -> list[KeyHint]:
-        page = self._page
-        if page.is_typing:
-            return [KeyHint(key, label) for key, label in page.typing_keys]
-        actions = page.bench.app.offered_actions
-        if page.bench.run_is_alive:
-            # These actions stay possible, but are rarely the next step.
-            actions = [action for action in actions if action.id not in ("app.start", "app.new")]
-        return footer_hints(actions, page.label_of, width)
-
-
 class TooSmall(ModalScreen[None], inherit_bindings=False):
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__()
-        self._bench = bench
+    app: Any
 
     def compose(self) -> ComposeResult:
         yield Pane(self._lines)
 
     def _lines(self, *_: int) -> list[Line]:
-        size, training_note = self.app.size, ["training continues"] * self._bench.run_is_alive
+        size, training_note = self.app.size, ["training continues"] * self.app.bench.run_is_alive
         more_lines: list[Line] = [[(text, "dim")] for text in (f"terminal: {size.width}x{size.height}", *training_note)]
         return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT} cells", "bold")], *more_lines]
 
@@ -368,6 +344,5 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
     def take_key(self, event: Key) -> bool:
         if event.key in ("q", "ctrl+q", "ctrl+c"):
             # There is no room for a question. Nothing is lost, because an active run continues.
-            is_training = self._bench.is_training_here
-            self._bench.app.leave(ExitReason.TRAINING_ON if is_training else ExitReason.QUIT)
+            self.app.leave(ExitReason.TRAINING_ON if self.app.bench.is_training_here else ExitReason.QUIT)
         return True

@@ -22,7 +22,6 @@ from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, key_sign
 from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Line, Role, both_ends_line, fit, paragraph
-from tui_trainer.ui.widgets.lists import LineList
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
 
 _NAME_CELLS = 44
 # These actions act on what the user sees on their own page, so they are useless from another page.
-_MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cancel", "older", "newer")
+MOVES = ("up", "down", "page_up", "page_down", "first", "last")
+_UNLISTED = (*MOVES, "clear", "cancel")
 _READING = "runs for the palette"
 # Arguments of the `tui-trainer` command that does the same as an action.
 _COMMANDS: Final = {
@@ -89,10 +89,7 @@ class Palette(SearchDialog[Hit]):
     def list_matches(self) -> None:
         self.list.show(matching_commands(self._commands, self.field.value), self.list.place)
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # One click chooses and carries out; the base class needs two.
-        message.prevent_default()
-        self.choose(message.place)
+    def click_row(self, is_double_click: bool) -> None:
         self.accept_input()
 
     @property
@@ -166,11 +163,8 @@ class MarkingPalette(Palette):
     def _mark_of(self, command: Command) -> str:
         return self.glyphs.changed if command.name in self._marked else " "
 
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        # In the base class, one click also carries out the command.
-        message.prevent_default()
-        self.choose(message.place)
-        if message.is_double_click and self.chosen:
+    def click_row(self, is_double_click: bool) -> None:
+        if is_double_click and self.chosen:
             self._marked = [self.chosen.name]
             self.accept_input()
         elif self.chosen:
@@ -207,25 +201,22 @@ def _command(app: Any, action: Action, refusal: str | None = None) -> Command:
     if action.place not in ("app", app.page.place):
         do = partial(app.do_on_page, action.place, partial(app.perform_action, action.id))
     name = f"{TITLES[action.place]}: {action.label}"
-    return Command(
-        name, action.help, do, key_signs or "no key", is_elsewhere=refusal is not None, refusal=refusal or ""
-    )
+    is_elsewhere = refusal is not None
+    return Command(name, action.help, do, key_signs or "no key", is_elsewhere=is_elsewhere, refusal=refusal or "")
 
 
 def actions_here(app: Any) -> list[Command]:
     """Return entries for the actions that are possible now. The actions of the footer come first."""
-    return [
-        _command(app, action) for action in sorted(app.offered_actions, key=lambda action: action.footer_rank or 100)
-    ]
+    actions = sorted(app.offered_actions, key=lambda action: action.footer_rank or 100)
+    return [_command(app, action) for action in actions]
 
 
 def all_commands(app: Any) -> list[Command]:
     """Return all entries: actions of this page and of others, settings, recipes, sections of guides, and themes."""
     entries = [(action, refusal) for action in app.page_actions if (refusal := app.refusal(action))]
-    entries += [
-        (action, "") for place in PLACES[1:] if place != app.page.place for action in app.keymap.actions_on(place)
-    ]
-    actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _MOVES]
+    other_places = [place for place in PLACES[1:] if place != app.page.place]
+    entries += [(action, "") for place in other_places for action in app.keymap.actions_on(place)]
+    actions = [_command(app, action, refusal) for action, refusal in entries if action.name not in _UNLISTED]
     themes = [replace(theme, name=f"Theme: {theme.name}", is_elsewhere=True) for theme in theme_commands(app)]
     guide_pages = [replace(section, is_elsewhere=True) for section in guide_commands(app)]
     return [*actions_here(app), *_more_here(app), *actions, *_of_the_config(app), *guide_pages, *themes]

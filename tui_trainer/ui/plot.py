@@ -44,14 +44,6 @@ class Bounds:
         return self.high - self.low
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A labelled position on an axis, in the units of its `Bounds`."""
-
-    axis_value: float
-    draw_label: str
-
-
 def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
     """Return the range of the axis for values from `low` to `high`. `present` stays while they fill most of it."""
     is_inside = present is not None and present.low <= low and high <= present.high
@@ -85,8 +77,8 @@ def window(domain_steps: int, last_step: int, halvings: int, around: int | None)
     return Bounds(first_step, first_step + length)
 
 
-def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
-    """Return at most `max_ticks` round values within the bounds, from low to high."""
+def ticks(bounds: Bounds, max_ticks: int) -> dict[float, str]:
+    """Return the labels of at most `max_ticks` round values within the bounds, by value, from low to high."""
     for parts in range(max_ticks + 1, 0, -1):
         min_step = bounds.span / parts
         base = 10.0 ** math.floor(math.log10(min_step))
@@ -95,12 +87,12 @@ def ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
         last_multiple = math.floor(bounds.high / step + _NEARLY)
         values = [number * step for number in range(first_multiple, last_multiple + 1)]
         if len(values) <= max_ticks:
-            return [Tick(value, label) for value, label in zip(values, labels(values, step), strict=True)]
-    return []
+            return dict(zip(values, labels(values, step), strict=True))
+    return {}
 
 
-def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
-    """Return at most `max_ticks` ticks at 1, 2 and 5 times powers of ten, at powers of ten, or at round values."""
+def log_ticks(bounds: Bounds, max_ticks: int) -> dict[float, str]:
+    """Return at most `max_ticks` labels by exponent: 1, 2 and 5 times powers of ten, powers of ten, or round values."""
 
     def label_of(value: float) -> str:
         return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
@@ -110,15 +102,11 @@ def log_ticks(bounds: Bounds, max_ticks: int) -> list[Tick]:
     for factors in ((1, 2, 5), (1,)):
         values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
         if 2 <= len(values) <= max_ticks:
-            return [Tick(math.log10(value), label_of(value)) for value in values]
+            return {math.log10(value): label_of(value) for value in values}
     if high / low > 100:
         stride = math.ceil(len(powers) / max_ticks)
-        return [Tick(power, label_of(10.0**power)) for power in powers[::stride] if bounds.low <= power <= bounds.high]
-    return [
-        Tick(math.log10(tick.axis_value), tick.draw_label)
-        for tick in ticks(Bounds(low, high), max_ticks)
-        if tick.axis_value > 0
-    ]
+        return {power: label_of(10.0**power) for power in powers[::stride] if bounds.low <= power <= bounds.high}
+    return {math.log10(value): label for value, label in ticks(Bounds(low, high), max_ticks).items() if value > 0}
 
 
 def labels(values: Sequence[float], step: float) -> list[str]:
@@ -148,12 +136,12 @@ def _labelled_rows(bounds: Bounds, rows: int, max_ticks: int, *, log: bool) -> d
     options: list[tuple[bool, dict[int, str]]] = []
     for tick_count in range(max_ticks, 1, -1):
         axis_ticks = (log_ticks if log else ticks)(bounds, tick_count)
-        tick_rows = [row_of(tick.axis_value, bounds, rows) for tick in axis_ticks]
+        tick_rows = [row_of(value, bounds, rows) for value in axis_ticks]
         row_gaps = [low - high for low, high in pairwise(tick_rows)]
         if row_gaps and min(row_gaps) > 1:
             # On a tall chart, a difference of one row is not visible.
             is_uneven = max(row_gaps) - min(row_gaps) > min(row_gaps) // 3
-            options.append((is_uneven, {row: tick.draw_label for row, tick in zip(tick_rows, axis_ticks, strict=True)}))
+            options.append((is_uneven, dict(zip(tick_rows, axis_ticks.values(), strict=True))))
     if options:
         return min(options, key=itemgetter(0))[1]
     end_values = [10.0**end if log else end for end in (bounds.high, bounds.low)]
@@ -176,10 +164,8 @@ def x_axis(
 
     `bad_columns` get red marks. The unit is at the right end; without `keeps_unit`, a label there replaces the unit.
     """
-    axis_ticks = [
-        tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.axis_value == int(tick.axis_value)
-    ]
-    label_of = {column_of(tick.axis_value, window, columns): tick.draw_label for tick in axis_ticks}
+    axis_ticks = ticks(window, max(columns // _CELLS_PER_LABEL, 2))
+    label_of = {column_of(step, window, columns): label for step, label in axis_ticks.items() if step == int(step)}
     label_line = _place_labels(label_of, bad_columns if inline else (), columns, unit, keeps_unit)
     axis: list[Span] = [(glyphs.tick_down if column in label_of else glyphs.rule, "rule") for column in range(columns)]
     if inline:
@@ -229,11 +215,8 @@ class Raster:
         top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
         bottom = np.fmax(bottom, before_top - 1, where=~np.isnan(bottom), out=bottom.copy())
         rows = np.arange(self.dot_rows)[:, None]
-        self.draw_dots((rows >= top) & (rows <= bottom), role)
-
-    def draw_dots(self, mask: NDArray[np.bool_], role: Role) -> None:
-        """Draw the dots of `mask`, which has the shape dot rows x dot columns. Cells without a dot do not change."""
-        cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
+        has_dots = (rows >= top) & (rows <= bottom)
+        cells = has_dots.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
         bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
         dot_signs = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
         has_dot = bits > 0

@@ -1,30 +1,27 @@
 """Dialog with the processes that use GPUs and CPU. Users can end their own processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.cells import cell_len
+from textual.widget import Widget
 
 from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, is_running
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.lock import read_lock_owner
+from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, Dialog, Row
 from tui_trainer.ui.spans import Line, Role, Span, next_of, pad, paragraph
 from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from textual.widget import Widget
-
-    from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.workbench import Workbench
 
 PROCESSES: Final = "processes"
 _PERIOD_SECONDS, _UNATTENDED_SECONDS, _SECOND_LOOK_SECONDS = 2.0, 7.0, 0.5
@@ -87,7 +84,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
     """Sorted table of processes. A chosen process stays chosen when a new reading is shown."""
 
     def __init__(self) -> None:
-        super().__init__(self._row, titles=lambda _: self._titled, id="processes")
+        super().__init__(self._row, titles=self._styled_titles, id="processes")
         self.sorted_by = "cpu"
         self._texts: dict[str, dict[str, str]] = {}
         self._widths: dict[str, int] = {}
@@ -107,8 +104,7 @@ class ProcessTable(ChoiceList[ProcessUse]):
         # Each heading reserves room for the sort mark, so that columns keep their width.
         return HEADINGS[name] + f" {'v' if name == self.sorted_by else ' '}" * (name in SORTS)
 
-    @property
-    def _titled(self) -> list[tuple[str, Span]]:
+    def _styled_titles(self, _: int) -> list[tuple[str, Span]]:
         # The last title is not padded, because the column of commands may be wider than the screen.
         titles = {name: pad(self._heading(name), width) for name, width in self._widths.items()}
         return [(name, (f" {title.rstrip() if name == 'command' else title} ", "bold"))
@@ -136,13 +132,6 @@ class ProcessesDialog(Dialog):
 
     heading = "Processes"
     keys = (("k", "end"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
-    CSS = """
-    ProcessesDialog {
-        #box { width: 100%; height: 100%; }
-        .notes { height: auto; max-height: 6; }
-    }
-    ProcessesDialog.-wide #box { max-width: 100%; }
-    """
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
@@ -267,9 +256,6 @@ class ProcessesDialog(Dialog):
 
 def run_of(pid: int) -> RunFolder | None:
     """Return the run that a process trains; None if it trains none of the newest runs."""
-    from tui_trainer.runs.lock import read_lock_owner
-    from tui_trainer.runs.registry import newest_runs
-
     for folder in reversed(newest_runs()):
         holder = read_lock_owner(folder.lock)
         if holder is not None and holder.is_on_this_host and holder.pid == pid:

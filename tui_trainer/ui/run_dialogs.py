@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.events import Key
 from textual.widget import Widget
 
-from tui_trainer.advice.examine import Examination, FoundCause
+from tui_trainer.advice.examine import FoundCause
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import InputError, TuiTrainerError
 from tui_trainer.launching.model_process import ChildWriter, ModelDevice, ModelProcess, find_device
+from tui_trainer.models.writing import Sampling
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line, show_control_characters
 from tui_trainer.ui.background import GivenUp
@@ -24,8 +27,6 @@ from tui_trainer.ui.workbench import TRYING, Workbench
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.chat_session import ChatSession
-    from tui_trainer.models.writing import Sampling
-    from tui_trainer.runs.folder import RunFolder
 
 _LABEL, _PROMPT_CHARACTERS = 5, 40
 _NEW_TOKENS, _TEMPERATURE = 240, 0.8
@@ -45,16 +46,12 @@ class DoctorDialog(Dialog):
         return (*[("a", "apply to the config")] * bool(self._fix), ("escape", "close"))
 
     @property
-    def _verdict(self) -> Examination | None:
-        return self._run.doctor.examination
-
-    @property
     def _fix(self) -> Patch | None:
         """Changes of settings that would help the next run; None if there are none."""
-        return self._verdict.fix if self._verdict else None
+        return verdict.fix if (verdict := self._run.doctor.examination) else None
 
     def lines(self, width: int) -> list[Line]:
-        verdict = self._verdict
+        verdict = self._run.doctor.examination
         if verdict is None:
             return []
         rows: list[Line] = []
@@ -163,9 +160,8 @@ class TryDialog(FieldDialog):
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
         self._status = "generating ..." if self._writers else "loading the weights ..."
-        self._bench.background.run_work(
-            TRYING, lambda: self._generate(prompt, self._seed), self._show_result, lane=TRYING
-        )
+        work = partial(self._generate, prompt, self._seed)
+        self._bench.background.run_work(TRYING, work, self._show_result, lane=TRYING)
         self.redraw()
 
     def close(self) -> None:
@@ -189,8 +185,6 @@ class TryDialog(FieldDialog):
 
     def _generate(self, prompt: str, seed: int) -> tuple[str, str]:
         """Return the generated text and the new status line. The text is empty for a chat or an error."""
-        from tui_trainer.models.writing import Sampling
-
         sampling = Sampling(max_new_tokens=_NEW_TOKENS, temperature=_TEMPERATURE, seed=seed)
         try:
             self._load()

@@ -140,9 +140,8 @@ def cursor_line(line: Line) -> Line:
     return [(text, "cursor") for text, _ in line]
 
 
-def pad(text: str, width: int) -> str:
-    """Return the text with exactly `width` cells: padded with blanks, or cut without an ellipsis."""
-    return set_cell_size(text, width)
+pad = set_cell_size
+"""Function that returns a text with exactly so many cells: padded with blanks, or cut without an ellipsis."""
 
 
 def both_ends_line(left: Line, right: Line, width: int) -> Line:

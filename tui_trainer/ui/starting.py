@@ -10,7 +10,8 @@ from tui_trainer.config.changes import Change, Patch, settings_words
 from tui_trainer.config.load import all_settings
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
-from tui_trainer.launching.open_run import OpenRun
+from tui_trainer.launching import open_run as opening
+from tui_trainer.launching.open_run import OpenRun, name_prefix, start_problems
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
@@ -32,7 +33,6 @@ from tui_trainer.units import format_bytes, quantity
 _LABEL = 12
 _PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
-_STOPPING = "stopping a run"
 _NOT_YET, LEAVE = "Cannot start yet", "Quit?"
 _WAIT_SECONDS = 0.2
 
@@ -45,8 +45,6 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.show_notice(bench.start_words, "dim")
         return
-    from tui_trainer.launching.open_run import name_prefix, start_problems
-
     bench.start_wanted = False
     config, plan = bench.document.loaded, bench.plan
     problems = bench.plan_problems if plan is None else start_problems(config) if config else ()
@@ -150,8 +148,6 @@ def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> 
 
 
 def start(bench: Workbench) -> None:
-    from tui_trainer.launching.open_run import open_new
-
     if _is_refused_now(bench):
         return
     loaded_config = bench.document.loaded if bench.document else None
@@ -163,10 +159,8 @@ def start(bench: Workbench) -> None:
     # Train shows what the start waits for, instead of an earlier run.
     bench.show_run(None)
     bench.go(TRAIN_PAGE)
-    _open(
-        bench, "starting ...", partial(open_new, loaded_config, plan, gpu=bench.chosen_gpu),
-        lambda error: show_problems(bench, "The run did not start", error.problems),
-    )  # fmt: skip
+    open_new = partial(opening.open_new, loaded_config, plan, gpu=bench.chosen_gpu)
+    _open(bench, "starting ...", open_new, lambda error: show_problems(bench, "The run did not start", error.problems))
 
 
 def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused: Callable[[InputError], None]) -> None:
@@ -218,11 +212,9 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
-    from tui_trainer.launching.open_run import reopen_run
-
     if not _is_refused_now(bench):
         _open(
-            bench, f"opening {one_line(folder.name)} ...", partial(reopen_run, folder, gpu=bench.chosen_gpu),
+            bench, f"opening {one_line(folder.name)} ...", partial(opening.reopen_run, folder, gpu=bench.chosen_gpu),
             lambda error: bench.show_notice(one_line(str(error)), "bad"),
         )  # fmt: skip
 
@@ -246,7 +238,7 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
             bench.ask_run("stop")
         else:
             bench.show_notice(f"asking {folder.name} to stop ...", "dim")
-            bench.background.run_work(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, _STOPPING)
+            bench.background.run_work(f"stop {folder.root}", lambda: WatchedRun(folder).ask("stop"), report, "stopping")
 
     def report(problem: str) -> None:
         assert folder is not None, "the run on the Train screen is asked by the bench"
@@ -266,6 +258,10 @@ def offer_quit(bench: Workbench) -> None:
         bench.go(1)
         bench.app.perform_action("config.save")
 
+    def stop_and_leave() -> None:
+        bench.leave_when_over = True
+        bench.ask_run("stop")
+
     rows: list[Row]
     if bench.background.is_busy(DETACHING):
         bench.show_notice("the run is being detached: this takes a few seconds", "warn")
@@ -278,7 +274,7 @@ def offer_quit(bench: Workbench) -> None:
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
             ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
-            ("s", "save, stop and quit", lambda: stop_and_leave(bench)),
+            ("s", "save, stop and quit", stop_and_leave),
         ]
     elif bench.background.is_busy(OPENING):
         rows = ["A run is starting."]
@@ -365,16 +361,11 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
     bench.background.run_work(DETACHING, work, watch_or_resume, DETACHING)
 
 
-def stop_and_leave(bench: Workbench) -> None:
-    bench.leave_when_over = True
-    bench.ask_run("stop")
-
-
 def ask_to_apply(bench: Workbench, heading: str, changes: Sequence[Change], do: Callable[[], object]) -> None:
     """Show changes of settings with their old and new values. If the user agrees, call `do`."""
     texts = [(change.key, value_words(change.old), value_words(change.new)) for change in changes]
-    rows = partial(change_lines, texts, glyphs=bench.glyphs)
-    bench.app.open(ChoiceDialog(heading, rows, [("enter", "apply", do)]))
+    draw = partial(change_lines, texts, glyphs=bench.glyphs)
+    bench.app.open(ChoiceDialog(heading, draw, [("enter", "apply", do)]))
 
 
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:

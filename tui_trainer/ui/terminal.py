@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from tui_trainer.errors import InputError
@@ -122,9 +121,7 @@ class TerminalGuard:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self.log_path: Path | None = None
-        self.log: IO[str] | None = None
-        self._saved_fds: list[int] = []
-        self._streams: tuple[object, ...] = ()
+        self.log: IO[str]
 
     def __enter__(self) -> "TerminalGuard":
         for stream in (sys.stdout, sys.stderr):
@@ -143,8 +140,7 @@ class TerminalGuard:
         sys.stdout = sys.stderr = self.log
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        assert self.log is not None
+    def __exit__(self, *_: object) -> None:
         self.terminal.stop()
         if not self.terminal.is_alive():
             os.close(self.terminal.fileno())
@@ -153,7 +149,7 @@ class TerminalGuard:
         for fd, saved_fd in zip((1, 2), self._saved_fds, strict=True):
             os.dup2(saved_fd, fd)
             os.close(saved_fd)
-        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc, assignment]
+        sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
         with suppress(OSError):
             self.log.close()
         if self.log_path is not None:

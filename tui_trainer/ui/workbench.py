@@ -18,7 +18,7 @@ from tui_trainer.hardware.gauges import HIDDEN_PERIOD_SECONDS, VISIBLE_PERIOD_SE
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import name_keys_for_commands
-from tui_trainer.ui.own_processes import Exports, Gains, Measurement, Tool
+from tui_trainer.ui.own_processes import Exports, Gains, Measurement, SingleProcessCommand, Tool
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.units import quantity
@@ -108,10 +108,6 @@ def fitting_words(plain: LoadedConfig) -> str:
     return f"reading {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
 
 
-def _ask_name(action: controls.ControlAction) -> str:
-    return f"ask to {action}"
-
-
 def _lane_of(folder: RunFolder) -> str:
     """Return the lane for reading a run. Each run has its own lane, because its disk may not respond."""
     return f"run {folder.root}"
@@ -180,7 +176,8 @@ class Workbench:
         self.leave_when_over = self._stop_pending = False
         self._make_request = make_request
         self._sampler = GaugeSampler()
-        self._attended_at = monotonic()
+        self.last_input_at = monotonic()
+        """Time of the last key press or other use of the terminal, on the monotonic clock in seconds."""
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
         self.app: Application
@@ -208,7 +205,7 @@ class Workbench:
         leave_drafts()
         self.background.end()
         self._sampler.stop()
-        for command in self._commands:
+        for command in self.commands:
             command.end()
         if not self.is_training_here:
             # A run that is being prepared may still use the workers.
@@ -246,35 +243,25 @@ class Workbench:
         from tui_trainer.launching.drafts import draft_writer
 
         if self.document is not None and self._has_looked_for_a_draft:
-            self.background.run_work(
-                _DRAFT, draft_writer(self.document, below=self.old_edits), self._report_problem, _DRAFT
-            )
+            write = draft_writer(self.document, below=self.old_edits)
+            self.background.run_work(_DRAFT, write, self._report_problem, _DRAFT)
 
     @property
-    def measurements(self) -> tuple[Measurement[Any] | Tool, ...]:
-        """Commands that measure. Only one of them may run at a time, because each would distort the other's results."""
-        tools = [tool for tool in self.tools.values() if tool.is_measurement]
-        return self.gain_measurements, self.rehearsals, self.tunings, self.sizes, self.switches, *tools
+    def commands(self) -> tuple[SingleProcessCommand[Any], ...]:
+        """All commands that run in processes of their own."""
+        measurements = self.gain_measurements, self.rehearsals, self.tunings, self.sizes, self.switches
+        return self.exports, *measurements, *self.tools.values()
 
-    def other_running_measurement(self, command: Measurement[Any] | Tool) -> Measurement[Any] | Tool | None:
-        """Return a running measurement other than `command`; None if there is none."""
-        return next((other for other in self.measurements if other is not command and other.running_process), None)
-
-    @property
-    def _commands(self) -> tuple[Exports | Measurement[Any] | Tool, ...]:
-        tools = [tool for tool in self.tools.values() if not tool.is_measurement]
-        return self.exports, *self.measurements, *tools
-
-    def note_activity(self) -> None:
-        """Note that the user has just pressed a key or used the terminal."""
-        self._attended_at = monotonic()
+    def other_running_measurement(self, command: SingleProcessCommand[Any]) -> SingleProcessCommand[Any] | None:
+        """Return a running measurement other than `command`; None if there is none. Two would distort each other."""
+        others = (other for other in self.commands if other.is_measurement and other is not command)
+        return next((other for other in others if other.running_process), None)
 
     @property
     def is_unattended(self) -> bool:
         """Whether the user has pressed no key for a minute, or for five minutes while something is running."""
-        is_watched = self.run_is_alive or any(command.running_process for command in self._commands)
-        patience_seconds = UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS
-        return monotonic() - self._attended_at > patience_seconds
+        is_watched = self.run_is_alive or any(command.running_process for command in self.commands)
+        return monotonic() - self.last_input_at > (UNATTENDED_WATCH_SECONDS if is_watched else UNATTENDED_SECONDS)
 
     def set_gauge_interval(self) -> None:
         """Read gauges often while a page shows them, and seldom otherwise."""
@@ -286,22 +273,18 @@ class Workbench:
         old_notice = self.notice
         self.poll_run()
         self._ask()
-        for command in self._commands:
+        for command in self.commands:
             command.poll()
         if gauges := self.gauges:
             self.trail.add_reading(gauges, monotonic())
         self._notice_seconds -= 1
         if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not self._is_waited_for:
             self.notice = None
-        if self._stop_pending and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
+        if self._stop_pending and self.run_is_alive and not self.background.is_busy("ask to stop"):
             self.ask_run("stop")
         if self.leave_when_over and not self.run_is_alive:
             self.app.leave()
         return self.notice != old_notice
-
-    def by_clock(self) -> object:
-        """Return the state that every page shows and that can change without an event in the run's journal."""
-        return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen_pages)
 
     @property
     def _is_waited_for(self) -> bool:
@@ -479,7 +462,8 @@ class Workbench:
 
         self.show_notice(f"requesting: {action} ...", "dim")
         # A request may wait for a lock or for Slurm. Each action has its own lane, so a stop waits for no other one.
-        self.background.run_work(_ask_name(action), partial(run.ask, action), report, _ask_name(action))
+        lane = f"ask to {action}"
+        self.background.run_work(lane, partial(run.ask, action), report, lane)
 
     @property
     def memory_free_bytes(self) -> int:
@@ -528,7 +512,7 @@ class Workbench:
             self._planned(document.own_problems)
             self._checked([])
         else:
-            self._work_out("fit", partial(fit_config, document.unfitted), self._fitted, FITTING)
+            self._compute("fit", partial(fit_config, document.unfitted), self._fitted, FITTING)
 
     def _report_problem(self, problem: Problem | None) -> None:
         if problem:
@@ -556,7 +540,7 @@ class Workbench:
             except InputError as error:
                 return error.problems
 
-        self._work_out("plan", make_plan, self._planned)
+        self._compute("plan", make_plan, self._planned)
         self.app.draw()
 
     def _tell_what_followed(self) -> None:
@@ -571,9 +555,7 @@ class Workbench:
             undo_key = self.app.key_of("config.undo")
             self.show_notice(f"{self.notice[0]}; {message}" if self.notice else f"{message}; {undo_key} to undo")
 
-    def _work_out(
-        self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING
-    ) -> None:
+    def _compute(self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING) -> None:
         """Run `work` in the background and pass its result to `answer`, unless the config changes meanwhile."""
         document = self.document
         assert document is not None
@@ -620,7 +602,7 @@ class Workbench:
 
             return run_checks(gather(loaded_config, hardware=hardware, plan=plan, gpu=gpu))
 
-        self._work_out("checks", check, self._checked)
+        self._compute("checks", check, self._checked)
 
     def _checked(self, findings: list[Finding]) -> None:
         assert self.document is not None, "it was checked"

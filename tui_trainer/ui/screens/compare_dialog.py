@@ -1,7 +1,5 @@
 """The comparison dialog of the Runs screen: curves of two to six runs, and a table of the differences between them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,7 +25,6 @@ from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
 ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
-TRAINING_LOSS: Final = "training loss"
 _Points = Sequence[tuple[float, float]]
 _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
 
@@ -40,7 +37,7 @@ class ComparedCurve:
     points: _Points = ()
     marks: _Points = ()
 
-    def scaled(self, log: bool) -> ComparedCurve:
+    def scaled(self, log: bool) -> "ComparedCurve":
         def scale(points: _Points) -> _Points:
             return [(x, math.log10(y) if log else y) for x, y in points if math.isfinite(y) and (y > 0 or not log)]
 
@@ -63,25 +60,20 @@ def curves_lines(
             raster.draw_mark(column_of(x, x_bounds, raster.width), row_of(y, y_bounds, raster.height), sign, role)
 
     # Lines, marks and signs are drawn in this order, so that no mark covers the sign of another curve.
+    # Dot columns between two points are interpolated. Nothing is drawn before the first or after the last point.
+    dots_x = np.linspace(x_bounds.low, x_bounds.high, raster.dot_columns)
     for curve, role in scaled_curves:
-        _join(raster, curve.points, x_bounds, y_bounds, role)
+        if curve.points:
+            x, y = np.array(curve.points, np.float64).T
+            values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
+            values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
+            raster.draw_curve(values, values, y_bounds, role)
     for curve, role in scaled_curves:
         draw_marks(curve.marks, glyphs.eval_mark, role)
     for index, (curve, role) in enumerate(scaled_curves):
         draw_marks(_signed(curve.points, index, len(scaled_curves)), curve.sign, role)
     rows = with_y_axis(raster.lines(), y_bounds, max(raster.height // 3, 2), glyphs, log=log)
     return [*rows, *x_axis(raster.width, x_bounds, unit, glyphs)]
-
-
-def _join(raster: Raster, points: _Points, window: Bounds, bounds: Bounds, role: Role) -> None:
-    if not points:
-        return
-    x, y = np.array(points, np.float64).T
-    dots_x = np.linspace(window.low, window.high, raster.dot_columns)
-    # Dot columns between two points are interpolated. Nothing is drawn before the first or after the last point.
-    values = np.interp(dots_x, x, y, right=np.nan, left=np.nan)
-    values[np.argmin(np.abs(dots_x - x[-1]))] = y[-1]
-    raster.draw_curve(values, values, bounds, role)
 
 
 def _signed(points: _Points, index: int, count: int) -> _Points:
@@ -127,7 +119,7 @@ class Curves(Pane):
     def _chart_lines(self, width: int, height: int) -> list[Line]:
         scale_note = ", logarithmic" if self.is_log else ""
         marks_note = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
-        name = TRAINING_LOSS if self.metric == LOSS else self.metric
+        name = "training loss" if self.metric == LOSS else self.metric
         unit = "trained tokens" if self.unit == "tokens" else self.unit
         title = title_rule(f"{name} over {unit}{scale_note}", width, self.glyphs, marks_note)
         return [title, *curves_lines(self.curves, self.unit, width, height - 1, self.glyphs, log=self.is_log)]

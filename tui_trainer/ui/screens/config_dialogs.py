@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from tui_trainer.errors import InputError
@@ -31,9 +32,8 @@ _ROLES: Final[dict[str, Role]] = {
 
 
 def tune(bench: Workbench) -> None:
-    open_and_start(
-        CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=("apply the fastest", "the results of tune"))
-    )
+    apply = "apply the fastest", "the results of tune"
+    open_and_start(CommandDialog(bench, bench.tunings, "Tune", _tune_lines, apply=apply))
 
 
 def _tune_lines(process: ConfigProcess, width: int, _: Glyphs) -> list[Line]:
@@ -153,39 +153,34 @@ class PreviewDialog(Dialog):
 
     def lines(self, width: int) -> list[Line]:
         """Return the lines of the chosen view: a sample, or the statistics. Lines are cached until the view changes."""
+        if self._refusals:
+            return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
         if self._preview is None:
-            return self._waiting(width, self.glyphs)
+            work, count, total, unit = self._progress
+            if not total:
+                return [[(f"{one_line(work)} ...", "dim")]]
+            return [progress_line(work, count, total, unit, width, self.glyphs)]
         state = (self._sample, self._shows_numbers, width, self.glyphs.ascii)
         if self._drawn[0] != state:
-            draw = self._numbers if self._shows_numbers else self._sample_lines
-            self._drawn = state, draw(self._preview, width, self.glyphs)
+            self._drawn = state, self._preview_lines(self._preview, width)
         return self._drawn[1]
 
     def _show_from_top(self) -> None:
         self.redraw()
         self.query_one("#inside").scroll_home(animate=False)
 
-    def _waiting(self, width: int, glyphs: Glyphs) -> list[Line]:
-        if self._refusals:
-            return [line for refusal in self._refusals for line in ([], *paragraph(refusal, width, "bad"))][1:]
-        work, count, total, unit = self._progress
-        return [progress_line(work, count, total, unit, width, glyphs) if total else [(f"{one_line(work)} ...", "dim")]]
+    def _preview_lines(self, preview: Preview, width: int) -> list[Line]:
+        """Return a sample, or the statistics of all rows: columns are kept, longer lines are wrapped and indented."""
+        from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines, summary_lines
 
-    def _sample_lines(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
-        from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, legend, sample_lines
-
-        signs = ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS
+        signs = ASCII_SIGNS if self.glyphs.ascii else UNICODE_SIGNS
+        if self._shows_numbers:
+            rows = (rows_of(text, width, subsequent_indent="  ") or [""] for text in summary_lines(preview, signs))
+            return [[(row, "text")] for row in chain(*rows)]
         sample, count = preview.samples[self._sample], len(preview.samples)
         lines = list(sample_lines(sample, self._sample + 1, count, signs, width, _MOST_CHARACTERS))
         lines += [[], legend(signs, preview.learns)]
         return [[(text, _ROLES[mark]) for text, mark in line] for line in lines]
-
-    def _numbers(self, preview: Preview, width: int, glyphs: Glyphs) -> list[Line]:
-        """Return the statistics of all rows. Columns are kept; longer lines are wrapped and indented."""
-        from tui_trainer.launching.preview import ASCII_SIGNS, UNICODE_SIGNS, summary_lines
-
-        texts = summary_lines(preview, ASCII_SIGNS if glyphs.ascii else UNICODE_SIGNS)
-        return [[(row, "text")] for text in texts for row in rows_of(text, width, subsequent_indent="  ") or [""]]
 
     def press(self, key: str, character: str | None) -> bool:
         if self._preview is None or character not in ("n", "p", "a"):

@@ -28,8 +28,6 @@ from tui_trainer.ui.spans import paragraph, wrapped
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import quantity
 
-_DEFAULT_FILE = "tui-trainer.toml"
-
 
 def save(bench: Workbench, document: ConfigDocument) -> None:
     """Save the config to its file. If it has no file, ask for one."""
@@ -41,7 +39,7 @@ def save(bench: Workbench, document: ConfigDocument) -> None:
 
 def save_as(bench: Workbench, document: ConfigDocument) -> None:
     rows: list[Row] = [("Saves the name of the recipe and your changes to it.", "dim"), ""]
-    default_path = str(document.file or absolute_path(_DEFAULT_FILE))
+    default_path = str(document.file or absolute_path("tui-trainer.toml"))
 
     def write(text: str) -> str | None:
         if not (name := text.strip()):
@@ -104,9 +102,8 @@ class ExternalEditor:
         try:
             text_after = edit_text_in(self._app, shlex.split(command), text_before)
         except (OSError, ValueError) as error:
-            bench.show_notice(
-                f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad"
-            )
+            message = f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one"
+            bench.show_notice(message, "bad")
             return
         if text_after == text_before and not self._unfinished:
             bench.show_notice("nothing changed in the editor")

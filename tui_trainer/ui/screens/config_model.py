@@ -59,10 +59,8 @@ class Editor:
         editor = cls(setting=setting, text=text, original=text, names=names)
         # The values of a boolean setting may include "auto".
         if allowed_values := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
-            editor.has_fixed_choices, editor.options = (
-                True,
-                tuple(display_text(setting, choice) for choice in allowed_values),
-            )
+            editor.has_fixed_choices = True
+            editor.options = tuple(display_text(setting, choice) for choice in allowed_values)
             editor.chosen = allowed_values.index(value) if value in allowed_values else 0
             editor.text = editor.options[editor.chosen]
         else:
@@ -195,16 +193,16 @@ class ConfigModel:
         parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unused} not used by this run"] * bool(unused)
         return f"{len(keys)} more settings: {', '.join(parts)}; + shows them"
 
-    def _wanted(self) -> frozenset[str]:
+    def _wanted(self) -> set[str]:
         """Return the keys of the settings to show: the usual settings, and all that were changed or have a problem."""
         shows_all = not self.only_changed and (self.show_all or bool(self.filter))
         problem_keys = {problem.key for problem in self.document.problems}
-        return frozenset(
+        return {
             setting.key for _, _, settings in groups() for setting in settings
             if shows_all or self.document.is_changed(setting.key)
             or (not self.only_changed and setting.key in problem_keys)
             or not (self.only_changed or setting.advanced or setting.key in self.unused_settings)
-        )  # fmt: skip
+        }  # fmt: skip
 
     def reveal(self, key: str) -> None:
         if not any(row.key == key for row in self.rows):
@@ -258,9 +256,7 @@ class ConfigModel:
         return f"reset {quantity(reset_count, 'setting')}; undo restores them" if reset_count else "nothing to reset"
 
 
-def table_rows(
-    document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
-) -> list[ListRow]:
+def table_rows(document: ConfigDocument, wanted: set[str], unread: Mapping[str, str], query: str) -> list[ListRow]:
     """Return the wanted settings below their headings. A query keeps only matching settings, the best first."""
     matches = {key: hit for key in wanted if (hit := match(query, key, all_settings()[key].help))}
     # Matches in descriptions count only if no name matches.

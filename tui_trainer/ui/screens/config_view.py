@@ -22,19 +22,9 @@ from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.wording import UNDER_A_MINUTE, plan_time
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui import spans
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason
-from tui_trainer.ui.spans import (
-    Glyphs,
-    Line,
-    Role,
-    Span,
-    both_ends_line,
-    labelled,
-    pad,
-    paragraph,
-    title_rule,
-    width_of,
-)
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, both_ends_line, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
@@ -44,7 +34,6 @@ LABEL_CELLS = 8
 # A run that is planned to use more than this share of the free memory may run out of it.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
-_NO_PLAN = "no plan: fix the problems first"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
 
@@ -116,7 +105,8 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
     """Return two lines: the plan's figures in columns, and the time of one step with the reason for this estimate."""
     label = ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
     if plan is None:
-        return [[(label, "dim"), (f" {waits_for}" if is_planning else _NO_PLAN, "dim")], []]
+        note = f" {waits_for}" if is_planning else "no plan: fix the problems first"
+        return [[(label + note, "dim")], []]
     line: Line = [(label, "dim")]
     for (title, text), column_cells in zip(figure_texts(plan).items(), _COLUMN_CELLS, strict=False):
         role: Role = "dim" if is_planning else "text"
@@ -195,11 +185,8 @@ class ConfigPanes:
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
         dot: Span = (f"  {glyphs.dot}  ", "dim")
-        changed_count, problem_count, unsaved = (
-            len(document.changes()),
-            len(document.problems),
-            len(document.unsaved_values()),
-        )
+        changed_count, problem_count = len(document.changes()), len(document.problems)
+        unsaved = len(document.unsaved_values())
         no_problems: Line = [(f"{glyphs.good} no problems", "good")]
         right: Line = [(f"{glyphs.bad} {quantity(problem_count, 'problem')}", "bad")] if problem_count else no_problems
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
@@ -252,9 +239,8 @@ class ConfigPanes:
         budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes) if plan else None
         use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget) if plan and budget else None
         free_bytes = budget.free_bytes if budget else None
-        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting_text) + memory_lines(
-            use, width, glyphs
-        )
+        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting_text)
+        lines += memory_lines(use, width, glyphs)
         return [*([title_rule("", width, glyphs)] if height > len(lines) else []), *lines]
 
 
@@ -285,7 +271,7 @@ def detail_lines(
         "speed": setting.speed,
     }
     parts.append(paragraph(setting.help, width))
-    parts += [labelled(label, one_line(text), _DETAIL_CELLS, width) for label, text in rows.items() if text]
+    parts += [spans.labelled(label, one_line(text), _DETAIL_CELLS, width) for label, text in rows.items() if text]
     lines: list[Line] = []
     for part in parts:
         if len(lines) + len(part) <= height:

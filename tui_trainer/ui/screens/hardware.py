@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import monotonic, time
-from typing import cast
+from typing import Any, cast
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -70,7 +70,7 @@ class HardwareScene:
     """Keys and their descriptions for a user without any run."""
 
     def titled(self, title: str, lines: list[Line]) -> list[Line]:
-        return [title_rule(title, self.width, self.glyphs), *lines]
+        return [title_rule(title, self.width, self.glyphs), *lines] if lines else []
 
     def hanging(self, start: Line, text: str, role: Role = "text") -> list[Line]:
         return spans.hanging(start, spans.paragraph(text, self.width - width_of(start), role))
@@ -79,12 +79,11 @@ class HardwareScene:
         return spans.labelled(label, text, LABEL, self.width, role)
 
     def rows(self, title: str, rows: list[describe.Row]) -> list[Line]:
-        lines = [line for label, text in rows for line in self.row(label, text)]
-        return self.titled(title, lines) if rows else []
+        return self.titled(title, [line for label, text in rows for line in self.row(label, text)])
 
     def welcome_section(self) -> list[Line]:
         lines = [line for key, text in self.welcome for line in self.hanging([(f"  {pad(key, 3)}", "key")], text)]
-        return self.titled("start here", lines) if lines else []
+        return self.titled("start here", lines)
 
     def device_section(self) -> list[Line]:
         rows = describe.device_rows(self.diagnosis, self.hardware, self.profile)
@@ -95,8 +94,7 @@ class HardwareScene:
         return self.titled("training", lines)
 
     def problems_section(self) -> list[Line]:
-        problems = self.diagnosis.problems
-        return self.titled(f"problems: {len(problems)}", self._problem_lines(problems)) if problems else []
+        return self.titled(f"problems: {len(self.diagnosis.problems)}", self._problem_lines(self.diagnosis.problems))
 
     def trial_section(self) -> list[Line]:
         """Return the results of the benchmarks and the problems found, or the key that runs the benchmarks."""
@@ -166,7 +164,7 @@ class HardwareScene:
 
     def trail_title(self) -> list[Line]:
         gpu, period_note = self.diagnosis.gpu, f"the last {TRAIL_MINUTES} minutes, {self.glyphs.target} target"
-        return self.titled(f"GPU {gpu.index}: {period_note}", []) if gpu else []
+        return [title_rule(f"GPU {gpu.index}: {period_note}", self.width, self.glyphs)] if gpu else []
 
     def users_section(self) -> list[Line]:
         """Return the processes on each GPU, or with one column only on GPUs that `card_section` does not show."""
@@ -204,9 +202,6 @@ class HardwareScene:
                 for cpu, memory, command in self.processes]  # fmt: skip
         return self.titled("busiest processes: CPU, memory", rows or [[("looking ...", "dim")]])
 
-    def system_section(self) -> list[Line]:
-        return self.rows("system", describe.system_rows(self.hardware) if self.wide else [])
-
     def disk_section(self) -> list[Line]:
         folders = self.hardware.places
         label_width = max((len(folder.label) for folder in folders), default=0) + 2
@@ -234,7 +229,7 @@ class HardwareScene:
         lines = self._in_columns([fit(cell, cell_width) for cell in cells])
         if missing_names:
             lines += self.row("missing", ", ".join(missing_names), "dim")
-        return self.titled("libraries", lines) if lines else []
+        return self.titled("libraries", lines)
 
 
 def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
@@ -258,10 +253,8 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
 class HardwareSection(KeyedPane):
     """A section of the page. It is computed again when the machine's state changes, and hidden if it has no lines."""
 
-    def __init__(
-        self, part: Callable[[HardwareScene], list[Line]], *, is_live: bool = False, id: str | None = None
-    ) -> None:
-        super().__init__(self._part_lines, id=id)
+    def __init__(self, part: Callable[[HardwareScene], list[Line]], *, is_live: bool = False, **options: Any) -> None:
+        super().__init__(self._part_lines, **options)
         self._part, self.is_live = part, is_live
         self._drawn: tuple[HardwareScene | None, list[Line]] = (None, [])
 
@@ -289,31 +282,22 @@ class HardwarePage(ListPage):
         self._runs_folder = Path()
         self._reader, self._processes, self._next_look = ProcessReader(), tuple[tuple[str, str, str], ...](), 0.0
         self._bars = {name: GaugeBar(id=name) for name in ("busy", "memory", "gpu-busy", "gpu-memory")}
-        self._scroller = Scroller(Area(*self._columns(), id="columns"))
-
-    def _columns(self) -> ComposeResult:
-        yield Area(
-            HardwareSection(HardwareScene.welcome_section), HardwareSection(HardwareScene.device_section),
-            HardwareSection(HardwareScene.problems_section),
-            HardwareSection(HardwareScene.gpu_table, is_live=True), HardwareSection(HardwareScene.card_section),
-            HardwareSection(lambda machine: machine.rows("processor", describe.processor_rows(machine.hardware)),
-            id="processor"),
-            self._bars["busy"], self._bars["memory"], HardwareSection(HardwareScene.cores_section, is_live=True),
-            classes="column left",
+        scene, section = HardwareScene, HardwareSection
+        left = Area(
+            section(scene.welcome_section), section(scene.device_section), section(scene.problems_section),
+            section(scene.gpu_table, is_live=True), section(scene.card_section),
+            section(lambda now: now.rows("processor", describe.processor_rows(now.hardware)), id="processor"),
+            self._bars["busy"], self._bars["memory"], section(scene.cores_section, is_live=True), classes="column left",
         )  # fmt: skip
-        parts = map(
-            HardwareSection, (HardwareScene.peak_section, HardwareScene.users_section, HardwareScene.processes_section)
-        )
-        trail = Area(
-            HardwareSection(HardwareScene.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail"
-        )
-        middle = Area(trail, *parts, classes="column middle")
+        trail = Area(section(scene.trail_title), self._bars["gpu-busy"], self._bars["gpu-memory"], id="trail")
+        parts = map(section, (scene.peak_section, scene.users_section, scene.processes_section))
         right = Area(
-            HardwareSection(HardwareScene.trial_section), HardwareSection(HardwareScene.disk_section, is_live=True),
-            HardwareSection(HardwareScene.libraries_section),
-            HardwareSection(HardwareScene.system_section), classes="column",
+            section(scene.trial_section), section(scene.disk_section, is_live=True), section(scene.libraries_section),
+            section(lambda now: now.rows("system", describe.system_rows(now.hardware) if now.wide else [])),
+            classes="column",
         )  # fmt: skip
-        yield Area(middle, right, id="others")
+        others = Area(Area(trail, *parts, classes="column middle"), right, id="others")
+        self._scroller = Scroller(Area(left, others, id="columns"))
 
     def body(self) -> ComposeResult:
         yield self._scroller
@@ -338,13 +322,9 @@ class HardwarePage(ListPage):
 
     def tick(self) -> None:
         self._show_gauges()
-        self._look_at_processes()
         for part in self.query(HardwareSection):
             if part.is_live:
                 part.redraw()
-
-    def _look_at_processes(self) -> None:
-        """Read the processes if they are shown. The interval limits the cost to a small share of a core."""
         has_room = self.size.width >= _TWO_COLUMNS and not self.bench.hardware.gpus
         if has_room and not self.bench.is_unattended and monotonic() >= self._next_look:
             self._next_look = inf

@@ -1,17 +1,15 @@
 """The list of recipes on the Config screen, with the settings that each recipe would change."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from textual.events import Key
 
 from tui_trainer.config.changes import Change, RecipePreview
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.editing import display_text
-from tui_trainer.config.load import all_settings, flatten
+from tui_trainer.config.load import LoadedConfig, all_settings, flatten
 from tui_trainer.config.toml_files import Profile, all_profiles
 from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
@@ -22,11 +20,7 @@ from tui_trainer.ui.spans import Glyphs, Line, Role, change_lines, paragraph, ti
 from tui_trainer.ui.workbench import Workbench, fitting_words
 from tui_trainer.units import quantity
 
-if TYPE_CHECKING:
-    from tui_trainer.config.load import LoadedConfig
-
-    _Fits = Mapping[str, tuple[LoadedConfig | None, str]]
-
+_Fits = Mapping[str, tuple[LoadedConfig | None, str]]
 _FITS: Final = "recipes that fit"
 
 
@@ -34,10 +28,6 @@ class RecipeDialog(SearchDialog[str | Profile]):
     """List of the recipes by task. Recipes that fit the user's model and data come first."""
 
     heading = "Choose a recipe"
-    CSS = """
-    RecipeDialog #box { width: 100%; height: 100%; }
-    RecipeDialog LineList { height: 50vh; }
-    """
 
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
         """Create the list with the recipe `name` chosen. Raises ConfigError if a recipe cannot be read."""
@@ -99,18 +89,16 @@ class RecipeDialog(SearchDialog[str | Profile]):
         show(None, {})
         # The chosen recipe is computed first, so that its preview does not wait for the others.
         work = partial(find, (self.recipe.name,))
-        self._bench.background.run_work("chosen recipe", work, lambda fits: show(None, fits), _FITS)
+        run_work = self._bench.background.run_work
+        run_work("chosen recipe", work, lambda fits: show(None, fits), _FITS)
         work = partial(find, tuple(name for name in self._recipes if name != self.recipe.name))
-        self._bench.background.run_work(
-            _FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS
-        )
+        run_work(_FITS, work, lambda fits: show({**self._chosen_fit, **fits}, self._chosen_fit), _FITS)
 
     def list_matches(self) -> None:
         by_task = {name: list[Profile]() for name in task_names()}
         for recipe in self._recipes.values():
             task = self._task_of(recipe)
-            text = f"{recipe.name} {recipe.title} {task} {find_task(task).title}"
-            if match(self.field.value, text):
+            if match(self.field.value, f"{recipe.name} {recipe.title} {task} {find_task(task).title}"):
                 by_task[task].append(recipe)
         for recipes in by_task.values():
             recipes.sort(key=lambda recipe: bool(self.misfit(recipe.name)))

@@ -27,9 +27,9 @@ from tui_trainer.runs.registry import list_problem
 from tui_trainer.runs.state import FollowedJournal, RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
+from tui_trainer.ui.command_dialogs import ExportDialog
 from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.dialogs import Answer, Row, TextDialog
-from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
 from tui_trainer.ui.run_dialogs import offer_try

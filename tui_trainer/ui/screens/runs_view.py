@@ -1,7 +1,5 @@
 """Content of the Runs screen as plain data: filter, order and marks of the list, its rows, and a run's details."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -167,9 +165,8 @@ class RunsModel:
             sorted_runs = [run for run in self.shown_runs if _is_known(sort_key(run))]
             sorted_runs.sort(key=sort_key, reverse=self.is_descending)
             self.shown_runs = sorted_runs + [run for run in self.shown_runs if not _is_known(sort_key(run))]
-        self.choose(
-            next((index for index, run in enumerate(self.shown_runs) if run.path == self.path), self.chosen_index)
-        )
+        indices = (index for index, run in enumerate(self.shown_runs) if run.path == self.path)
+        self.choose(next(indices, self.chosen_index))
 
     @property
     def is_descending(self) -> bool:

@@ -13,12 +13,12 @@ from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
+from tui_trainer.ui.command_dialogs import ExportDialog
 from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metrics_of
-from tui_trainer.ui.dialogs import Answer
-from tui_trainer.ui.export_dialogs import ExportDialog
+from tui_trainer.ui.dialogs import Answer, KeyLine
 from tui_trainer.ui.keymap import Action, name_keys_for_commands
-from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
+from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
 from tui_trainer.ui.screens import train_scores as scores
@@ -205,9 +205,7 @@ class TrainPage(FilteredPage):
                 yield from map(self._part, _BELOW_THE_CHART)
                 with Area(id="small"):
                     for metric in list(METRICS)[1:]:
-                        # Disabled charts take no keys and no clicks.
-                        small = ChartView(metric=metric, compact=True)
-                        yield LossChart(lambda: self._scene.run, small, disabled=True)
+                        yield LossChart(lambda: self._scene.run, ChartView(metric=metric, compact=True))
                 yield self._part("events")
                 yield self._filter
             yield Scroller(*map(self._part, _BESIDE_THE_CHART), id="right")
@@ -282,7 +280,7 @@ class TrainPage(FilteredPage):
             self._shown_scene = self._make_scene()
             self._arrange()
         for pane in self.query(Pane):
-            if isinstance(pane, TopLine | KeyHints) or pane.id == "notice" or (pane.is_on_screen and not self._frozen):
+            if isinstance(pane, TopLine | KeyLine) or pane.id == "notice" or (pane.is_on_screen and not self._frozen):
                 pane.redraw()
 
     def tick(self) -> None:

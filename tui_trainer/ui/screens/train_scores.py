@@ -67,12 +67,8 @@ def _standing(
     line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
         name, value = score.baseline
-        line += [
-            ("  ", "text"),
-            scene.verdict(score.beats_baseline),
-            (f" {show(value)} ", "text"),
-            (scene.to_safe_text(name), "dim"),
-        ]
+        verdict = scene.verdict(score.beats_baseline)
+        line += [("  ", "text"), verdict, (f" {show(value)} ", "text"), (scene.to_safe_text(name), "dim")]
     return line
 
 
@@ -122,10 +118,8 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
 
     If the columns are classes with long names, the title of a column is the number of its class, to save width.
     """
-    names, titles = (
-        [glyphs.replace_unsupported(one_line(name)) for name in texts]
-        for texts in (done.table_rows, done.table_columns)
-    )
+    headings = done.table_rows, done.table_columns
+    names, titles = ([glyphs.replace_unsupported(one_line(name)) for name in texts] for texts in headings)
     is_square = list(done.table_columns) == list(done.table_rows)
     is_numbered = is_square and max(map(cell_len, names)) > _SHORT_NAME
     if is_numbered:
@@ -136,9 +130,8 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
     name_width = min(max(map(cell_len, names)), _LONGEST_NAME + 4 * is_numbered)
     column_count = max(min((width - name_width) // cell_width, len(titles)), 1)
     row_count = min(len(names), most - 1 - (column_count < len(titles) or len(names) > most - 1))
-    lines: list[Line] = [
-        [(" " * name_width, "dim"), *((f"{title:>{cell_width}}", "dim") for title in titles[:column_count])]
-    ]
+    title_spans: Line = [(f"{title:>{cell_width}}", "dim") for title in titles[:column_count]]
+    lines: list[Line] = [[(" " * name_width, "dim"), *title_spans]]
     for row in range(max(row_count, 0)):
         lines.append(fit([(names[row], "text")], name_width, glyphs.ellipsis))
         for column, cell in enumerate(cells[row][:column_count]):

@@ -142,9 +142,5 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
         return line
     # The name of the baseline is last, because the end of the line may be cut.
     to_beat = f"  {result.format_score(score.baseline[1])} {scene.to_safe_text(score.baseline[0])}"
-    return [
-        *line,
-        ("  ", "text"),
-        scene.verdict(score.beats_baseline, beaten_words(score.beats_baseline)),
-        (to_beat, "dim"),
-    ]
+    verdict = scene.verdict(score.beats_baseline, beaten_words(score.beats_baseline))
+    return [*line, ("  ", "text"), verdict, (to_beat, "dim")]

@@ -133,9 +133,8 @@ def run_line(scene: TrainScene, width: int, _: int) -> list[Line]:
     run_name = PurePath(scene.run_folder).name or state.name
     name: Line = [(scene.to_safe_text(run_name[:_NAME_LIMIT]), "bold")]
     name_cells = max(width - width_of(line) - width_of(eta_spans), 0)
-    return [
-        both_ends_line([*fit(name, min(name_cells, width_of(name)), scene.glyphs.ellipsis), *line], eta_spans, width)
-    ]
+    left = [*fit(name, min(name_cells, width_of(name)), scene.glyphs.ellipsis), *line]
+    return [both_ends_line(left, eta_spans, width)]
 
 
 def progress_line(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -331,8 +330,8 @@ def _losses(state: RunState) -> Line:
     return [*line[:2], (epochs_note, "dim"), *line[2:]]
 
 
-def _field(label: str, value: str, role: Role = "text") -> Line:
-    return [(label, "dim"), (value, role)]
+def _field(label: str, value: str) -> Line:
+    return [(label, "dim"), (value, "text")]
 
 
 def _mean_seconds(state: RunState) -> float | None:

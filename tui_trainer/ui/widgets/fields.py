@@ -5,15 +5,14 @@ The application calls `take_key` directly instead of sending a message, so that 
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Key, Paste
 from textual.widgets import Input
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import Line
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.pane import Draw, Pane
 
 LIMIT_CHARACTERS = 4096
 
@@ -21,10 +20,8 @@ LIMIT_CHARACTERS = 4096
 class LineInput(Input):
     """A text field of one line. Its cursor does not blink, because that would send bytes to the terminal."""
 
-    def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(
-            one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes
-        )
+    def __init__(self, text: str = "", **options: Any) -> None:
+        super().__init__(one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, **options)
         self.cursor_blink = False
 
     def on_mount(self) -> None:
@@ -56,12 +53,9 @@ class LineInput(Input):
 
 class LineField(LineInput):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,shift+tab", "screen.choose(-1)"),
-        Binding("down", "screen.choose(1)"),
-        Binding("tab", "screen.complete"),
-        Binding("enter", "screen.take"),
-        Binding("escape", "screen.cancel"),
-    ]
+        ("up,shift+tab", "screen.choose(-1)"), ("down", "screen.choose(1)"), ("tab", "screen.complete"),
+        ("enter", "screen.take"), ("escape", "screen.cancel"),
+    ]  # fmt: skip
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return True
@@ -71,15 +65,11 @@ class ChoiceField(Pane, can_focus=True):
     """A field with one of several choices. A typed letter calls `jump(letter)`, to go to a matching choice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,left,shift+tab", "screen.choose(-1)"),
-        Binding("down,right,space,tab", "screen.choose(1)"),
-        Binding("enter", "screen.take"),
-        Binding("escape", "screen.cancel"),
-    ]
+        ("up,left,shift+tab", "screen.choose(-1)"), ("down,right,space,tab", "screen.choose(1)"),
+        ("enter", "screen.take"), ("escape", "screen.cancel"),
+    ]  # fmt: skip
 
-    def __init__(
-        self, draw: Callable[[int, int], list[Line]], jump: Callable[[str], None], *, classes: str | None = None
-    ) -> None:
+    def __init__(self, draw: Draw, jump: Callable[[str], None], *, classes: str | None = None) -> None:
         super().__init__(draw, classes=classes)
         self._jump = jump
 

@@ -22,6 +22,7 @@ _LABEL: Final = 9
 _BAR: Final = 10
 _WIDE_BAR: Final = 14
 _VALUE_TEXT_CELLS: Final = 13
+_CURVE_CELLS: Final = 12
 _BOTH_ABOVE: Final = 52
 _ANY: Final = 10_000
 # Target metrics of seeds/D-ner-sentiment-notebook.md: GPU 75-95 %, its memory 80-95 %, CPU 50-80 %.
@@ -59,9 +60,7 @@ def target_bar(share: float | None, width: int, band: Band | None, glyphs: Glyph
     return [(bar_text[:filled_cells], "good" if band[0] <= share <= band[1] else "accent"), (tail, "dim")]
 
 
-def gauge_line(
-    gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _VALUE_TEXT_CELLS - 1
-) -> Line:
+def gauge_line(gauge: Gauge, sparks: Sparks, width: int, glyphs: Glyphs, *, most_parts: int = _CURVE_CELLS) -> Line:
     """Return the gauge in `width` cells. Above 52 cells, it has its tail and a curve of up to `most_parts` cells."""
     is_wide = width > _BOTH_ABOVE
     percent = "  --" if gauge.share is None else f"{gauge.share:4.0%}"[:-1].rjust(3) + " %"
@@ -69,9 +68,8 @@ def gauge_line(
     line += target_bar(gauge.share, _WIDE_BAR if is_wide else _BAR, gauge.band, glyphs)
     is_on_target = gauge.share is not None and gauge.band is not None and gauge.band[0] <= gauge.share <= gauge.band[1]
     line.append((f" {percent:>5} ", "good" if is_on_target else "text"))
-    curve_cells = (
-        max(min(width - width_of(line) - _VALUE_TEXT_CELLS - 2, most_parts), 0) if is_wide else _VALUE_TEXT_CELLS - 1
-    )
+    room_cells = max(width - width_of(line) - _VALUE_TEXT_CELLS - 2, 0)
+    curve_cells = min(room_cells, most_parts) if is_wide else _CURVE_CELLS
     if is_wide or not gauge.tail:
         values = sparks.get(gauge.curve_name, ())
         curve = sparkline(values[-curve_cells:], curve_cells, glyphs, low=0.0, high=1.0) if curve_cells else ""
@@ -124,11 +122,12 @@ class GaugeBar(Pane):
 
 
 class GaugeTrail:
-    """History of each gauge as means over equal periods. Periods start at fixed times, so curves do not jitter."""
+    """History of each gauge as means over `parts` equal periods, which start at fixed times so that no curve jitters.
 
-    def __init__(self, parts: int = 12, seconds: float = 60.0) -> None:
-        self._part_seconds = seconds / parts
-        self._parts = parts
+    The history covers `seconds`."""
+
+    def __init__(self, parts: int, seconds: float) -> None:
+        self._part_seconds, self._parts = seconds / parts, parts
         self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
     def add_reading(self, gauges: Gauges, at_seconds: float) -> None:

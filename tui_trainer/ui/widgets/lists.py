@@ -53,6 +53,7 @@ class LineList(Pane):
 
         super().__init__(draw, id=id)
         self._extent, self._is_heading, self._titles = extent, is_heading, titles
+        self._first_row = int(titles is not None)
         self._top, self._followed = 0, -1
 
     @property
@@ -65,10 +66,6 @@ class LineList(Pane):
             self._top = min(max(self._top, chosen_place - height + 1), chosen_place - has_heading)
         self._top = max(min(self._top, count - height), 0)
         return range(self._top, min(self._top + max(height, 0), count))
-
-    @property
-    def _first_row(self) -> int:
-        return int(self._titles is not None)
 
     def follow(self) -> None:
         """Scroll to the chosen row when the list is drawn next."""

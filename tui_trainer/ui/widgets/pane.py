@@ -1,6 +1,6 @@
 """Widgets that show lines of styled text, and containers for them. Only changed parts are sent to the terminal."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 from rich.cells import cell_len, split_graphemes
@@ -23,6 +23,8 @@ _GAP_CELLS = 6
 # Size that is passed to `draw` if the pane's height or width depends on its lines.
 _ANY_SIZE = 10_000
 _Cell = tuple[str, str]
+Draw = Callable[[int, int], list[Line]]
+"""Function that returns the lines for a width and a height, both in cells."""
 
 
 class Area(Widget):
@@ -30,29 +32,23 @@ class Area(Widget):
 
 
 class Pane(HasGlyphs, Widget):
-    """A widget that shows the lines of `draw(width, height)`, whose arguments are in cells.
+    """A widget that shows the lines of `draw(width, height)`.
 
     With `height: auto` the pane is as high as its lines; with `width: auto` it is as wide as its longest line.
     """
 
     DEFAULT_CSS = "Pane { width: 1fr; height: 1fr; }"
 
-    def __init__(
-        self, draw: Callable[[int, int], list[Line]], *, id: str | None = None, classes: str | None = None
-    ) -> None:
+    def __init__(self, draw: Draw, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._draw = draw
-        self._lines: list[Line] = []
+        self.lines: list[Line] = []
         self._asked_height = 0
         self._widest: int | None = None
         """Width of the longest line at the last layout; None if the pane's width does not depend on its lines."""
         self._strips: list[Strip] = []
         self._look: tuple[int, int, dict[str, Style]] = (0, 0, {})
         """Width, height and styles of the last drawing."""
-
-    @property
-    def lines(self) -> Sequence[Line]:
-        return self._lines
 
     def redraw(self) -> None:
         width, height = self.size
@@ -71,7 +67,7 @@ class Pane(HasGlyphs, Widget):
             lines += [fit([], width)] * (height - len(lines))
         if self._widest is not None and self._width_of_lines() != self._widest:
             self.refresh(layout=True)
-        old_lines, self._lines = self._lines, lines
+        old_lines, self.lines = self.lines, lines
         appearance = width, len(lines), role_styles(self.app)
         if appearance != self._look:
             self._look = appearance
@@ -104,7 +100,7 @@ class Pane(HasGlyphs, Widget):
         return self._asked_height
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        return selection.extract(text_of(self._lines)), "\n"
+        return selection.extract(text_of(self.lines)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -129,8 +125,7 @@ class Pane(HasGlyphs, Widget):
 
 def changed_stretches(before: Line, now: Line) -> list[tuple[int, int]]:
     """Return `(first cell, number of cells)` of each changed part of a line. Parts with a small gap are joined."""
-    blank: _Cell = (" ", "text")
-    cells = zip_longest(_cells(before), _cells(now), fillvalue=blank)
+    cells = zip_longest(_cells(before), _cells(now), fillvalue=(" ", "text"))
     stretches: list[tuple[int, int]] = []
     for x in (x for x, (old, new) in enumerate(cells) if old != new):
         start, length = stretches[-1] if stretches else (x, 0)
@@ -164,9 +159,7 @@ class KeyedPane(Pane):
     With `from_left`, a click to the left of a line's first key presses that key.
     """
 
-    def __init__(
-        self, draw: Callable[[int, int], list[Line]], *, id: str | None = None, from_left: bool = True
-    ) -> None:
+    def __init__(self, draw: Draw, *, id: str | None = None, from_left: bool = True) -> None:
         super().__init__(draw, id=id)
         self._from_left = from_left
 
@@ -198,10 +191,7 @@ class Section(KeyedPane):
 
     DEFAULT_CSS = "Section { height: auto; }"
 
-    def __init__(
-        self, heading: Callable[[], tuple[str, str | Line]], draw: Callable[[int, int], list[Line]], *,
-        id: str | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, heading: Callable[[], tuple[str, str | Line]], draw: Draw, *, id: str | None = None) -> None:
         def with_heading(width: int, height: int) -> list[Line]:
             title, note = heading()
             lines = [title_rule(title, width, self.glyphs, note), *draw(width, height - 1)]
@@ -213,10 +203,6 @@ class Section(KeyedPane):
         super().__init__(with_heading, id=id)
 
 
-class _Scrolled(VerticalScroll, can_focus=False):
-    DEFAULT_CSS = "_Scrolled { scrollbar-size: 0 0; }"
-
-
 class Scroller(Area):
     """A vertical container. If its content does not fit, a line says how many lines are above and below.
 
@@ -225,12 +211,13 @@ class Scroller(Area):
 
     DEFAULT_CSS = """
     Scroller { width: 1fr; height: 1fr; overflow: hidden; }
+    Scroller > VerticalScroll { scrollbar-size: 0 0; }
     Scroller > .position { height: 1; display: none; }
     """
 
     def __init__(self, *content: Widget, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.scrolled = _Scrolled(*content)
+        self.scrolled = VerticalScroll(*content, can_focus=False)
         self._position = Pane(lambda *_: [self._position_line()], classes="position")
 
     def compose(self) -> ComposeResult:

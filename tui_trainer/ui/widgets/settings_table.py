@@ -52,9 +52,7 @@ def value_room(width: int, name_cells: int, preset: str = "") -> int:
     return cells + preset_room - min(cell_len(preset), preset_room) + (preset_room > 0 and not preset)
 
 
-def row_line(
-    row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
-) -> Line:
+def row_line(row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool, edited: bool) -> Line:
     """Return the line of a row. `here`: the cursor is on the row. `edited`: a field covers its value."""
     if not row.key:
         return title_rule(row.name, width, glyphs)
