@@ -68,6 +68,7 @@ class Application(Protocol):
     def draw(self) -> None: ...
     def show_page(self, number: int) -> None: ...
     def show_setting(self, key: str) -> None: ...
+    def show_all_settings(self) -> None: ...
     def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None: ...
     def poll_soon(self) -> None: ...
     def open(self, dialog: Dialog) -> None: ...
@@ -141,8 +142,8 @@ class Workbench:
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
         """Unsaved edits of an earlier session that the user has neither restored nor discarded yet."""
-        self._draft: Draft | None = None
-        """Draft with `old_edits`; None once it was offered to the user."""
+        self.draft: Draft | None = None
+        """Draft with `old_edits`; None once it was offered to the user, on Config."""
         self.has_no_runs = False
         """Whether the index of runs is empty; False until it was read."""
         self.living_runs: Sequence[RunFolder] = []
@@ -197,8 +198,14 @@ class Workbench:
         self._ask()
 
     def _ask(self) -> None:
-        if self._questions and not self.app.takes_text:
+        """Ask the next question. Edits of an earlier session are offered on Config, where their effect is visible."""
+        if self.app.takes_text or self._is_waited_for:
+            return
+        if self._questions:
             self._questions.pop(0)()
+        elif self.draft and self.current_page == CONFIG_PAGE:
+            draft, self.draft = self.draft, None
+            self.app.offer_draft(draft)
 
     def end(self) -> None:
         """Stop all work for the screens, which have closed."""
@@ -228,18 +235,12 @@ class Workbench:
         self.background.run_work("draft of before", partial(draft_for, document.request), self._found_draft, _DRAFT)
 
     def _found_draft(self, draft: Draft | None) -> None:
-        self.old_edits, self._draft = draft.edits if draft else {}, draft
+        self.old_edits, self.draft = draft.edits if draft else {}, draft
         self._has_looked_for_a_draft = True
         self._keep_draft()
-        if draft and not (self.current_page == CONFIG_PAGE and self.offer_draft()):
+        self._ask()
+        if self.draft and self.current_page != CONFIG_PAGE:
             self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored on Config", "information")
-
-    def offer_draft(self) -> bool:
-        """Offer once to restore unsaved edits of an earlier session. Return whether there was a draft to offer."""
-        draft, self._draft = self._draft, None
-        if draft:
-            self.ask_when_free(partial(self.app.offer_draft, draft))
-        return draft is not None
 
     def _keep_draft(self) -> None:
         """Save unsaved edits, so that they survive a lost connection. Edits of an earlier session are kept as well."""
@@ -375,8 +376,7 @@ class Workbench:
         self.set_gauge_interval()
         self.app.show_page(page)
         self.app.find_living_runs(offers=False)
-        if page == CONFIG_PAGE:
-            self.offer_draft()
+        self._ask()
 
     @property
     def has_unsaved_edits(self) -> bool:
