@@ -214,7 +214,7 @@ def test_suite_that_does_not_suit_the_model_is_refused(finished, tmp_path, capsy
         ("sequence_classification", row(), "predict labels and write no text"),
         ("sequence_classification", row(label="cows"), "the label 'cows' is unknown to the model; did you mean cow?"),
         ("sequence_classification", None, "the general suite has no labels"),
-        ("chat", None, "this run has none to compare with; `tui-trainer gate RUN --suite FILE` judges rows of your own"),
+        ("chat", None, "this run has none to compare with; use your own suite (--suite FILE)"),
         ("token_classification", row(), "predict neither texts nor labels"),
         ("chat", {**talk, "messages": [{"role": "user"}]}, "suite.jsonl, line 1"),
     ):

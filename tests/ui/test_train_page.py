@@ -142,11 +142,11 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
 @pytest.mark.full
 @in_event_loop
 async def test_a_finished_run_names_its_menu_and_a_gate_that_cannot_judge_it_says_why_at_once():
-    label, nothing = replace(trained(0)[0], task="sequence_classification"), "none to compare with; M on Runs judges rows"
+    label, nothing = replace(trained(0)[0], task="sequence_classification"), "use your own suite (--suite FILE)"
     async with opened() as screens:
         for begun, keys, words in (
             (trained(0)[0], "g", nothing),
-            (label, "g", "has no labels, so it cannot judge a classifier; M on Runs judges"),
+            (label, "g", "has no labels, so it cannot judge a classifier; use your own suite"),
             (replace(label, task="token_classification"), "G", "neither texts nor labels"),
         ):
             assert "M more..." in await show(screens, [begun, *trained(500)[1:], DONE], alive=False)

@@ -29,7 +29,7 @@ PROMPT, MESSAGES, MUST = "prompt", "messages", "must"
 Must = Literal["learn", "keep"]
 Outcome = Literal["kept", "learnt", "broken", "not learnt", "not counted", "right", "wrong"]
 NO_ANSWERS = "neither texts nor labels, which a gate could check: `tui-trainer evaluate` compares such models"
-_OWN_SUITE = "`tui-trainer gate RUN --suite FILE` judges rows"
+_OWN_SUITE = "use your own suite (--suite FILE)"
 _QUOTED = 60
 
 
@@ -208,10 +208,10 @@ def refuse_task(task: "Task", suite: str, *, has_reference: bool) -> None:
         raise InputError(f"models of {task.name} predict {NO_ANSWERS}")
     if not suite and task.labels_rows:
         message = "the general suite has no labels, so it cannot judge a classifier"
-        raise InputError(message, hint=f'{_OWN_SUITE} such as {{"prompt": "...", "must": "keep", "label": "x"}}')
+        raise InputError(message, hint=f'{_OWN_SUITE}, with rows such as {{"prompt": "...", "must": "keep", "label": "x"}}')
     if not suite and not has_reference:
         message = "the general suite shows what a base model has lost, and this run has none to compare with"
-        raise InputError(message, hint=f"{_OWN_SUITE} of your own")
+        raise InputError(message, hint=_OWN_SUITE)
 
 
 def refuse_unsuitable(rows: Sequence[SuiteRow], task: str, labels: Sequence[str], *, holds_conversations: bool) -> None:

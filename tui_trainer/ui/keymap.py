@@ -379,7 +379,7 @@ _DONE_HERE: Final = tuple(
         ("diagnose --try", "hardware.try_out"), ("diagnose", "app.go_hardware"),
         (f"install {_NAME}", "hardware.install"),
         (f"download(?: --data)?(?: {_NAME})?", "config.download"), (f"(?:generate|chat) {_NAME}", "train.try_model"),
-        ("gate RUN --suite FILE", "runs.more"), ("evaluate", "runs.more"),
+        ("evaluate", "runs.more"),
         (f"export {_NAME} --to {_NAME}", "runs.export"), (f"bench {_NAME}", "runs.more"), ("report", "runs.more"),
         ("plan", "app.go_config"), ("guide", "app.help"),
     ))
