@@ -152,7 +152,7 @@ async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(f
         await screens.press("enter")
         await screens.shows("Start ")
         await screens.press("c")
-        await screens.shows("learning_rate", "Enter edit", gone="/ seed")
+        await screens.shows("Start from", "Enter edit", gone="/ seed")
         own = screens.bench.document.own_values()
         assert "training.max_steps" not in own and "output.name" not in own and own["output.runs_dir"] == runs
 

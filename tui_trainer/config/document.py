@@ -305,7 +305,7 @@ class ConfigDocument:
         return merged_edits
 
     def _go_to(self, edits: Edits, message: str, step: UndoStep) -> str:
-        """Set the edits before or after a step. Return `message`, or else the settings with the values that they have."""
+        """Set the edits before or after a step. Return `message`, or else the values that settings have now."""
         keys = (key for key in {**step.before, **step.after} if step.before.get(key) != step.after.get(key))
         settings = [all_settings()[key] for key in keys]
         old_texts = [display_text(setting, self.value(setting.key)) for setting in settings]

@@ -208,7 +208,9 @@ def refuse_task(task: "Task", suite: str, *, has_reference: bool) -> None:
         raise InputError(f"models of {task.name} predict {NO_ANSWERS}")
     if not suite and task.labels_rows:
         message = "the general suite has no labels, so it cannot judge a classifier"
-        raise InputError(message, hint=f'{_OWN_SUITE}, with rows such as {{"prompt": "...", "must": "keep", "label": "x"}}')
+        raise InputError(
+            message, hint=f'{_OWN_SUITE}, with rows such as {{"prompt": "...", "must": "keep", "label": "x"}}'
+        )
     if not suite and not has_reference:
         message = "the general suite shows what a base model has lost, and this run has none to compare with"
         raise InputError(message, hint=_OWN_SUITE)

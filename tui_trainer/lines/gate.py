@@ -80,7 +80,9 @@ def _shown(reply: Mapping[str, Any]) -> str:
     text, tokens = reply["text"].strip(), quantity(reply["tokens"], "token")
     if text or not reply["tokens"]:
         return one_line(text, _TEXT_WIDTH) or "(nothing)"
-    return f"({tokens} of white space only)" if reply["text"] else f"({tokens} without text, such as unknown characters)"
+    return (
+        f"({tokens} of white space only)" if reply["text"] else f"({tokens} without text, such as unknown characters)"
+    )
 
 
 def _sign_test_words(better: int, worse: int, p_value: float) -> str:

@@ -128,7 +128,8 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
         message = "unsaved changes: the run stores them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (message, "text")])
     if bench.draft:
-        lines.append([(pad("settings", _LABEL), "dim"), ("without unsaved edits of before; c can restore them", "warn")])
+        message = "without unsaved edits of before; c can restore them"
+        lines.append([(pad("settings", _LABEL), "dim"), (message, "warn")])
     return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
 

@@ -21,6 +21,7 @@ from tui_trainer.advice.remedies import micro_batch_patch
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.load import all_settings, value_of
+from tui_trainer.config.sections import DATA_KEY
 from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gpu_models import version_text
@@ -70,7 +71,8 @@ def plan(context: Context) -> Verdict:
             return failed(sentence)
         first, *others = context.problems
         # The advice is the hint of the first problem, which the evidence therefore leaves out.
-        sentence, setting = f"{sentence}: {replace(first, hint='')}", first.key if first.key in all_settings() else ""
+        sentence, data_key = f"{sentence}: {replace(first, hint='')}", DATA_KEY if context.facts is None else ""
+        setting = first.key if first.key in all_settings() else data_key
         return failed(sentence, *map(str, others), advice=first.hint, setting=setting)
     return passed(takes_words(context.plan))
 

@@ -62,9 +62,7 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*rows, *scene.labelled("final", final, width, LABEL)] if state.evals else rows
 
 
-def _standing(
-    scene: TrainScene, score: ScoreWords, metric: str, show: Callable[[float], str], name_cells: int
-) -> Line:
+def _standing(scene: TrainScene, score: ScoreWords, metric: str, show: Callable[[float], str], name_cells: int) -> Line:
     """Return the row of a score: its newest value, its best value with the step (judged by `metric`), its baseline."""
     event = result.best_by(scene.run, metric)
     best, step = (show(result.metric_value(event, metric) or 0.0), f"{event.step:,}") if event else ("", "")
