@@ -129,11 +129,8 @@ class CommandDialog(Dialog):
     def start(self) -> str:
         """Start the command. Return why it cannot be started; empty if it was started or is running."""
         other = self.bench.other_running_measurement(self.command) if self.command.is_measurement else None
-        return (
-            f"{other.command_name} is still running and would distort the measurement"
-            if other
-            else self.command.start()
-        )
+        distortion = f"{other.command_name} is still running and would distort the measurement" if other else ""
+        return distortion or self.command.start()
 
 
 def open_and_start(dialog: CommandDialog) -> None:

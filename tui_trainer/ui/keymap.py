@@ -251,7 +251,7 @@ _NAMED_KEYS: Final = frozenset(key.value for key in Keys)
 class KeyHandler(Protocol):
     """A screen or a field that handles keys before its bindings do."""
 
-    def handle_key(self, event: Key) -> bool:
+    def take_key(self, event: Key) -> bool:
         """Handle a key. Return False to leave it to the bindings."""
 
 

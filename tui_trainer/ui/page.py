@@ -34,13 +34,7 @@ if TYPE_CHECKING:
 _NARROW = 120
 # Below this width, the titles of the pages are abbreviated.
 _NARROWEST = 80
-_SHORT: dict[PageName, str] = {
-    "hardware": "HW",
-    "config": "Conf",
-    "checklist": "Check",
-    "train": "Train",
-    "runs": "Runs",
-}
+_SHORT: dict[PageName, str] = TITLES | {"hardware": "HW", "config": "Conf", "checklist": "Check"}
 _HOST_CELLS, _MACHINE_CELLS = 24, 30
 _CURVE_PARTS = 12
 _CURVE_SAMPLES = 600

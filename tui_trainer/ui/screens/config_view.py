@@ -195,11 +195,8 @@ class ConfigPanes:
     def summary(self, width: int, _: int) -> list[Line]:
         document, glyphs = self._model.document, self._glyphs
         dot: Span = (f"  {glyphs.dot}  ", "dim")
-        changed_count, problem_count, unsaved = (
-            len(document.changes()),
-            len(document.problems),
-            len(document.unsaved_values()),
-        )
+        changed_count, problem_count = len(document.changes()), len(document.problems)
+        unsaved = len(document.unsaved_values())
         no_problems: Line = [(f"{glyphs.good} no problems", "good")]
         right: Line = [(f"{glyphs.bad} {quantity(problem_count, 'problem')}", "bad")] if problem_count else no_problems
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]

@@ -50,14 +50,8 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
     if scene.enlarged_section:
-        return frozenset(
-            {
-                "run",
-                "progress",
-                "right" if scene.enlarged_section in _BESIDE_THE_CHART else "left",
-                scene.enlarged_section,
-            }
-        )
+        side = "right" if scene.enlarged_section in _BESIDE_THE_CHART else "left"
+        return frozenset({"run", "progress", side, scene.enlarged_section})
     state = scene.state
     has_steps, has_own_gauges = bool(state.steps), bool(state.gauges) and not scene.trains_on_this_machine
     parts = {"run", "events", "left", "right", "machine", "charts" if has_steps else "preparation"}

@@ -70,12 +70,8 @@ def _standing(scene: TrainScene, score: ScoreWords, metric: str, show: Callable[
     line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
         name, value = score.baseline
-        line += [
-            ("  ", "text"),
-            scene.verdict(score.beats_baseline),
-            (f" {show(value)} ", "text"),
-            (scene.to_safe_text(name), "dim"),
-        ]
+        verdict = scene.verdict(score.beats_baseline)
+        line += [("  ", "text"), verdict, (f" {show(value)} ", "text"), (scene.to_safe_text(name), "dim")]
     return line
 
 

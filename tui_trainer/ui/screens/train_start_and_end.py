@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from rich.cells import cell_len
-
 from tui_trainer.lines.plan_and_events import event_line
 from tui_trainer.runs import result
 from tui_trainer.runs.result import ScoreWords, beaten_words
@@ -20,7 +18,7 @@ from tui_trainer.units import quantity
 _WIDE_RESULT: Final = 100
 _READING_WIDTH: Final = 100
 _STORY_LABEL, _SPEED_LABEL = 9, 12
-_NAME_WIDTH, _BASELINE_WIDTH, _SCORE_CELLS = 16, 18, 24
+_NAME_WIDTH, _BASELINE_WIDTH = 28, 18
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -97,10 +95,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
     lines = scene.wrapped(sentence(result.ended_after_words(state)), width, role="bold")
     if finished.eval_loss is not None:
         lines += _against_baselines(scene, finished.eval_loss)
-        scores = result.scores_of(state)
-        longest_name = max((cell_len(scene.to_safe_text(score.name)) for score in scores), default=0)
-        name_cells = max(min(longest_name, width - _SCORE_CELLS), _NAME_WIDTH)
-        lines += [_score_row(scene, score, name_cells) for score in scores]
+        lines += [_score_row(scene, score) for score in result.scores_of(state)]
         for target in result.targets_of(state):
             verdict, role = scene.verdict(target.met, target.verdict)
             lines += scene.labelled("target", f"{verdict}: {target.words}", width, _STORY_LABEL, role)
@@ -140,16 +135,12 @@ def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     return lines
 
 
-def _score_row(scene: TrainScene, score: ScoreWords, name_cells: int) -> Line:
-    name = fit([(scene.to_safe_text(score.name), "dim")], name_cells, scene.glyphs.ellipsis)
+def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
+    name = fit([(scene.to_safe_text(score.name), "dim")], _NAME_WIDTH, scene.glyphs.ellipsis)
     line: Line = [*name, (f" {result.format_score(score.value)}", "bold")]
     if score.baseline is None:
         return line
     # The name of the baseline is last, because the end of the line may be cut.
     to_beat = f"  {result.format_score(score.baseline[1])} {scene.to_safe_text(score.baseline[0])}"
-    return [
-        *line,
-        ("  ", "text"),
-        scene.verdict(score.beats_baseline, beaten_words(score.beats_baseline)),
-        (to_beat, "dim"),
-    ]
+    verdict = scene.verdict(score.beats_baseline, beaten_words(score.beats_baseline))
+    return [*line, ("  ", "text"), verdict, (to_beat, "dim")]
