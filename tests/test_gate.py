@@ -101,8 +101,12 @@ PLANTED = [
     ("loops", JSON_REPLY, LOOP, "8 of 8 answers end in a loop (0 of base)"),
     ("never stops", JSON_REPLY, ENDLESS, "8 of 8 answers do not stop within 128 tokens (0 of base)"),
     ("copies the prompt", JSON_REPLY, COPY, "8 of 8 answers only copy the prompt (0 of base)"),
+    ("writes no text", JSON_REPLY, Reply(tokens=3), "now    (3 tokens without text, such as unknown characters)"),
+    ("writes blanks", JSON_REPLY, Reply(text=" \n", tokens=2), "now    (2 tokens of white space only)"),
+    ("writes nothing", JSON_REPLY, Reply(), "now    (nothing)"),
     ("inert", PLAIN_REPLY, PLAIN_REPLY, "All 8 answers equal those of base: the training has no effect"),
 ]
+RESULT = {"suite": "suite.jsonl", "rows": 8, "reference": "base", "new_tokens": 128}
 
 
 def test_planted_failures_are_named_and_a_good_run_passes(tmp_path, subtests):
@@ -111,8 +115,7 @@ def test_planted_failures_are_named_and_a_good_run_passes(tmp_path, subtests):
 
     def verdict_lines(before: Reply, now: Reply) -> tuple[bool, list[str]]:
         verdict = judge("run", rows, [before] * 8, [now] * 8)
-        result = {"suite": "suite.jsonl", "rows": 8, "reference": "base", "new_tokens": 128, "models": [verdict]}
-        return not verdict.failures, gate_lines({**result, "models": [asdict(verdict)]})
+        return not verdict.failures, gate_lines({**RESULT, "models": [asdict(verdict)]})
 
     for name, before, now, named in PLANTED:
         with subtests.test(name):
@@ -134,6 +137,7 @@ def test_only_what_the_base_could_do_counts_unless_there_is_no_base(tmp_path):
     verdict = judge("run", rows, before, now, allow_broken=1)
     assert verdict.outcomes == outcomes and verdict.failures == ("2 broken, 1 allowed", "1 not learnt, 0 allowed")
     assert not judge("run", rows, before, now, allow_broken=2, allow_missing=1).failures
+    assert gate_lines({**RESULT, "rows": 8, "models": [asdict(verdict)]})[1].startswith("rows that are  kept  learnt")
     alone = judge("run", rows, None, now)
     assert alone.outcomes == {"right": 2, "wrong": 2, "learnt": 2, "not learnt": 2} and alone.p_value is None
     assert alone.failures == ("2 wrong, 0 allowed", "2 not learnt, 0 allowed")
@@ -210,7 +214,8 @@ def test_suite_that_does_not_suit_the_model_is_refused(finished, tmp_path, capsy
         ("sequence_classification", row(), "predict labels and write no text"),
         ("sequence_classification", row(label="cows"), "the label 'cows' is unknown to the model; did you mean cow?"),
         ("sequence_classification", None, "the general suite has no labels"),
-        ("token_classification", row(), "predicts neither texts nor labels"),
+        ("chat", None, "this run has none to compare with; use your own suite (--suite FILE)"),
+        ("token_classification", row(), "predict neither texts nor labels"),
         ("chat", {**talk, "messages": [{"role": "user"}]}, "suite.jsonl, line 1"),
     ):
         with subtests.test(message):

@@ -148,7 +148,9 @@ def test_without_a_plan_only_checks_that_need_none_give_a_status(tmp_path):
     context = context_on(config(data__path=tmp_path / "missing.txt"))
     findings = {finding.name: finding for finding in run_checks(context)}
     assert context.plan is None
-    assert findings["plan"].status == "fail" and "missing.txt" in findings["plan"].verdict.evidence
+    plan = findings["plan"]
+    assert plan.status == "fail" and "missing.txt" in plan.verdict.evidence and plan.setting == "data.path"
+    assert plan.verdict.advice and plan.verdict.advice not in plan.verdict.evidence
     assert findings["steps"].status == "n/a" and findings["clipping"].status == "pass"
     assert not any(finding.status == "error" for finding in findings.values())
 

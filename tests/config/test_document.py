@@ -127,10 +127,10 @@ def test_every_kind_of_change_is_undone_and_redone():
         labels.append(document.undo())
         assert state(document) == expected
     assert document.undo() == "" and not document.can_undo and not document.is_unsaved
-    assert labels[-1] == "undid learning_rate 3e-3 -> 2e-4" and labels[-3] == "undid fix of heads"
-    assert labels[-2] == "undid seed 3 -> 42" and labels[-4] == "undid recipe quickstart -> char-lm"
+    assert labels[-1] == "learning_rate is 3e-3 again (was 2e-4)" and labels[-3] == "undid fix of heads"
+    assert labels[-2] == "seed is 3 again (was 42)" and labels[-4] == "undid the change to recipe char-lm"
     for expected in states[1:]:
-        assert document.redo().startswith("redid ")
+        assert "redid " in (message := document.redo()) or " again (was " in message
         assert state(document) == expected
     assert document.redo() == ""
     # A change after an undo ends what could be redone.

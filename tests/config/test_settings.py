@@ -139,7 +139,10 @@ def test_explain_prints_every_setting(capsys, tmp_path, monkeypatch):
 
 def test_explain_shows_the_value_its_origin_and_the_spelling_of_config_files(loaded):
     described = {setting.key: describe(setting, loaded) for setting in all_settings().values()}
-    assert described["training.max_steps"][-2:] == ["  default: 0 steps", "  now:     7  (from --set)"]
+    assert described["training.max_steps"][-2:] == [
+        "  default: 0 (num_train_epochs decides)",
+        "  now:     7  (from --set)",
+    ]
     assert described["output.name"][-1] == "  now:     empty  (from default)"
     switches = [key for key, setting in all_settings().items() if setting.kinds == (bool,) and not setting.choices]
     assert len(switches) > 5

@@ -81,8 +81,10 @@ async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the
             "now    training.weight_decay = 0.",
         )
         await screens.press("enter")
-        await screens.shows("\u256d\u2500 Finding", fix, "Because it is so.", "a apply fix")
-        await screens.press("escape", "pagedown")
+        await screens.shows("\u256d\u2500 Finding", fix, "Because it is so.", "a apply fix", "c open setting")
+        await screens.press("c")
+        await screens.shows("weight_decay \u2500", "Enter edit", gone="Finding")
+        await screens.press("3", "pagedown")
         await screens.shows("5-13 of 36")
         await screens.press("end", "j")
         await screens.shows("27-36 of 36")

@@ -109,7 +109,7 @@ async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_
         await press("down")
         assert value(RATE) == 9.0 and first_row(screens.text) == "lr_scheduler_type"
         await press("u")
-        await screens.shows("undid learning_rate 2e-3 -> 9")
+        await screens.shows("learning_rate is 2e-3 again (was 9)")
 
         await press("/ =data.path enter enter")
         screens.app.post_message(Paste("\r\n1\x1b[2J\t2\u202e\n3\n" + "y" * 99))
@@ -299,16 +299,18 @@ async def test_undo_and_redo_name_what_they_did():
         assert not document.patch({RATE: 0.5, "training.seed": 3}, "what tune found")
         document.reset(RATE)
         steps = (
-            "learning_rate 0.5 -> 1e-3", "what tune found", "recipe quickstart -> char-lm",
-            "per_device_train_batch_size 16 -> 32",
-        )  # fmt: skip
-        for words in steps:
+            ("learning_rate is 0.5 again (was 1e-3)", "learning_rate is 1e-3 again (was 0.5)"),
+            ("undid what tune found", "redid what tune found"),
+            ("undid the change to recipe char-lm", "redid the change to recipe char-lm"),
+            ("per_device_train_batch_size is 16 again (was 32)", "per_device_train_batch_size is 32 again (was 16)"),
+        )
+        for words, _ in steps:
             await press("u")
-            await screens.shows(f"undid {words}")
+            await screens.shows(words)
         assert value(MICRO) == 16 and document.recipe_name == "quickstart"
-        for words in reversed(steps):
+        for _, words in reversed(steps):
             await press("U")
-            await screens.shows(f"redid {words}")
+            await screens.shows(words)
 
 
 @pytest.mark.full

@@ -76,9 +76,15 @@ def test_a_run_of_this_process_is_stopped_without_a_file(tiny_config):
         assert run.alive
         time.sleep(0.02)
     assert run.ask("save").startswith(f"{opened.folder.control}: cannot request save")
+    run.read_new_events()
     assert run.ask("stop") == ""
     run.wait(1500)
     assert run.exit_code == 3
+    # What was read before the end does not contain it, and the run has not gone without a word.
+    run.apply_new_events()
+    assert not run.has_gone and not run.is_interrupted
+    run.poll()
+    assert run.state.status == "stopped" and not run.has_gone
 
 
 def _wait_for_steps(folder, least):

@@ -145,12 +145,14 @@ async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(f
     async with open_screens() as screens:
         runs = str(folder / "elsewhere")
         screens.bench.apply({"training.max_steps": 7, "output.runs_dir": runs, "output.name": "mine"}, "")
-        await screens.press("n")
+        await screens.press("2", "/", *"seed", "enter", "n")
         await screens.shows("reviews.csv")
         await screens.press("enter")
         await screens.shows("2 of 2", FROM_SCRATCH)
         await screens.press("enter")
         await screens.shows("Start ")
+        await screens.press("c")
+        await screens.shows("Start from", "Enter edit", gone="/ seed")
         own = screens.bench.document.own_values()
         assert "training.max_steps" not in own and "output.name" not in own and own["output.runs_dir"] == runs
 

@@ -128,5 +128,5 @@ async def test_other_data_and_a_model_change_recipe_and_task_and_the_screen_says
         await screens.shows(f"{both}; {others}; u to undo", "recipe finetune")
         await screens.press("u")
         await screens.shows(
-            "undid model_name_or_path", "the task is now char_lm, because no model is set", "recipe quick"
+            "model_name_or_path is empty again (was", "the task is now char_lm, because no model is set", "recipe quick"
         )

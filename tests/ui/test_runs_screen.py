@@ -260,8 +260,8 @@ async def test_a_run_that_was_started_here_is_chosen_when_the_list_is_opened_aga
         await screens.press("down", "2", "5")
         await screens.settled()
         assert chosen() == "b"
-        screens.bench.own_run = CannedRun([], False)
-        screens.bench.own_run.folder = run_of(runs, "new", start(100))
+        screens.bench.local_run = CannedRun([], False)
+        screens.bench.local_run.folder = run_of(runs, "new", start(100))
         await screens.press("2", "5")
         await screens.until(lambda: chosen() == "new")
         await screens.press("down", "2", "5")
@@ -438,7 +438,7 @@ async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
         began = replace(start(100), task="chat" if at else "seq2seq")
         run_of(runs, f"run-{name}", began, *steps(1, 40), *evals)
     async with opened((120, 40)) as screens:
-        await screens.press(*["space"] * 4, "C")
+        await screens.press(*["space", "down"] * 4, "C")
         await screens.shows(
             "training loss over steps", "\u25c6 held out", "D run-a", "The tasks differ (chat, seq2seq)"
         )

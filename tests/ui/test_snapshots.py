@@ -47,7 +47,7 @@ SCENES: dict[str, tuple[str, Hardware, list[e.Event] | None, bool]] = {
     "start": ("1 t", CPU, None, False),
     "train-no-run": ("4", CPU, None, False),
     "runs": ("5 down", CPU, None, False),
-    "compare": ("5 home space space space C", CPU, None, False),
+    "compare": ("5 home space down space down space C", CPU, None, False),
     "config-edit": ("2 / r a t e enter escape enter backspace 5", CPU, None, False),
     "train-preparing": ("4", CPU, [*trained(0)[:2], WORK], True),
     "train-finished": ("4", CPU, [*trained(500), DONE], False),

@@ -42,6 +42,15 @@ def request_of_seconds(tmp_path: Path) -> Request:
 async def test_an_error_in_background_work_ends_the_screens_with_a_report():
     with pytest.raises(ZeroDivisionError):
         async with open_canned() as screens:
+            tries, results = iter([ImportError("another thread imports it")]), []
+
+            def import_again() -> str:
+                for error in tries:
+                    raise error
+                return "imported"
+
+            screens.bench.background.run_work("imports", import_again, results.append)
+            await screens.until(lambda: results == ["imported"])
             screens.bench.background.run_work("work", lambda: 1 / 0, print)
             await screens.until(lambda: screens.ended)
 
@@ -62,7 +71,9 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
     async with open_screens(request_of_seconds) as screens:
         await screens.shows("unsaved edits of an earlier session", gone=" not saved.")
         await screens.press("t")
-        await screens.shows(" not saved.")
+        await screens.shows("Enter start", "without unsaved edits of before; c can restore them", gone=" not saved.")
+        await screens.press("c")
+        await screens.ticks(" not saved.", "2 Config", gone="Enter start")
         await screens.press("escape")
         screens.bench.apply({"training.seed": 5}, "")
         await screens.settled()

@@ -81,7 +81,7 @@ async def test_story_config(small, tmp_path):
         await screens.press("ctrl+u", *"5e-4", "enter")
         await screens.shows("5e-4", "Enter edit", "1 unsaved")
         await screens.press("u")
-        await screens.shows("undid learning_rate", gone="unsaved")
+        await screens.shows("learning_rate is", "again (was", gone="unsaved")
         await screens.press("U", "escape", "/", *"max_steps", "enter", "enter", "ctrl+u", *"20", "enter")
         await screens.shows("2 unsaved", "steps 20")
         await screens.press("escape", "o")
@@ -185,7 +185,7 @@ async def test_story_runs(small, tmp_path):
         await screens.press("escape")
         await screens.shows("broken")
 
-        await screens.press("home", "space", "space", "C")
+        await screens.press("home", "space", "down", "space", "C")
         await screens.shows("A fast", "B slow", "training loss over steps", "300/300", "accuracy", "0.800")
         await screens.press("end")
         await screens.shows("training.learning_rate", "0.002", "0.001")

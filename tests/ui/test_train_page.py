@@ -143,6 +143,25 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
 
 @pytest.mark.full
 @in_event_loop
+async def test_a_finished_run_names_its_menu_and_a_gate_that_cannot_judge_it_says_why_at_once():
+    label = replace(trained(0)[0], task="sequence_classification")
+    async with opened() as screens:
+        for begun, keys, words in (
+            (trained(0)[0], "g", "the general suite shows what a base model has lost"),
+            (label, "g", "the general suite has no labels"),
+            (replace(label, task="token_classification"), "G", "predict neither texts nor labels"),
+        ):
+            assert "M more..." in await show(screens, [begun, *trained(500)[1:], DONE], alive=False)
+            await screens.press("M", keys)
+            await screens.shows(words, gone="More actions")
+        assert not screens.bench.tools
+        await show(screens, [*trained(148), e.PhaseChanged(phase="paused")], alive=True)
+        await screens.press("&")
+        await screens.shows("Detach the run?", "paused now; the background process continues it")
+
+
+@pytest.mark.full
+@in_event_loop
 async def test_a_run_that_stopped_early_says_one_thing_in_heading_bar_and_result():
     scheduled = {"loss_sum": 1.0, "tokens": 1, "seconds": 0.1, "scheduled": True}
     events = [
@@ -170,20 +189,24 @@ async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten
     to_beat = e.BaselinesMeasured(
         losses={"class shares": 0.8}, eval_tokens=1, unit="row", scores={"accuracy of the most frequent class": 0.95}
     )
+    optimistic = "optimistic_calibration_error"
     events = [
         *trained(45, 102, metric="macro_f1", targets={}, early_stopping_patience=3), to_beat,
         replace(trained(45)[-1], sums={"margin": 3.5}, counts={"margin": 2}),
         e.EvalDone(step=20, loss=0.9, best=True, scores={"accuracy": 0.8, "macro_f1": 0.81}, **scheduled),
         e.EvalDone(step=30, loss=0.7, best=False, scores={"accuracy": 0.9, "macro_f1": 0.75}, **scheduled),
-        e.EvalDone(step=40, loss=0.8, best=False, scores={"accuracy": 0.9, "macro_f1": 0.79}, **scheduled),
+        e.EvalDone(
+            step=40, loss=0.8, best=False, scores={"accuracy": 0.9, "macro_f1": 0.79, optimistic: 0.1}, **scheduled
+        ),
     ]  # fmt: skip
     async with opened(events, size=(200, 50)) as screens:
         text = await screens.settled()
         for pattern in (
-            r"held-out loss +0\.8000 +0\.7000 +30  ✗ 0\.8000 class sh",
-            r"accuracy +0\.900 +0\.900 +30  ✗ 0\.950 most fre",
+            r"held-out loss +0\.8000 +0\.7000 +30  ✗ 0\.8000",
+            r"accuracy +0\.900 +0\.900 +30  ✗ 0\.950 ",
             r"macro F1 +0\.790 +0\.810 +20",
             r"margin, training +1\.750",
+            r"optimistic calibration error +0\.100",
             r"best +step 20, macro F1 0\.810",
             r"patience +2 of 3 evaluations without improvement",
             r"final +weights of step 20",

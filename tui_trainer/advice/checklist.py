@@ -64,6 +64,11 @@ class Finding:
         return self.verdict.fix
 
     @property
+    def setting(self) -> str:
+        """Key of the setting to look at; empty if the finding is not about a setting."""
+        return next(iter([*(self.fix or ()), *filter(None, [self.verdict.setting]), *self.rule.settings]), "")
+
+    @property
     def is_open(self) -> bool:
         """Whether the finding is an error, a failure or a warning, so that the user should look at it."""
         return self.status in ("error", "fail", "warn")

@@ -40,6 +40,8 @@ class Verdict:
     details: tuple[str, ...] = ()
     fix: Patch | None = None
     advice: str = ""
+    setting: str = ""
+    """Setting with the problem, if it is not the first of the rule's `settings`."""
     opposite_patch: Patch | None = None
     switch_state: str = ""
     """State of the switch for the list beside a run: `fused AdamW on`, `TF32: no GPU`."""

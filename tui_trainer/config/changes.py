@@ -66,7 +66,7 @@ def is_same_value(value: Any, other: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UndoStep:
-    """A step that can be undone: all edits before and after it."""
+    """A step that can be undone: all edits before and after it. `label` is empty for settings changed one by one."""
 
     label: str
     before: Edits

@@ -165,7 +165,6 @@ class ConfigDocument:
             return tuple(problems)
         edits = self._merge_edits(self._edits, valid_values)
         if edits != self._edits:
-            label = label or ", ".join(self._label(key, value) for key, value in valid_values.items())
             self._done.append(UndoStep(label=label, before=self._edits, after=edits))
             self._undone.clear()
             self._apply(edits)
@@ -182,8 +181,8 @@ class ConfigDocument:
 
     def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
         """Set the recipe as one step. With `keep_own` False, the step also resets all other settings."""
-        old_name, resets = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
-        return next(iter(self.patch({**resets, "profile": name}, f"recipe {old_name or 'none'} -> {name}")), None)
+        resets = {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
+        return next(iter(self.patch({**resets, "profile": name}, f"the change to recipe {name}")), None)
 
     def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
         """Return `unfitted` for another recipe, with or without the user's values. The document does not change.
@@ -225,16 +224,14 @@ class ConfigDocument:
         if not self._done:
             return ""
         self._undone.append(step := self._done.pop())
-        self._apply(step.before)
-        return f"undid {step.label}"
+        return self._go_to(step.before, f"undid {step.label}" if step.label else "", step)
 
     def redo(self) -> str:
         """Repeat the last undone step. Returns a message, which is empty if there was no such step."""
         if not self._undone:
             return ""
         self._done.append(step := self._undone.pop())
-        self._apply(step.after)
-        return f"redid {step.label}"
+        return self._go_to(step.after, f"redid {step.label}" if step.label else "", step)
 
     def replace_values(
         self,
@@ -307,11 +304,17 @@ class ConfigDocument:
                 merged_edits[key] = new_value
         return merged_edits
 
-    def _label(self, key: str, value: Any) -> str:
-        setting = all_settings()[key]
-        preset_value = self._default_recipe(self._own) if key == "profile" else self.preset_value(key)
-        old_value, new_value = self.value(key), preset_value if value is PRESET else value
-        return f"{setting.name} {display_text(setting, old_value)} -> {display_text(setting, new_value)}"
+    def _go_to(self, edits: Edits, message: str, step: UndoStep) -> str:
+        """Set the edits before or after a step. Return `message`, or else the values that settings have now."""
+        keys = (key for key in {**step.before, **step.after} if step.before.get(key) != step.after.get(key))
+        settings = [all_settings()[key] for key in keys]
+        old_texts = [display_text(setting, self.value(setting.key)) for setting in settings]
+        self._apply(edits)
+        new_texts = [display_text(setting, self.value(setting.key)) for setting in settings]
+        return message or ", ".join(
+            f"{setting.name} is {new_text} again (was {old_text})"
+            for setting, old_text, new_text in zip(settings, old_texts, new_texts, strict=True)
+        )
 
     def _apply(self, edits: Edits) -> None:
         """Set the edits, and compute the document's presets, layers, configs and problems from them."""

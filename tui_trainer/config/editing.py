@@ -75,7 +75,9 @@ def unit_text(setting: Setting, value: Any) -> str:
 
 
 def value_text(setting: Setting, value: Any) -> str:
-    """Return the value with its unit: `8 rows`, `0.05 of all steps`, `auto`."""
+    """Return the value with its unit: `8 rows`, `0.05 of all steps`, `auto`. 0 has its meaning instead: `0 (off)`."""
+    if type(value) in (int, float) and value == 0 and setting.zero_words:
+        return f"0 ({setting.zero_words})"
     return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()
 
 

@@ -201,6 +201,12 @@ class Setting:
         return self.key.rpartition(".")[0]
 
     @property
+    def zero_words(self) -> str:
+        """Meaning of 0, which the help declares as in `Maximum rows; 0: all`; empty if 0 has no special meaning."""
+        meaning = _ZERO.search(self.help)
+        return meaning[1] if meaning else ""
+
+    @property
     def expected_words(self) -> str:
         """Allowed values as text: `a whole number, at least 1, or "auto"`."""
         kind_texts = [_KIND_WORDS[kind] for kind in self.kinds]
@@ -212,6 +218,7 @@ class Setting:
         return ", or ".join(kind_texts + quoted_choices)
 
 
+_ZERO = re.compile(r"[;:] 0: ([^;]+?)(?:;|\.?$)")
 _KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 

@@ -11,14 +11,23 @@ import torch
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import saved_tokenizer
-from tui_trainer.exporting.evaluating import BASE, Candidate, candidate_of, load_candidate, reference_of
+from tui_trainer.exporting.evaluating import BASE, NONE, Candidate, candidate_of, load_candidate, reference_of
 from tui_trainer.exporting.predicting import Predictor
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, labels_of, load_tokenizer
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
-from tui_trainer.tasks.parts.suite import ModelVerdict, Reply, SuiteRow, inputs_of, judge, read_suite, refuse_unsuitable
+from tui_trainer.tasks.parts.suite import (
+    ModelVerdict,
+    Reply,
+    SuiteRow,
+    inputs_of,
+    judge,
+    read_suite,
+    refuse_task,
+    refuse_unsuitable,
+)
 
 _GENERAL = "the general suite"
 
@@ -75,15 +84,12 @@ class Gate:
         are the limits of `suite.judge`.
 
         Raises InputError if the suite or a model cannot be used, before any model is loaded."""
+        reference, task = reference_of(against, self.trained, self.notes), self.trained.task
+        refuse_task(task, suite, has_reference=reference is not None or against == NONE)
         labels = self._labels()
-        if labels and not suite:
-            message = "the general suite has no labels, so it cannot judge a classifier"
-            raise InputError(message, hint='name a file with --suite: {"prompt": "...", "must": "keep", "label": "x"}')
         rows = read_suite(suite)
-        task = self.trained.task
         refuse_unsuitable(rows, task.name, labels, holds_conversations=task.holds_conversations)
         candidates = [candidate_of(name, self.trained) for name in models]
-        reference = reference_of(against, self.trained, self.notes)
         if reference is None:
             self.notes.append("there are no answers from before: each wrong answer to a `keep` row counts")
         limit = max([max_new_tokens, *(row.checks.get("max_tokens", 0) + 1 for row in rows)])
@@ -104,16 +110,12 @@ class Gate:
         )
 
     def _labels(self) -> list[str]:
-        """Return the labels of a classifier; [] for a model that writes. Raises InputError for other models."""
+        """Return the labels of a classifier; [] for a model that writes. Raises InputError for a regression."""
         trained = self.trained
-        if isinstance(trained.task, LearnsNextToken):
+        if not trained.task.labels_rows:
             return []
-        is_classifier = trained.head == "sequence_classification"
-        if not is_classifier or config_in(trained, trained.folder).problem_type == "regression":
-            raise InputError(
-                f"{trained.run.name} was trained for {trained.task.name}, and predicts neither texts nor labels",
-                hint="`tui-trainer evaluate` compares such models",
-            )
+        if config_in(trained, trained.folder).problem_type == "regression":
+            raise InputError(f"{trained.run.name} predicts {NO_ANSWERS}")
         return labels_of(trained, trained.folder)
 
     def _tokenizer(self, candidate: Candidate) -> Any:

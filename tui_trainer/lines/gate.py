@@ -29,7 +29,7 @@ def gate_lines(result: Mapping[str, Any], width: int = 160) -> list[str]:
     """Return the table of outcomes and the verdict on each model. `result` is as in `gate --json`."""
     models, reference = result["models"], one_line(result["reference"], _NAME_WIDTH)
     shown_outcomes = [outcome for outcome in _MEANINGS if any(model["outcomes"].get(outcome) for model in models)]
-    table = [["", *shown_outcomes]]
+    table = [["rows that are", *shown_outcomes]]
     for model in models:
         counts = (str(model["outcomes"].get(outcome, 0)) for outcome in shown_outcomes)
         table.append([one_line(model["name"], _NAME_WIDTH), *counts])
@@ -77,7 +77,12 @@ def _model_lines(model: Mapping[str, Any], row_count: int, reference: str, new_t
 
 
 def _shown(reply: Mapping[str, Any]) -> str:
-    return one_line(reply["text"].strip(), _TEXT_WIDTH) or "(nothing)"
+    text, tokens = reply["text"].strip(), quantity(reply["tokens"], "token")
+    if text or not reply["tokens"]:
+        return one_line(text, _TEXT_WIDTH) or "(nothing)"
+    return (
+        f"({tokens} of white space only)" if reply["text"] else f"({tokens} without text, such as unknown characters)"
+    )
 
 
 def _sign_test_words(better: int, worse: int, p_value: float) -> str:

@@ -433,6 +433,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def show_setting(self, key: str) -> None:
         self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_setting(key))
 
+    def show_all_settings(self) -> None:
+        """Clear the filters of Config, because its settings are those of another run now."""
+        if page := cast("ConfigPage | None", self.pages.get("config")):
+            page.show_setting("")
+
     def show_recipe(self, name: str) -> None:
         self.do_on_page("config", lambda: cast("ConfigPage", self.page).show_recipe(name))
 

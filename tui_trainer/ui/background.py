@@ -83,7 +83,13 @@ class Background:
                 request_number = self._newest[name]
             callback: Callable[[], None] | None = None
             try:
-                callback = partial(self._answer, name, request_number, answer, work())
+                try:
+                    result = work()
+                except ImportError:
+                    # transformers replaces its module while it is imported, so a thread that asks it for a name at
+                    # the same moment gets the former module, which has no names.
+                    result = work()
+                callback = partial(self._answer, name, request_number, answer, result)
             except GivenUp:
                 pass
             except Exception as error:  # reported in the event loop

@@ -158,8 +158,10 @@ def open_tool(
     """Open the dialog of a tool. A tool that was opened before is shown again rather than restarted."""
 
     def draw_result(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
-        lines = rows_as_text(show(process.result or {}, width), width)
-        return [*lines, *(line for text in process.lines for line in paragraph(text, width, "dim"))]
+        result = process.result or {}
+        lines = rows_as_text(show(result, width), width)
+        notes = [*process.lines, *map(one_line, result.get("notes", ()))]
+        return [*lines, *(line for text in notes for line in paragraph(text, width, "dim"))]
 
     earlier_tool = bench.tools.get(tool.command_name)
     if earlier_tool is None or not earlier_tool.running_process:

@@ -9,9 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tui_trainer.errors import ConfigError, Problem, system_reason
+from tui_trainer.errors import ConfigError, InputError, Problem, system_reason
 from tui_trainer.files.local_paths import expand_home
 from tui_trainer.launching.local_choices import Choice
+from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.command_dialogs import menu, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
@@ -189,17 +190,31 @@ def offer_install(bench: Workbench) -> None:
     _ask_name(bench, "Install", hint, "the name of an extra or a library", lambda text: install(bench, text.split()))
 
 
-def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
-    """Return the items of the menu `more`: actions on a run that have no key of their own."""
+def _offer_gate(bench: Workbench, folder: RunFolder, task: str, base: str, *, own_suite: bool) -> None:
+    from tui_trainer.tasks.parts.suite import refuse_task
+
+    try:
+        refuse_task(find_task(task), "own" if own_suite else "", has_reference=bool(base))
+    except InputError as error:
+        bench.show_notice(str(error), "warn")
+        return
+    if own_suite:
+        _ask_for_data(bench, "Suite", partial(gate, bench, folder))
+    else:
+        gate(bench, folder)
+
+
+def more_answers(bench: Workbench, folder: RunFolder, task: str, base: str, *, has_model: bool) -> list[Answer]:
+    """Return the items of the menu `more`: actions on a run that have no key of their own. `base` is its base model."""
     from tui_trainer.ui.own_commands import own_answers
 
-    answers: list[Answer] = []
+    answers, offer_gate = list[Answer](), partial(_offer_gate, bench, folder, task, base)
     if has_model:
         answers += [
             ("e", "evaluate", lambda: evaluate(bench, folder)),
             ("E", "evaluate on a file", lambda: _ask_for_data(bench, "Evaluate on", partial(evaluate, bench, folder))),
-            ("g", "gate: is anything broken?", lambda: gate(bench, folder)),
-            ("G", "gate with your own suite", lambda: _ask_for_data(bench, "Suite", partial(gate, bench, folder))),
+            ("g", "gate: is anything broken?", partial(offer_gate, own_suite=False)),
+            ("G", "gate with your own suite", partial(offer_gate, own_suite=True)),
             ("p", "predict on a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
             ("b", "bench: measure how fast the model answers", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),

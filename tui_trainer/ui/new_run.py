@@ -269,6 +269,7 @@ class ModelDialog(ChoiceOfPath):
         if problems := document.patch(reset_values | {DATA_KEY: self._data} | self._columns | model_patch, "a new run"):
             bench.show_notice(one_line(str(problems[0])), "bad")
             return
+        bench.app.show_all_settings()
         undo_key, start_key = bench.app.key_of("config.undo"), bench.app.key_of("app.start")
         if bench.is_training_here:
             bench.go(CONFIG_PAGE)

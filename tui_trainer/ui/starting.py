@@ -38,7 +38,7 @@ _WAIT_SECONDS = 0.2
 
 
 def offer_start(bench: Workbench) -> None:
-    if _is_refused_now(bench) or (not bench.start_wanted and bench.offer_draft()):
+    if _is_refused_now(bench):
         return
     if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
         # A new user may press the key at once. The question follows as soon as plan and checks are ready.
@@ -52,7 +52,7 @@ def offer_start(bench: Workbench) -> None:
         show_problems(bench, _NOT_YET, problems)
         return
     title = f"Start {one_line(plan.config.output.name or (name_prefix(config) if config else plan.recipe))}?"
-    answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
+    answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.app.show_setting(""))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))
     if bench.checks_mark()[0]:
@@ -125,6 +125,9 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if bench.has_unsaved_edits:
         message = "unsaved changes: the run stores them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (message, "text")])
+    if bench.draft:
+        message = "without unsaved edits of before; c can restore them"
+        lines.append([(pad("settings", _LABEL), "dim"), (message, "warn")])
     return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
 
@@ -139,7 +142,7 @@ def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> 
     # A problem with a data file names no setting. The problems of the config may still name one.
     all_problems = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [problem.key for problem in all_problems if problem.key in all_settings()]
-    answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting(keys[0]) if keys else bench.go(1))]
+    answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting("".join(keys[:1])))]
     patch = {problem.key: problem.suggested for problem in problems if problem.suggested is not None}
     values_text = one_line(settings_words(patch), _PROBLEM_CELLS)
     if patch:
@@ -314,6 +317,8 @@ def offer_to_watch(bench: Workbench, living_runs: list[RunFolder]) -> None:
 def offer_detach(bench: Workbench) -> None:
     rows: list[Row] = ["The run saves after this step, then continues bit-identically in a background process."]
     rows.append("You can then quit or update this program, or close the terminal: the run continues.")
+    if bench.run is not None and bench.run.state.phase == "paused":
+        rows.append(("The run is paused now; the background process continues it.", "warn"))
     rows.append(("`tui-trainer attach` shows the run again, in any number of terminals.", "dim"))
     bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])
 
@@ -405,7 +410,7 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
             bench.app.draw()
             return
         change_note = f" with {bench.patch_words(patch)}" if patch else ""
-        bench.go(1)
+        bench.app.show_setting("")
         start_key, undo_key = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
         message = f"loaded the settings of {folder.name}{change_note}; {start_key} starts a new run, {undo_key} to undo"
         bench.note_change(message, "good")

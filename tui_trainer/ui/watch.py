@@ -50,7 +50,7 @@ class WatchedRun:
         self._looking = Lock()
         self._new: deque[events.Event] = deque()
         self._is_alive = False
-        self._shown = (False, False)
+        self._shown = (False, False, False)
         self._last_kind: type[events.Event] | None = None
         self.news: list[tuple[str, SeverityLevel]] = []
         """Pairs of message and severity for a user who looks at another page. The workbench empties the list."""
@@ -71,14 +71,17 @@ class WatchedRun:
     @property
     def is_interrupted(self) -> bool:
         """Whether the run has begun and not ended, although no process owns it."""
-        return not self.alive and bool(self.state.phase) and not self.state.has_ended
+        # A run that this process trained may have been taken by another process.
+        return not (self.alive or self._is_alive) and bool(self.state.phase) and not self.state.has_ended
 
     def read_new_events(self) -> None:
         """Read new events and keep them until `apply_new_events` applies them, possibly in another thread."""
         with self._looking:
             # Read before the journal: if the run has ended by now, the journal read below is complete.
-            self._is_alive = is_under_way(self.folder.lock, self._job)
+            is_alive = is_under_way(self.folder.lock, self._job)
             self._new.extend(self._reader.read_new())
+            # Read again afterwards: if another process takes the run meanwhile, the journal may contain its start.
+            self._is_alive = is_alive or is_under_way(self.folder.lock, self._job)
             self.has_report = self.folder.report.is_file()
 
     def poll(self) -> bool:
@@ -87,7 +90,7 @@ class WatchedRun:
 
     def apply_new_events(self) -> bool:
         """Apply the events that `read_new_events` has read. Return whether there is something new to show."""
-        shown_state, was_alive = (self.alive, self.has_report), self._shown[0]
+        shown_state, was_alive = (self._is_alive, self.alive, self.has_report), self._shown[0]
         has_news, self._shown = bool(self._new) or shown_state != self._shown, shown_state
         while self._new:
             event = self._new.popleft()

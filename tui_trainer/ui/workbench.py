@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -38,10 +38,8 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.background import Background
-    from tui_trainer.ui.dialogs import Answer, Dialog, Row
-    from tui_trainer.ui.keymap import Action, Keymap
-    from tui_trainer.ui.preferences import Preferences
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
@@ -51,35 +49,6 @@ class ExitReason(Enum):
     TRAINING_ON = "requested, training continues"
     LOST = "connection lost"
     TERMINATED = "terminated"
-
-
-class Application(Protocol):
-    """Interface that the workbench needs from the Textual app: drawing, and asking the user."""
-
-    keymap: Keymap
-    preferences: Preferences
-
-    @property
-    def takes_text(self) -> bool: ...
-    @property
-    def offered_actions(self) -> list[Action]: ...
-    def refusal(self, action: Action) -> str: ...
-    def perform_action(self, action_id: str) -> None: ...
-    def draw(self) -> None: ...
-    def show_page(self, number: int) -> None: ...
-    def show_setting(self, key: str) -> None: ...
-    def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None: ...
-    def poll_soon(self) -> None: ...
-    def open(self, dialog: Dialog) -> None: ...
-    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
-    def close_question(self, heading: str) -> bool: ...
-    def open_next(self, dialog: Dialog) -> None: ...
-    def leave(self, how: ExitReason = ExitReason.QUIT) -> None: ...
-    def key_of(self, action_id: str) -> str: ...
-    def find_living_runs(self, *, offers: bool = True) -> None: ...
-    def offer_draft(self, draft: Draft) -> None: ...
-    def checked(self, findings: list[Finding]) -> None: ...
-    def run_changed(self) -> None: ...
 
 
 _NOTICE_SECONDS = 6
@@ -137,8 +106,8 @@ class Workbench:
         self.findings: list[Finding] = []
         self.old_edits: Edits = {}
         """Unsaved edits of an earlier session that the user has neither restored nor discarded yet."""
-        self._draft: Draft | None = None
-        """Draft with `old_edits`; None once it was offered to the user."""
+        self.draft: Draft | None = None
+        """Draft with `old_edits`; None once it was offered to the user, on Config."""
         self.has_no_runs = False
         """Whether the index of runs is empty; False until it was read."""
         self.living_runs: Sequence[RunFolder] = []
@@ -180,7 +149,7 @@ class Workbench:
         """Time of the last key press or other use of the terminal, on the monotonic clock in seconds."""
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
-        self.app: Application
+        self.app: TrainerApp
         self.background: Background
 
     def begin(self) -> None:
@@ -194,8 +163,14 @@ class Workbench:
         self._ask()
 
     def _ask(self) -> None:
-        if self._questions and not self.app.takes_text:
+        """Ask the next question. Edits of an earlier session are offered on Config, where their effect is visible."""
+        if self.app.takes_text or self._is_waited_for:
+            return
+        if self._questions:
             self._questions.pop(0)()
+        elif self.draft and self.current_page == CONFIG_PAGE:
+            draft, self.draft = self.draft, None
+            self.app.offer_draft(draft)
 
     def end(self) -> None:
         """Stop all work for the screens, which have closed."""
@@ -225,18 +200,12 @@ class Workbench:
         self.background.run_work("draft of before", partial(draft_for, document.request), self._found_draft, _DRAFT)
 
     def _found_draft(self, draft: Draft | None) -> None:
-        self.old_edits, self._draft = draft.edits if draft else {}, draft
+        self.old_edits, self.draft = draft.edits if draft else {}, draft
         self._has_looked_for_a_draft = True
         self._keep_draft()
-        if draft and not (self.current_page == CONFIG_PAGE and self.offer_draft()):
+        self._ask()
+        if self.draft and self.current_page != CONFIG_PAGE:
             self._notify(CONFIG_PAGE, "unsaved edits of an earlier session can be restored on Config", "information")
-
-    def offer_draft(self) -> bool:
-        """Offer once to restore unsaved edits of an earlier session. Return whether there was a draft to offer."""
-        draft, self._draft = self._draft, None
-        if draft:
-            self.ask_when_free(partial(self.app.offer_draft, draft))
-        return draft is not None
 
     def _keep_draft(self) -> None:
         """Save unsaved edits, so that they survive a lost connection. Edits of an earlier session are kept as well."""
@@ -358,8 +327,7 @@ class Workbench:
         self.set_gauge_interval()
         self.app.show_page(page)
         self.app.find_living_runs(offers=False)
-        if page == CONFIG_PAGE:
-            self.offer_draft()
+        self._ask()
 
     @property
     def has_unsaved_edits(self) -> bool:

@@ -1,6 +1,7 @@
 """Rules about the machine: GPUs, cores, libraries and other programs."""
 
 import os
+from dataclasses import replace
 from statistics import median
 
 from tui_trainer.advice.context import Context
@@ -19,7 +20,8 @@ from tui_trainer.advice.contract import (
 from tui_trainer.advice.remedies import micro_batch_patch
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.config.load import value_of
+from tui_trainer.config.load import all_settings, value_of
+from tui_trainer.config.sections import DATA_KEY
 from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gpu_models import version_text
@@ -64,10 +66,14 @@ def plan(context: Context) -> Verdict:
     """Errors in settings and data are reported before the start, all of them together."""
     if context.problems or context.plan is None:
         count = len(context.problems)
-        first = f": {context.problems[0]}" if context.problems else ""
-        sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
-        hints = [problem.hint for problem in context.problems if problem.hint]
-        return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
+        sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting"
+        if not context.problems:
+            return failed(sentence)
+        first, *others = context.problems
+        # The advice is the hint of the first problem, which the evidence therefore leaves out.
+        sentence, data_key = f"{sentence}: {replace(first, hint='')}", DATA_KEY if context.facts is None else ""
+        setting = first.key if first.key in all_settings() else data_key
+        return failed(sentence, *map(str, others), advice=first.hint, setting=setting)
     return passed(takes_words(context.plan))
 
 

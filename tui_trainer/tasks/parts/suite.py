@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tui_trainer.config.sections import GENERAL_SUITE
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.json_rows import json_lines
-from tui_trainer.errors import DataError, name_hint, system_reason
+from tui_trainer.errors import DataError, InputError, name_hint, system_reason
 from tui_trainer.files.local_paths import expand_home
 from tui_trainer.models.writing import Answer
 from tui_trainer.tasks.contract import InputReader
@@ -25,10 +25,15 @@ from tui_trainer.tasks.parts.free_answers import is_json, is_looping
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import listed
 
+if TYPE_CHECKING:
+    from tui_trainer.tasks.parts.task import Task
+
 _GENERAL_FILE = Path(__file__).with_name("general_suite.jsonl")
 PROMPT, MESSAGES, MUST = "prompt", "messages", "must"
 Must = Literal["learn", "keep"]
 Outcome = Literal["kept", "learnt", "broken", "not learnt", "not counted", "right", "wrong"]
+NO_ANSWERS = "neither texts nor labels, which a gate could check: `tui-trainer evaluate` compares such models"
+_OWN_SUITE = "use your own suite (--suite FILE)"
 _QUOTED = 60
 
 
@@ -231,6 +236,22 @@ def inputs_of(rows: Sequence[SuiteRow], reader: InputReader, text_column: str) -
         reader.begin([table_row])
         inputs.append(reader.read(table_row))
     return inputs
+
+
+def refuse_task(task: "Task", suite: str, *, has_reference: bool) -> None:
+    """Raise InputError if a suite, or the general one if `suite` is empty, cannot judge models of a task.
+
+    Without a reference, the general suite says nothing: only a model that was right before can be broken."""
+    if task.labels_rows and task.head != "sequence_classification":
+        raise InputError(f"models of {task.name} predict {NO_ANSWERS}")
+    if not suite and task.labels_rows:
+        message = "the general suite has no labels, so it cannot judge a classifier"
+        raise InputError(
+            message, hint=f'{_OWN_SUITE}, with rows such as {{"prompt": "...", "must": "keep", "label": "x"}}'
+        )
+    if not suite and not has_reference:
+        message = "the general suite shows what a base model has lost, and this run has none to compare with"
+        raise InputError(message, hint=_OWN_SUITE)
 
 
 def refuse_unsuitable(rows: Sequence[SuiteRow], task: str, labels: Sequence[str], *, holds_conversations: bool) -> None:

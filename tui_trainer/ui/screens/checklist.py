@@ -79,6 +79,7 @@ class ChecklistPage(ListPage):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (180, "-wide")]  # noqa: RUF012
     ACTS: ClassVar[dict[str, Callable[["ChecklistPage"], object]]] = {
         "measure_all": lambda page: page.measure(ALL),
+        "setting": lambda page: page.bench.app.show_setting(page._setting),
         "cancel": lambda page: page.bench.gain_measurements.cancel(),
         "install": lambda page: install(page.bench, page._named_libraries),
     }
@@ -204,11 +205,13 @@ class ChecklistPage(ListPage):
             "show": lambda: self._chosen,
             "apply": lambda: self._chosen_fix,
             "apply_all": lambda: any(finding.fix and finding.is_open for finding in self._findings),
+            "setting": lambda: self._setting,
             "install": lambda: self._named_libraries,
             "cancel": lambda: self.bench.gain_measurements.running_process,
             "undo": lambda: document and document.can_undo,
         }
-        reasons = {"apply": "this check has no fix to apply", "install": "this check has nothing to install"}
+        reasons = {"apply": "this check has no fix to apply", "install": "this check has nothing to install",
+                   "setting": "this check is not about a setting"}  # fmt: skip
         can_do = conditions.get(action.name, lambda: True)()
         return "" if can_do else reasons.get(action.name, NOTHING_TO_DO)
 
@@ -226,6 +229,10 @@ class ChecklistPage(ListPage):
         return self.bench.gain_measurements.words
 
     @property
+    def _setting(self) -> str:
+        return self._chosen.setting if self._chosen else ""
+
+    @property
     def _chosen_fix(self) -> Finding | None:
         finding = self._chosen
         return finding if finding and finding.fix and finding.is_open else None
@@ -233,6 +240,7 @@ class ChecklistPage(ListPage):
     def action_show(self) -> None:
         if finding := self._chosen:
             answers = [("a", "apply fix", self.action_apply)] if self._chosen_fix else []
+            answers += [("c", "open setting", partial(self.action_do, "setting"))] if self._setting else []
             glyphs, config, plan = self.bench.glyphs, self._config, self.bench.plan
             draw = partial(finding_lines, finding, glyphs=glyphs, config=config, plan=plan)
             self.bench.app.open(ChoiceDialog("Finding", draw, answers))

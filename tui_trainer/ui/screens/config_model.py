@@ -205,8 +205,10 @@ class ConfigModel:
         }  # fmt: skip
 
     def reveal(self, key: str) -> None:
-        if not any(row.key == key for row in self.rows):
-            self.filter, self.only_changed, self.show_all = "", False, True
+        """Clear the filters if they hide a setting, or for an empty key in any case."""
+        if not key or not any(row.key == key for row in self.rows):
+            self.filter, self.only_changed = "", False
+            self.show_all |= not any(row.key == key for row in self.rows)
 
     def next_problem(self, key: str) -> tuple[str, str]:
         """Return the key of the next setting with a problem, and after the last a problem that concerns no setting."""

@@ -114,6 +114,7 @@ class RunsPage(FilteredPage, ListPage):
         "copy": lambda page: page.copy_path(page.folder.root),
         "more": lambda page: page.offer_more(),
         "report": lambda page: page.copy_report(),
+        "mark": lambda page: page.model.toggle_mark(),
         "mark_all": lambda page: page.model.toggle_all(),
         "metric": lambda page: page.chart.next_metric(),
         "compare": lambda page: page.bench.app.open(CompareDialog(page.bench, list(map(RunFolder, page.model.marked)))),
@@ -355,7 +356,8 @@ class RunsPage(FilteredPage, ListPage):
             self.bench.attach_to(self.folder)
 
     def more_answers(self) -> list[Answer]:
-        return more_answers(self.bench, self.folder, has_model=self._chosen.status == "finished")
+        run = self._chosen
+        return more_answers(self.bench, self.folder, run.task, run.model, has_model=run.status == "finished")
 
     def offer_more(self) -> None:
         try_model = partial(self.bench.attach_to, self.folder, then=partial(offer_try, self.bench))
@@ -366,10 +368,6 @@ class RunsPage(FilteredPage, ListPage):
     def action_again(self) -> None:
         self._measured.clear()
         self._read()
-
-    def action_mark(self) -> None:
-        self.model.toggle_mark()
-        self.move(1)
 
     def label_of(self, action: Action) -> str:
         count = len(self.model.marked)

@@ -50,14 +50,8 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     if scene.state is None:
         return frozenset({"left", "invitation", "speed", "gauges"})
     if scene.enlarged_section:
-        return frozenset(
-            {
-                "run",
-                "progress",
-                "right" if scene.enlarged_section in _BESIDE_THE_CHART else "left",
-                scene.enlarged_section,
-            }
-        )
+        side = "right" if scene.enlarged_section in _BESIDE_THE_CHART else "left"
+        return frozenset({"run", "progress", side, scene.enlarged_section})
     state = scene.state
     has_steps, has_own_gauges = bool(state.steps), bool(state.gauges) and not scene.trains_on_this_machine
     parts = {"run", "events", "left", "right", "machine", "charts" if has_steps else "preparation"}
@@ -139,8 +133,8 @@ _NEEDS: Final[dict[str, tuple[Callable[[WatchedRun], object], str]]] = {
     **dict.fromkeys(_RUN_REQUESTS, (lambda run: run.takes_requests, _ENDED)),
     "pause": (lambda run: run.takes_requests or
               (not run.alive and (run.is_interrupted or run.state.status in ("stopped", "failed"))), _ENDED),
-    "detach": (lambda run: run.takes_requests and run.is_trained_here and run.state.phase != "paused",
-               "only a run that trains in this window, and is not paused, can be detached"),
+    "detach": (lambda run: run.takes_requests and run.is_trained_here,
+               "no run trains in this window, so you can quit: a run in another process continues"),
     "try_model": (lambda run: run.state.checkpoints or run.state.finished, NOTHING_TO_DO),
     "more": (lambda run: not run.alive, "the run is still active"),
     "export": (lambda run: not run.alive and (end := run.state.finished) and end.model_path,
@@ -352,7 +346,9 @@ class TrainPage(FilteredPage):
 
     def more_answers(self) -> list[Answer]:
         export_action = next(action for action in self.bench.app.keymap.actions_on("train") if action.name == "export")
-        return more_answers(self.bench, self.run.folder, has_model=not self.refusal(export_action))
+        state, has_model = self.run.state, not self.refusal(export_action)
+        base = state.plan.base_model if state.plan else ""
+        return more_answers(self.bench, self.run.folder, state.task, base, has_model=has_model)
 
     def offer_more(self) -> None:
         actions = {action.name: action for action in self.bench.app.keymap.actions_on("train")}

@@ -17,7 +17,8 @@ from tui_trainer.units import format_count, format_seconds, quantity
 
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
-_STANDING_NAME: Final = 17
+# Width of the names in the table of scores, and the cells that its numbers need.
+_STANDING_NAME, _STANDING_NUMBERS = 17, 34
 # Columns are numbered if a class name is longer than the first number. The second is the longest name in a row.
 _SHORT_NAME, _LONGEST_NAME = 5, 24
 
@@ -38,16 +39,20 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     """Return a table of the scores with newest value, best value and baseline, and which weights are kept."""
     state = scene.run
     baseline_losses, baseline_scores = (state.baselines.losses, state.baselines.scores) if state.baselines else ({}, {})
-    rows: list[Line] = [[(f"{'':<{_STANDING_NAME}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
+    scores: list[tuple[ScoreWords, str, Callable[[float], str]]] = []
     event = state.evals[-1] if state.evals else None
     if event is not None and result.best_by(state, "loss") is not None:
         baseline = min(baseline_losses.items(), key=lambda item: item[1], default=None)
-        rows.append(_standing(scene, ScoreWords("held-out loss", event.loss, baseline, True), "loss", "{:.4f}".format))
+        scores.append((ScoreWords("held-out loss", event.loss, baseline, True), "loss", "{:.4f}".format))
     newest_scores = event.scores if event else {}
     for name, score in zip(newest_scores, score_words(newest_scores, baseline_scores), strict=True):
-        rows.append(_standing(scene, score, name))
+        scores.append((score, name, format_score))
     for score in score_words(state.training_scores, {}):
-        rows.append(_standing(scene, replace(score, name=f"{score.name}, training")))
+        scores.append((replace(score, name=f"{score.name}, training"), "", format_score))
+    longest_name = max((cell_len(scene.to_safe_text(score.name)) for score, *_ in scores), default=0)
+    cells = max(min(longest_name, width - _STANDING_NUMBERS), _STANDING_NAME)
+    rows: list[Line] = [[(f"{'':<{cells}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
+    rows += [_standing(scene, *score, cells) for score in scores]
     weights = result.kept_weights(state)
     if weights.best_words:
         rows += scene.labelled("best", weights.best_words, width, LABEL)
@@ -57,13 +62,11 @@ def standing_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*rows, *scene.labelled("final", final, width, LABEL)] if state.evals else rows
 
 
-def _standing(
-    scene: TrainScene, score: ScoreWords, metric: str = "", show: Callable[[float], str] = format_score
-) -> Line:
+def _standing(scene: TrainScene, score: ScoreWords, metric: str, show: Callable[[float], str], name_cells: int) -> Line:
     """Return the row of a score: its newest value, its best value with the step (judged by `metric`), its baseline."""
     event = result.best_by(scene.run, metric)
     best, step = (show(result.metric_value(event, metric) or 0.0), f"{event.step:,}") if event else ("", "")
-    line = fit([(scene.to_safe_text(score.name), "dim")], _STANDING_NAME, scene.glyphs.ellipsis)
+    line = fit([(scene.to_safe_text(score.name), "dim")], name_cells, scene.glyphs.ellipsis)
     line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{step:>8}", "dim")]
     if score.baseline is not None:
         name, value = score.baseline

@@ -18,7 +18,7 @@ from tui_trainer.units import quantity
 _WIDE_RESULT: Final = 100
 _READING_WIDTH: Final = 100
 _STORY_LABEL, _SPEED_LABEL = 9, 12
-_NAME_WIDTH, _BASELINE_WIDTH = 16, 18
+_NAME_WIDTH, _BASELINE_WIDTH = 28, 18
 
 
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
