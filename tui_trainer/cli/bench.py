@@ -145,8 +145,7 @@ def tune(
     gpu: GpuName = None,
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
-        bool,
-        typer.Option("--effective", help="Find how many rows per step make full use of this machine."),
+        bool, typer.Option("--effective", help="Find how many rows per step make full use of this machine.")
     ] = False,
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,

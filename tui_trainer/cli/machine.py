@@ -24,8 +24,7 @@ def diagnose(
         bool, option("--try", None, "Run quick tests first: precisions, attention, speed, disks.")
     ] = False,
     clear: Annotated[
-        list[str] | None,
-        option("--clear", "KIND", "Delete stored measurements of this kind, or all; may be repeated."),
+        list[str] | None, option("--clear", "KIND", "Delete stored measurements of this kind, or all; may be repeated.")
     ] = None,
 ) -> None:
     """Show hardware, drivers, libraries, measurements of this machine, and problems."""

@@ -77,16 +77,10 @@ _LANGUAGES = "set src_lang and tgt_lang in the tokenizer_config.json of the mode
 # By dotted key.
 REMOVED: dict[str, Removed] = {
     "task.source_language": Removed(
-        reason="the language of the texts is no longer a setting",
-        hint=_LANGUAGES,
-        default="",
-        affects_training=True,
+        reason="the language of the texts is no longer a setting", hint=_LANGUAGES, default="", affects_training=True
     ),
     "task.target_language": Removed(
-        reason="the language of the answers is no longer a setting",
-        hint=_LANGUAGES,
-        default="",
-        affects_training=True,
+        reason="the language of the answers is no longer a setting", hint=_LANGUAGES, default="", affects_training=True
     ),
     "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(

@@ -47,8 +47,8 @@ class _Replier(Predictor):
         if isinstance(self.task, LearnsNextToken):
             answers = self.task.greedy_answers(self.model, self.tokenizer, rows, self.sampling)
             replies = [
-                Reply(answer.text, (), len(answer.ids), answer.has_stopped, is_looping(answer.ids))
-                for answer in answers
+                Reply(text=it.text, tokens=len(it.ids), has_stopped=it.has_stopped, is_looping=is_looping(it.ids))
+                for it in answers
             ]
         else:
             row_labels = [it["labels"] if "labels" in it else [it["label"]] for it in super().forward(rows)]

@@ -40,7 +40,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Kind of check. `fault(value, reply)` returns why a reply is wrong, or "". `reads_text`: it reads only the text."""
+    """Kind of check. `fault(value, reply)` returns why a reply is wrong, or "". `reads_text`: only its text counts."""
 
     expected: str
     is_valid: Callable[[Any], bool]
@@ -97,7 +97,7 @@ CHECKS: Mapping[str, Check] = {
     "regex": Check("a valid regular expression", _is_pattern, lambda pattern, reply:
                    "" if re.search(pattern, reply.text.strip()) else f"does not match {_quoted(pattern)}"),
     "json": Check("true, or a list of keys", lambda value: value is True or _is_texts(value), _json_fault),
-    "label": Check("a label, or a list of labels", lambda value: _is_text(value) or _is_texts(value), _label_fault, False),
+    "label": Check("a label, or a list of labels", lambda value: _is_texts(_labels_in(value)), _label_fault, False),
     "stops": Check("true", _is_true, lambda _, reply: "" if reply.has_stopped else "does not stop", False),
     "no_loop": Check("true", _is_true, lambda _, reply: "repeats itself" if reply.is_looping else "", False),
     "max_tokens": Check("a whole number above 0", lambda value: type(value) is int and value > 0, lambda most, reply:

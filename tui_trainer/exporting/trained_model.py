@@ -320,12 +320,7 @@ def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
 
 
 def load_model(
-    trained: TrainedModel,
-    folder: Path,
-    base: Path | None,
-    *,
-    dtype: "torch.dtype | str" = "auto",
-    merge: bool = False,
+    trained: TrainedModel, folder: Path, base: Path | None, *, dtype: "torch.dtype | str" = "auto", merge: bool = False
 ) -> Any:
     """Load the model in `folder` on the CPU, for the task of `trained`. If it is an adapter, `base` has the base model.
 

@@ -611,7 +611,6 @@ def weight_decay(context: Context) -> Verdict:
         return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
     if decay > _MOST_DECAY:
         return warned(
-            f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
-            fix={_WEIGHT_DECAY: _STRONG_DECAY},
+            f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning", fix={_WEIGHT_DECAY: _STRONG_DECAY}
         )
     return passed(f"weight_decay {decay:g} on matrices, none on norms")
