@@ -127,7 +127,7 @@ class _Pieces(TextStreamer):
 
 
 _loaded: dict[tuple[str, bool], Writer] = {}
-_moved = False
+_uses_cpu = False
 """Whether the GPU has run out of memory. All models then stay on the CPU until the process ends."""
 
 
@@ -135,7 +135,7 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
     """Answer a worker question: load the model of a run or its base model, and generate if the question has a text.
 
     If the GPU runs out of memory, the models move to the CPU. A text that is already shown in part is not repeated."""
-    global _moved
+    global _uses_cpu
     piece_count = 0
 
     def show_piece(piece: str) -> None:
@@ -143,17 +143,17 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
         piece_count += 1
         report(piece=piece)
 
-    if (gpu := question.get("card")) and not _moved:
+    if (gpu := question.get("card")) and not _uses_cpu:
         try:
             return _answer(question, _limited_gpu(**gpu), show_piece) | {"moved": False}
         except torch.OutOfMemoryError:
-            _moved = True
+            _uses_cpu = True
         for writer in _loaded.values():
             writer.move_to_cpu()
         torch.cuda.empty_cache()
         if piece_count:
             raise RunError("the GPU has no memory for a longer text; the next text is generated on the CPU")
-    return _answer(question, None, show_piece) | {"moved": _moved}
+    return _answer(question, None, show_piece) | {"moved": _uses_cpu}
 
 
 def _limited_gpu(uuid: str, bytes: int) -> torch.device:

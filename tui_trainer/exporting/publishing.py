@@ -65,7 +65,7 @@ class PublishOffer:
 def source_of(folder: RunFolder, export: str) -> Path:
     """Return the folder to publish: the final model or an export. Raises InputError for an unknown export."""
     if not export:
-        return _own_model(folder)
+        return _final_model_to_publish(folder)
     exports = folder.exports
     export_names = sorted(path.name for path in exports.iterdir() if path.is_dir()) if exports.is_dir() else []
     if export in export_names and not export.startswith((".", "failed-")):
@@ -76,7 +76,7 @@ def source_of(folder: RunFolder, export: str) -> Path:
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
 
 
-def _own_model(folder: RunFolder) -> Path:
+def _final_model_to_publish(folder: RunFolder) -> Path:
     """Return the folder of the final model. Raises FolderError if the base model of its adapter has changed."""
     source, plan, base = final_model(folder), None, None
     if name := adapter_base(source):
