@@ -24,8 +24,6 @@ from tui_trainer.terminal.standard_files import (
     silence_output,
 )
 
-_NEEDS_NO_CHECK = frozenset(("-h", "--help", "--version"))
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
@@ -56,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run_and_report(arguments: list[str]) -> int:
     """Run a command and print its errors. Return the exit code."""
     try:
-        if not _NEEDS_NO_CHECK.intersection(arguments):
+        if not {"-h", "--help", "--version"} & {*arguments}:
             check_environment(arguments)
         return _run(arguments)
     except InputError as error:
@@ -76,13 +74,13 @@ def _run(arguments: list[str]) -> int:
         return run_screens()
     import typer
 
-    from tui_trainer.cli.application import UNTIL_THE_END, app
+    from tui_trainer.cli.application import HELD_LOCKS, app
 
     # Importing a module of this package adds its commands to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:
-        with UNTIL_THE_END:
+        with HELD_LOCKS:
             code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")
