@@ -126,7 +126,7 @@ def count_statuses(findings: Sequence[Finding]) -> dict[Status, int]:
 
 
 def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
-    verdict = _look(rule, context)
+    verdict = _judge(rule, context)
     gain = gains.find(verdict.fix or verdict.opposite_patch or {}) if gains else None
     if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
@@ -141,22 +141,17 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
             evidence = f"{verdict.evidence}; no change is proposed, because hardware profile {profile.name} sets it"
             verdict = passed(evidence, *verdict.details, switch_state=verdict.switch_state, opposite_patch=verdict.fix)
     if verdict.fix and (reasons := refusals(context, verdict.fix)):
-        verdict, gain = _without_fix(verdict, verdict.fix, reasons), None
-    changes = tuple(
-        Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
-    )
+        refusal = f"{patch_words(verdict.fix)} would be refused here: {'; '.join(reasons)}"
+        advice = "; ".join(filter(None, (verdict.advice, refusal)))
+        verdict, gain = replace(verdict, fix=None, advice=advice, reckoned_gain=None), None
+    fix = verdict.fix or {}
+    changes = tuple(Change(key=key, old=value_of(context.config, key), new=new) for key, new in fix.items())
     if gain and not verdict.fix and gain.ratios:
         gain = gain.turned()
     return Finding(rule=rule, verdict=verdict, changes=changes, gain=gain)
 
 
-def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdict:
-    """Return the verdict with advice on why its fix would be refused, in place of the fix."""
-    refusal = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
-    return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, refusal))), reckoned_gain=None)
-
-
-def _look(rule: Rule, context: Context) -> Verdict:
+def _judge(rule: Rule, context: Context) -> Verdict:
     if rule.needs_plan and context.plan is None:
         return _without_plan(rule, context)
     if rule.needed_count and context.counted_facts is None:
@@ -190,9 +185,8 @@ def apply_fixes(
     tries: Counter[str] = Counter()
     findings = run_checks(gather(loaded))
     # Stored gains belong to one combination of settings, so they would not be found after another fix.
-    fast_names = {
-        f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower
-    }
+    speed_findings = [it for it in findings if it.rule.is_for_speed and not it.fix and it.gain]
+    fast_names = {it.name for it in speed_findings if it.gain and it.gain.turned().is_slower}
     while finding := next((f for f in findings if f.fix and f.name not in fast_names and tries[f.name] < _TRIES), None):
         tries[finding.name] += 1
         changes |= dict(finding.fix or {})

@@ -48,7 +48,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 _Answer = TypeVar("_Answer")
 # Number of earlier runs to look at. Only the plan is read of a run that does not match.
-_LOOK_RUNS = 20
+_MOST_RUNS = 20
 _ENOUGH_STEPS = 20
 _ENVIRONMENT = ("OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_", "CUDA_VISIBLE_DEVICES")
 
@@ -73,8 +73,7 @@ def gather(
     task = find_task(config.task.type)
     facts = facts_of(loaded, progress)
     first_rows: DataFacts | None = None
-    problems: tuple[Problem, ...] = ()
-    data_problems: tuple[Problem, ...] = ()
+    problems, data_problems = tuple[Problem, ...](), tuple[Problem, ...]()
     if counts and facts and not facts.counts:
         try:
             with fitted_task_named(loaded):
@@ -95,6 +94,9 @@ def gather(
     swap_used_bytes: int | None = None
     with suppress(OSError, psutil.Error):
         swap_used_bytes = memory_left().swap_used_bytes
+    sample_texts = None
+    if not config.is_from_scratch:
+        sample_texts = _result_or_none(lambda: task.sample_texts(config, loaded.data))
     return Context(
         loaded=loaded,
         hardware=hardware,
@@ -105,9 +107,7 @@ def gather(
         first_rows=first_rows,
         problems=problems,
         all_token_count=_all_tokens(loaded, facts, progress),
-        sample_texts=()
-        if config.is_from_scratch
-        else _result_or_none(lambda: task.sample_texts(config, loaded.data)) or (),
+        sample_texts=sample_texts or (),
         disk_free_bytes=disk_free_bytes(Path(config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
@@ -171,14 +171,14 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
     if planned_key is None:
         return None
     planned_device = _device(plan.model_dump(include={"device", "device_name", "threads"}))
-    for folder in reversed(known_runs()[-_LOOK_RUNS:]):
+    for folder in reversed(known_runs()[-_MOST_RUNS:]):
         plan_fields = read_fields(folder.plan)
         run_key = StepKey.read(plan_fields.get("shape_key"))
         if run_key is None or run_key.model != planned_key.model or _device(plan_fields) != planned_device:
             continue
         with suppress(OSError):
             if run := earlier_run_of(folder.name, apply_events(last_events(folder.journal))):
-                run = replace(run, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
+                run = replace(run, exports=tuple(_exports(folder)), **_facts_at_start(folder.journal))
                 if not run_key.has_setup_of(planned_key):
                     run = replace(run, data_share=None, evaluation_share=None, attention_rejection="")
                     run = replace(run, busy_share=None, unsloth_parts_sentence="", has_unsloth=False)
@@ -240,7 +240,7 @@ def _exports(folder: RunFolder) -> Iterator[ExportComparison]:
             )
 
 
-def _told_at_start(path: Path) -> dict[str, Any]:
+def _facts_at_start(path: Path) -> dict[str, Any]:
     """Return the fields of `EarlierRun` that come from events at the start of the journal: attention and Unsloth."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
@@ -249,8 +249,6 @@ def _told_at_start(path: Path) -> dict[str, Any]:
         if problem.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
             fields.setdefault("attention_rejection", problem.message)
         elif problem.kind in (unsloth.KERNELS_IN_MODEL, unsloth.KERNELS_MISSING):
-            fields |= {
-                "unsloth_parts_sentence": problem.message,
-                "has_unsloth": problem.kind == unsloth.KERNELS_IN_MODEL,
-            }
+            has_unsloth = problem.kind == unsloth.KERNELS_IN_MODEL
+            fields |= {"unsloth_parts_sentence": problem.message, "has_unsloth": has_unsloth}
     return fields

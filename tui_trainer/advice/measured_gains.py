@@ -176,9 +176,8 @@ def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str
     shapes = {present_digest: before.shape_key, patched_digest: after_shape_key}
     entry = {"from": present_digest, "torch": before.torch, "shapes": shapes, **asdict(gain)}
     step_key = StepKey.read(before.shape_key)
-    key = (
-        step_key.record_key(before.device) if step_key else Key(device=before.device, versions=f"torch {before.torch}")
-    )
+    torch_key = Key(device=before.device, versions=f"torch {before.torch}")
+    key = step_key.record_key(before.device) if step_key else torch_key
     keep_record(GAIN, key, entry, part=_pair(present_digest, patched_digest))
 
 

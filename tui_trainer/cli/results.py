@@ -131,11 +131,10 @@ def check_serving(
     from tui_trainer.exporting import check_serving as serving
     from tui_trainer.files.local_paths import absolute_path
 
-    progress = write_progress if as_json else show_progress
-    facts = serving.read_serving(absolute_path(str(folder)))
-    check = serving.check_serving(
-        url, facts, model, lambda done, total: progress("asking the server", done, total, "conversations")
-    )
+    def show(done: int, total: int) -> None:
+        (write_progress if as_json else show_progress)("asking the server", done, total, "conversations")
+
+    check = serving.check_serving(url, serving.read_serving(absolute_path(str(folder))), model, show)
     facts = {"is_same": not check.causes, **asdict(check), "words": check.lines()}
     print_result(facts, list(map(one_line, check.lines())), as_json)
     if check.causes:

@@ -310,13 +310,9 @@ def submit(
 
     node_settings = [f"distributed.nodes={nodes}"] if nodes else []
     loaded = replace(config, assignments=[*(config.assignments or ()), *node_settings]).load()
+    node_count, options = loaded.config.distributed.nodes, tuple(sbatch or ())
     resources = Resources(
-        nodes=loaded.config.distributed.nodes,
-        gpus_per_node=gpus,
-        cpus_per_node=cpus,
-        time=time,
-        partition=partition,
-        options=tuple(sbatch or ()),
+        nodes=node_count, gpus_per_node=gpus, cpus_per_node=cpus, time=time, partition=partition, options=options
     )
     if problems := resources.problems():
         raise ConfigError(problems)

@@ -66,9 +66,8 @@ def inspect_path(name: str, path: Path) -> WrittenPath:
             return False, None
         return True, folder_size(path).bytes if path.is_dir() else path.stat().st_size
 
-    return WrittenPath(
-        name, str(path.absolute()), *(call_with_deadline(_DEADLINE_SECONDS, read_exists_and_size) or (None, None))
-    )
+    exists, size_bytes = call_with_deadline(_DEADLINE_SECONDS, read_exists_and_size) or (None, None)
+    return WrittenPath(name, str(path.absolute()), exists, size_bytes)
 
 
 @app.command()

@@ -109,11 +109,8 @@ class ConfigDocument:
 
     def changes(self) -> tuple[Change, ...]:
         """Return all settings that differ from their preset. `Change.old` is the preset."""
-        return tuple(
-            Change(key=key, old=self.preset_value(key), new=self.value(key))
-            for key in all_settings()
-            if self.is_changed(key)
-        )
+        changed_keys = filter(self.is_changed, all_settings())
+        return tuple(Change(key=key, old=self.preset_value(key), new=self.value(key)) for key in changed_keys)
 
     def own_values(self) -> dict[str, Any]:
         """Return the user's values from config file, command line and edits, in the order of declaration."""
@@ -121,11 +118,9 @@ class ConfigDocument:
 
     def unsaved_values(self) -> dict[str, Any]:
         """Return the user's values that are not saved. A saved value that was removed is PRESET."""
-        removed_values = {key: PRESET for key in self._saved if key not in self._own}
-        new_values = {
-            key: value for key, value in self._own.items() if not is_same_value(value, self._saved.get(key, PRESET))
-        }
-        return removed_values | new_values
+        keys = [*(key for key in self._saved if key not in self._own), *self._own]
+        values = {key: self._own.get(key, PRESET) for key in keys}
+        return {key: value for key, value in values.items() if not is_same_value(value, self._saved.get(key, PRESET))}
 
     def where(self, key: str) -> str:
         """Return the source of the value: `recipe quickstart`, `my.toml`, `edited here`, `default`."""

@@ -138,10 +138,8 @@ def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> li
     """Return up to 100 completions of a typed text: paths, profiles, choices, and the `names` given for the setting."""
     if setting.completes == "files":
         head, tail = last_path(text)
-        paths = [
-            *(name for name in names if name.startswith(tail)),
-            *map(escape_commas, _paths(tail, folders_only=False)),
-        ]
+        paths = [name for name in names if name.startswith(tail)]
+        paths += map(escape_commas, _paths(tail, folders_only=False))
         return [head + path for path in paths[:MOST_COMPLETIONS]]
     matching_names = [name for name in names if name.startswith(text)]
     if setting.completes in ("file", "folder"):

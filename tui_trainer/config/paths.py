@@ -23,12 +23,8 @@ def data_of(config: Config) -> ResolvedData:
     """Return the data that the settings of a config describe, without looking for the files."""
     field_names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
-    return ResolvedData(
-        paths=data.paths,
-        replay_paths=data.replay_paths,
-        eval_paths=data.eval_paths,
-        **data.model_dump(include=field_names),
-    )
+    fields = data.model_dump(include=field_names)
+    return ResolvedData(paths=data.paths, replay_paths=data.replay_paths, eval_paths=data.eval_paths, **fields)
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -72,9 +68,8 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
             verb = "read from" if path in folder_only_paths else "read from the working directory, but is also in"
             notes.append(f"{key}: {one_line(path, 80)} is {verb} the folder of {one_line(str(file), 120)}")
         if folder_only_paths:
-            resolved_values[key] = join_paths(
-                [str(folder / path) if path in folder_only_paths else path for path in paths]
-            )
+            resolved_paths = [str(folder / path) if path in folder_only_paths else path for path in paths]
+            resolved_values[key] = join_paths(resolved_paths)
     return resolved_values
 
 

@@ -55,9 +55,8 @@ def nearest_setting(key: str, known_keys: Collection[str]) -> str:
     name = key.rsplit(".", 1)[-1].lower().replace("-", "_")
     if same_name_keys := [setting for setting in known_keys if setting.rsplit(".", 1)[-1] == name]:
         return get_close_matches(key, same_name_keys, n=1, cutoff=0.0)[0]
-    key_of_name = {
-        setting.rsplit(".", 1)[-1]: setting for setting in reversed(list(known_keys))
-    } | SETTING_BY_FOREIGN_NAME
+    key_of_name = {known_key.rsplit(".", 1)[-1]: known_key for known_key in reversed(list(known_keys))}
+    key_of_name |= SETTING_BY_FOREIGN_NAME
     return next((key_of_name[similar_name] for similar_name in get_close_matches(name, key_of_name, n=1)), "")
 
 

@@ -224,11 +224,8 @@ Shapes = dict[str, tuple[Callable[[object], bool], str]]
 
 def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str]) -> list[tuple[str, str]]:
     """Return the keys of a TOML table that are missing or have wrong values, each with its hint."""
-    return [
-        (key, hint)
-        for key, (is_right, hint) in shapes.items()
-        if (key in table or key in required) and not is_right(table.get(key))
-    ]
+    checked = {key: shape for key, shape in shapes.items() if key in table or key in required}
+    return [(key, hint) for key, (is_right, hint) in checked.items() if not is_right(table.get(key))]
 
 
 # The check does without pydantic, whose import would take a quarter of the time to the first screen.
@@ -256,9 +253,9 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
         names_hint = "available: " + ", ".join(_BATCH_SHAPES)
         mistakes += [(one_line(name), "is unknown", names_hint) for name in table if name not in _BATCH_SHAPES]
         if mistakes:
-            place_text = f"in table {number} of [[batches]]"
+            place = f"in table {number} of [[batches]]"
             raise ConfigError(
-                Problem(message=f"{mistake} {place_text}", where=where, key=f"batches.{name}", hint=hint)
+                Problem(message=f"{mistake} {place}", where=where, key=f"batches.{name}", hint=hint)
                 for name, mistake, hint in mistakes
             )
     return tuple(BatchSize(**table) for table in tables)

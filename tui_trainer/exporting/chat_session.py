@@ -132,9 +132,8 @@ class ChatSession:
                 self._show(f"[{name}] ")
             try:
                 if dropped_count := writer.reply(messages, sampling, show_piece):
-                    self._notify(
-                        f"(the first {dropped_count} messages no longer fit into the context and were left out)"
-                    )
+                    dropped_text = f"the first {dropped_count} messages"
+                    self._notify(f"({dropped_text} no longer fit into the context and were left out)")
             except KeyboardInterrupt:
                 self._show(" [ended]")
             except InputError as error:

@@ -86,13 +86,15 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
     url = url.rstrip("/")
     server_kind, ask_about, model = _find_server(url, model)
     model_field = {"model": model} if model else {}
+
+    def ask(path: str, **fields: Any) -> dict[str, Any]:
+        return _request(url + path, model_field | fields)
+
     check = ServingCheck(server=server_kind)
     for number, row in enumerate(facts["conversations"]):
         show(number, len(facts["conversations"]))
         try:
-            reply = ask_about(
-                lambda path, **fields: _request(url + path, model_field | fields), row, facts["new_tokens"]
-            )
+            reply = ask_about(ask, row, facts["new_tokens"])
         except (LookupError, TypeError, ValueError) as error:
             message = f"{server_kind} at {url} gives an answer of another form: {type(error).__name__} {error}"
             raise InputError(one_line(message, 200), hint="its version may be too old or too new") from None

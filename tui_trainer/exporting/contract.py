@@ -79,10 +79,8 @@ class Format(Protocol):
 
 def fp32_bytes(trained: TrainedModel, is_int8: Callable[[str], bool] = lambda name: False) -> int:
     """Return the bytes of the whole model's weights: 1 byte each in matrices whose name `is_int8`, otherwise 4."""
-    headers = read_headers(trained.base or trained.folder)
-    return sum(
-        tensor.parameters * (1 if len(tensor.shape) == 2 and is_int8(name) else 4) for name, tensor in headers.items()
-    )
+    tensors = read_headers(trained.base or trained.folder).items()
+    return sum(it.parameters * (1 if len(it.shape) == 2 and is_int8(name) else 4) for name, it in tensors)
 
 
 def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:

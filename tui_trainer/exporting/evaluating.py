@@ -118,16 +118,16 @@ class Evaluator:
             keep = reference is not None and changed > 0
             before = measurer.measure(reference, keep=keep) if reference else None
             after = measurer.measure(candidates[0], keep=keep)
-            rows_changed = (
-                measurer.changed(reference, candidates[0], before, after, changed) if before and reference else ()
-            )
-            results = (after, *(measurer.measure(candidate) for candidate in candidates[1:]))
+            changed_rows = list[ChangedRow]()
+            if before and reference:
+                changed_rows = measurer.changed(reference, candidates[0], before, after, changed)
+            results = (after, *map(measurer.measure, candidates[1:]))
             return ModelEvaluation(
                 rows=len(chosen_rows),
                 data=data.source if file else f"held-out data of {self.trained.run.name}",
                 reference=before,
                 models=results,
-                changed=tuple(rows_changed),
+                changed=tuple(changed_rows),
                 notes=tuple(self.notes),
             )
 

@@ -48,9 +48,8 @@ class Writer:
     def answer(self, text: str, sampling: Sampling) -> str:
         """Return the model's answer to a text, made safe for a terminal."""
         torch.manual_seed(sampling.seed)
-        return show_control_characters(
-            self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling)
-        )
+        answer = self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling)
+        return show_control_characters(answer)
 
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
         """Generate the next answer of a conversation, and call `show` with each piece.

@@ -38,9 +38,8 @@ class FileTokenizer:
         for number, piece in enumerate(self._marks.split(text)):
             if piece:
                 ids += [self._ids[piece]] if number % 2 else self._encode(piece)
-        bos, eos = (
-            [settings[f"{name}_token_id"]] if settings.get(f"add_{name}_token") else [] for name in ("bos", "eos")
-        )
+        bos = [settings["bos_token_id"]] if settings.get("add_bos_token") else []
+        eos = [settings["eos_token_id"]] if settings.get("add_eos_token") else []
         return {"input_ids": [*bos, *ids, *eos]}
 
     def prompt_ids(self, text: str) -> list[int]:

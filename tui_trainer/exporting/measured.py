@@ -223,13 +223,8 @@ def _measure_on_rows(
     np.save(question["logits"], np.concatenate(logits))
     run_rows = list(evenly_spaced(len(rows), trained.plan.eval_rows.value))
     loss_error = 0.0 if run_rows == list(chosen) else _standard_error(pass_losses, len(chosen) / max(len(run_rows), 1))
-    return {
-        "rows": len(chosen),
-        "loss": loss,
-        "loss_error": loss_error,
-        "scores": scores,
-        "seconds_per_row": sum(pass_seconds) / len(chosen),
-    }
+    row_seconds = sum(pass_seconds) / len(chosen)
+    return dict(rows=len(chosen), loss=loss, loss_error=loss_error, scores=scores, seconds_per_row=row_seconds)
 
 
 def _standard_error(passes: list[tuple[float, int]], ratio: float) -> float:

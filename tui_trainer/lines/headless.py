@@ -72,9 +72,8 @@ def _queue_again(allocation: slurm.Allocation, step: int) -> None:
         print_to_stderr(f"job {allocation.job} {message}")
         return
     # Printed before the requeue, because Slurm then ends this process.
-    print_to_stderr(
-        f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again"
-    )
+    saved_text = f"the run is saved at step {step}, and the job is queued again"
+    print_to_stderr(f"job {allocation.job} is near its time limit: {saved_text}")
     try:
         slurm.requeue(allocation.job)
     except RunError as error:

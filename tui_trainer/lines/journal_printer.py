@@ -16,16 +16,7 @@ from time import monotonic
 from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
-from tui_trainer.runs.events import (
-    DataPrepared,
-    EpochDone,
-    Event,
-    GaugesRead,
-    PhaseChanged,
-    Progress,
-    StepDone,
-    to_line,
-)
+from tui_trainer.runs import events
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
@@ -106,27 +97,27 @@ class Follower(threading.Thread):
         for event in self._journal.reader.read_new():
             self.state.apply(event)
             if self._as_json:
-                self.output.write(to_line(event) + "\n")
+                self.output.write(events.to_line(event) + "\n")
             else:
                 self._show(event)
         if verdict := self._doctor.examine_news():
             self.print(f"step {verdict.step}: doctor: {verdict.words}")
         self._refresh()
 
-    def _show(self, event: Event) -> None:
-        if isinstance(event, Progress):
+    def _show(self, event: events.Event) -> None:
+        if isinstance(event, events.Progress):
             self._show_passing(lines.progress_line(event))
-        elif isinstance(event, StepDone):
+        elif isinstance(event, events.StepDone):
             self._show_passing(lines.step_line(event, self.state))
             self._correct_time(event.step)
             if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
                 self._show_gauges(event.step)
-        elif isinstance(event, GaugesRead):
+        elif isinstance(event, events.GaugesRead):
             self._gauges.add(event)
         else:
-            if isinstance(event, PhaseChanged | DataPrepared):
+            if isinstance(event, events.PhaseChanged | events.DataPrepared):
                 self._live = ""
-            if isinstance(event, EpochDone):
+            if isinstance(event, events.EpochDone):
                 # With small data, there are several epochs per second, too many to print all.
                 if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_LINES:
                     return
@@ -211,9 +202,8 @@ class Follower(threading.Thread):
             if self._has_ending:
                 self.show_end()
         except Exception as error:  # a failure of the printing must not end the run
-            print_to_stderr(
-                f"stopped printing the journal: {type(error).__name__}: {error}; `tui-trainer attach` shows the run"
-            )
+            reason = f"{type(error).__name__}: {error}"
+            print_to_stderr(f"stopped printing the journal: {reason}; `tui-trainer attach` shows the run")
 
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
         """Print what is left, also the result of the run if `has_ending`, and end the thread.

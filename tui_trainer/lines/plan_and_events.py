@@ -101,17 +101,15 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             ]
             return ", ".join(filter(None, parts))
         case events.EpochDone():
-            speeds = (
-                f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            )
+            rows_text = format_rate(event.samples_per_second, "rows")
             time_text, planned_seconds = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
             time_text += "" if planned_seconds is None else f" ({format_seconds(planned_seconds)} planned)"
-            grade_text = grade(state, event.samples_per_second)
-            speeds += f": {grade_text}" if grade_text else ""
+            speeds = f"{rows_text}, {format_rate(event.tokens_per_second, 'tokens')}"
+            speeds += f": {grade_text}" if (grade_text := grade(state, event.samples_per_second)) else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {time_text}, {speeds}"
         case events.CheckpointSaved():
-            cost_text = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
-            return f"step {event.step}: saved {event.path} ({cost_text})"
+            size_text, time_text = format_bytes(event.bytes), format_seconds(event.seconds)
+            return f"step {event.step}: saved {event.path} ({size_text}, {time_text})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
             text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
@@ -142,9 +140,8 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     source_text = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out_text = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(
-        event.eval_rows
-    )
+    documents_text = f" ({quantity(event.eval_documents, 'document')})" if event.eval_rows else ""
+    held_out_text = held_out_words(event.eval_rows) + documents_text
     line = (
         f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
         f"{held_out_text}, vocabulary {event.vocabulary:,}; {source_text}"
@@ -161,13 +158,10 @@ def step_line(event: events.StepDone, state: RunState) -> str:
     rate_text = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
     seconds_left = eta_seconds(state)
     eta_text = f"  ETA {format_seconds(seconds_left)}" if seconds_left else ""
-    scores = "".join(
-        f"  {one_line(display_name(name), 40)} {format_score(mean)}" for name, mean in state.training_scores.items()
-    )
-    return (
-        f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
-        f"grad {event.grad_norm:.2f}  {rate_text}{eta_text}"
-    )
+    named_scores = state.training_scores.items()
+    scores = "".join(f"  {one_line(display_name(name), 40)} {format_score(mean)}" for name, mean in named_scores)
+    loss_text = f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}"
+    return f"{loss_text}  lr {event.lr:.1e}  grad {event.grad_norm:.2f}  {rate_text}{eta_text}"
 
 
 def progress_line(event: events.Progress) -> str:
@@ -216,9 +210,8 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """Return the lines to print when a run starts. The data is not prepared yet, so the plan is estimated."""
     from tui_trainer.planning.summary import place_words, tuning_words
 
-    profiles_text = ", ".join(
-        filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
-    )
+    recipe_text = f"recipe {plan.recipe}, " if plan.recipe else ""
+    profiles_text = f"{recipe_text}hardware profile {plan.hardware_profile or 'none'}"
     lines = [one_line(f"run {name} in {folder}"), profiles_text, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
         lines.append(f"about {takes_words(plan)} (estimated; exact once the data is prepared)")
@@ -324,13 +317,13 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"no plan for {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    result = f"smallest sufficient GPU: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
-    rates_note = (
-        "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
+    best_text = (
+        f"smallest sufficient GPU: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     )
+    rates_note = "step and time are estimated from the vendors' peak rates, not measured"
     names = sorted({name for item in plans for name in item.missing_libraries})
     library_notes = [f"these plans assume libraries that are not installed here: {', '.join(names)}"] if names else []
-    return [*rows, "", result, rates_note, *library_notes]
+    return [*rows, "", best_text, f"{rates_note}; `-` means that no rate is published", *library_notes]
 
 
 def _cards_words(card_plan: CardPlan) -> str:

@@ -107,9 +107,8 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 def _targets(facts: RunFacts) -> Iterator[Block]:
     if targets := targets_of(facts.state):
         is_over = facts.listed_run.status in ("finished", "stopped", "failed")
-        yield Table(
-            [(target.words, "unknown" if is_over and target.met is None else target.verdict) for target in targets]
-        )
+        rows = [(it.words, "unknown" if is_over and it.met is None else it.verdict) for it in targets]
+        yield Table(rows)
 
 
 def _settings(facts: RunFacts) -> Iterator[Block]:
@@ -129,10 +128,8 @@ def _settings(facts: RunFacts) -> Iterator[Block]:
         yield f"The plan is not shown: {facts.plan_fault}."
     if facts.changed_settings:
         yield "Settings that differ from their defaults:"
-        rows = [
-            (row.key, *(value_words(value)[:_VALUE_CHARACTERS] for value in row.values))
-            for row in facts.changed_settings
-        ]
+        settings = facts.changed_settings
+        rows = [(it.key, *(value_words(value)[:_VALUE_CHARACTERS] for value in it.values)) for it in settings]
         yield Table(rows, ("setting", "value", "default"))
 
 
@@ -166,11 +163,9 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
 def _epochs(facts: RunFacts) -> Iterator[Block]:
     plan_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
     for event in facts.state.epochs:
-        speed = f"{event.samples_per_second:.1f}"
-        grade_text = grade(facts.state, event.samples_per_second) or "--"
-        rows.append(
-            (f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds), plan_text, speed, grade_text)
-        )
+        speed, grade_text = f"{event.samples_per_second:.1f}", grade(facts.state, event.samples_per_second) or "--"
+        epoch, loss, time_text = f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds)
+        rows.append((epoch, loss, time_text, plan_text, speed, grade_text))
     yield from _evenly_spaced(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
 
@@ -215,7 +210,7 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
     if facts.state.started_at:
-        rows = [(title, text_of(value)) for _, value, title, text_of in costs_of(facts) if title and value is not None]
+        rows = [(title, write(value)) for _, value, title, write in costs_of(facts) if title and value is not None]
         yield Table([row for row in rows if row[1] != "--"])
 
 
@@ -238,12 +233,10 @@ def _exports(facts: RunFacts) -> Iterator[Block]:
 
 
 def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
-    faults = certificate.get("faults")
-    verdict = (
-        "matches the trained model"
-        if certificate.get("is_good") is True
-        else f"differs from the trained model: {value_words(faults)[:_VALUE_CHARACTERS]}"
-    )
+    verdict = "matches the trained model"
+    if certificate.get("is_good") is not True:
+        faults_text = value_words(certificate.get("faults"))[:_VALUE_CHARACTERS]
+        verdict = f"differs from the trained model: {faults_text}"
     return (
         f"{certificate.get('format')} (export/{name})",
         _before_and_after(certificate, "loss", lambda value: f"{value:.4f}"),
@@ -279,13 +272,10 @@ def _reproduction(facts: RunFacts) -> Iterator[Block]:
         yield f"{folder.config.name}:"
         yield Code(facts.config_text.rstrip())
     if plan is not None:
-        key_rows = [
-            ("prepared data", plan.data_key),
-            ("base weights", plan.model_key),
-            ("commit of the base model", plan.model_commit),
-            ("GPU", plan.gpu_uuid),
-        ]
-        yield Table([("seed", str(plan.config.training.seed)), *(pair for pair in key_rows if pair[1])])
+        rows = [("seed", str(plan.config.training.seed)), ("prepared data", plan.data_key),
+                ("base weights", plan.model_key), ("commit of the base model", plan.model_commit),
+                ("GPU", plan.gpu_uuid)]  # fmt: skip
+        yield Table([row for row in rows if row[1]])
     if facts.state.versions:
         yield Table(list(facts.state.versions.items()))
 
@@ -432,16 +422,14 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
-    entries = [
-        (f"c{i % COLOUR_COUNT}", curve.name, short_number(curve.points[-1][1])) for i, curve in enumerate(curves)
-    ]
+    last_values = [short_number(curve.points[-1][1]) for curve in curves]
+    entries = [(f"c{i % COLOUR_COUNT}", curves[i].name, value) for i, value in enumerate(last_values)]
     entries += [("level", name, short_number(value)) for name, value in chart.levels]
     if chart.resumed_at:
         steps_text = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
         entries.append(("level", "resumed after", steps_text + " ..." * (len(chart.resumed_at) > _MOST_NAMED)))
-    return "".join(
-        f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries
-    )
+    spans = (f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries)
+    return "".join(spans)
 
 
 def as_html(text: str) -> str:

@@ -88,22 +88,16 @@ class PatientStream(threading.Thread):
                 pending_characters = self._pending_characters
                 self._drops_text = pending_characters > 0 and pending_characters + len(text) > _LIMIT_CHARACTERS
             if self._drops_text:
-                self._drop(text)
+                self._lost_lines += text.count("\n")
                 return len(text)
             self._pending.append(text)
             self._pending_characters += len(text)
             self._changed.notify_all()
-            self._wait()
+            # After the wait the text is written, so a later print to another stream appears after it.
+            if not self._is_stalled:
+                is_done = self._changed.wait_for(lambda: self._gone or not self._pending_characters, _PATIENCE_SECONDS)
+                self._is_stalled = not is_done
         return len(text)
-
-    def _drop(self, text: str) -> None:
-        self._lost_lines += text.count("\n")
-
-    def _wait(self) -> None:
-        """Wait until the text is written, so that a later print to another stream appears after it."""
-        if not self._is_stalled:
-            is_written = self._changed.wait_for(lambda: self._gone or not self._pending_characters, _PATIENCE_SECONDS)
-            self._is_stalled = not is_written
 
     def flush(self) -> None:
         """Do nothing, because the thread writes text as soon as it can."""
@@ -182,13 +176,13 @@ class Interrupts:
     """Counter of Ctrl+C presses: after the first the caller ends cleanly; the second ends the process at once."""
 
     def __init__(self) -> None:
-        self._first: float | None = None
+        self._first_at: float | None = None
 
     def note(self) -> None:
         now = monotonic()
-        if self._first is None:
-            self._first = now
-        elif now - self._first > ONE_PRESS_SECONDS:
+        if self._first_at is None:
+            self._first_at = now
+        elif now - self._first_at > ONE_PRESS_SECONDS:
             try:
                 print_to_stderr("quit at once without saving; `tui-trainer resume` resumes from the latest checkpoint")
             finally:

@@ -68,15 +68,13 @@ def memory_full(view: RunView) -> Cause | None:
     """Try in this order: half the micro-batch with twice the accumulation, 4 bits, shorter rows, checkpointing."""
     used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free_bytes = view.mean("memory_available_bytes")
-    own_bytes = view.mean("process_memory_bytes")
+    run_bytes = view.mean("process_memory_bytes")
     is_gpu_full = bool(used_bytes and total_bytes and used_bytes >= _FULL_SHARE * total_bytes)
     if used_bytes and total_bytes and is_gpu_full:
-        evidence = (
-            f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use "
-            f"({format_percent(used_bytes / total_bytes)})"
-        )
-    elif free_bytes is not None and own_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + own_bytes):
-        evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(own_bytes)}"
+        share_text = format_percent(used_bytes / total_bytes)
+        evidence = f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({share_text})"
+    elif free_bytes is not None and run_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + run_bytes):
+        evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(run_bytes)}"
     else:
         return None
     fix, other_ways = _first_memory_remedy(view)
@@ -95,10 +93,9 @@ def _first_memory_remedy(view: RunView) -> tuple[Patch | None, list[str]]:
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
     remedies: list[tuple[Patch | None, str]] = []
-    if (rows := plan.per_device_train_batch_size) > 1:
-        remedies.append(
-            ({MICRO_BATCH_KEY: -(-rows // 2), ACCUMULATION_KEY: "auto"}, f"a micro-batch of {-(-rows // 2)}")
-        )
+    if plan.per_device_train_batch_size > 1:
+        rows = -(-plan.per_device_train_batch_size // 2)
+        remedies.append(({MICRO_BATCH_KEY: rows, ACCUMULATION_KEY: "auto"}, f"a micro-batch of {rows}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Only a new plan can tell whether 4 bits are possible, which depends on a library and the layers.
         remedies.append((None, f'{METHOD_KEY} = "qlora"'))
@@ -120,9 +117,8 @@ def batch_too_large(view: RunView) -> Cause | None:
     if reductions:
         newest, kinds = reductions[-1], {event.what for event in reductions}
         key = MICRO_BATCH_KEY if "training" in kinds else EVAL_BATCH
-        rows = min(
-            event.rows for event in reductions if event.what == ("training" if key == MICRO_BATCH_KEY else newest.what)
-        )
+        kind = "training" if key == MICRO_BATCH_KEY else newest.what
+        rows = min(event.rows for event in reductions if event.what == kind)
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
             evidence=f"{newest.rows_before} rows per batch until step {newest.step:,}, {newest.rows} from then on",
@@ -189,9 +185,8 @@ def gradient_checkpointing(context: Context) -> Verdict:
         return warned(sentence, fix={CHECKPOINTING: True}, switch_state="gradient checkpointing: off")
     if not is_on:
         sentence += f", which would make steps {longer_text}"
-        return passed(
-            sentence, switch_state="gradient checkpointing: off, not needed", opposite_patch={CHECKPOINTING: True}
-        )
+        switch = "gradient checkpointing: off, not needed"
+        return passed(sentence, switch_state=switch, opposite_patch={CHECKPOINTING: True})
     if (rows := _rows_without(context, other_setup)) == 0:
         sentence += f"; the run needs checkpointing to fit, and steps take {longer_text}"
         return passed(sentence, switch_state="gradient checkpointing on", opposite_patch={CHECKPOINTING: False})
@@ -304,13 +299,12 @@ def memory_growing(view: RunView) -> Cause | None:
         gpu_bytes, used_bytes = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
         free_bytes = None if gpu_bytes is None or used_bytes is None else gpu_bytes - used_bytes
     runs_out = free_bytes is not None and end_bytes - last_bytes > free_bytes
-    share = (
-        1 - (last_step + free_bytes / rate) / total if runs_out and free_bytes is not None and rate and total else 0.0
-    )
+    share = 0.0
+    if runs_out and free_bytes is not None and rate and total:
+        share = 1 - (last_step + free_bytes / rate) / total
     kind = "peak GPU memory" if view.on_gpu else "resident memory of the process"
-    text = (
-        f"{kind}: {format_bytes(first_bytes)} at step {first_step:,}, {format_bytes(last_bytes)} at step {last_step:,}"
-    )
+    last_text = f"{format_bytes(last_bytes)} at step {last_step:,}"
+    text = f"{kind}: {format_bytes(first_bytes)} at step {first_step:,}, {last_text}"
     note = f"; {format_bytes(end_bytes)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
         cause="Memory grows from step to step, although the batches do not grow.",
@@ -323,19 +317,13 @@ def memory_growing(view: RunView) -> Cause | None:
 
 def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
     """Return (step, bytes) since the last start: on a CPU the memory of the process, on a GPU torch's peak memory. The
-    driver's figure is not used, because it includes other programs and memory that torch holds unused.
-    """
+    driver's figure is not used, because it includes other programs and memory that torch holds unused."""
     if not view.on_gpu:
-        return [
-            (reading.step, size) for reading in view.all_readings if (size := reading.process_memory_bytes) is not None
-        ]
+        return [(it.step, size) for it in view.all_readings if (size := it.process_memory_bytes) is not None]
     state = view.state
     start = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
-    peaks = [
-        (step, float(peak))
-        for step, peak in zip(state.steps[start:], state.step_peak_bytes[start:], strict=True)
-        if peak
-    ]
+    pairs = zip(state.steps[start:], state.step_peak_bytes[start:], strict=True)
+    peaks = [(step, float(peak)) for step, peak in pairs if peak]
     return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
 
 
@@ -374,9 +362,8 @@ def memory(context: Context) -> Verdict:
     if room.free_bytes:
         sentence += f", {needed_bytes / room.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.memory_parts if part.bytes]
-    details += [
-        f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.host_memory_parts
-    ]
+    host_parts = context.required_plan.host_memory_parts
+    details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in host_parts]
     if not is_short(context):
         # The GPU may have enough memory while the host has too little.
         host_memory, free_bytes = context.required_plan.host_memory_bytes, context.hardware.memory_available_bytes

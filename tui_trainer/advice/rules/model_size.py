@@ -186,12 +186,10 @@ def _alternatives(
 ) -> Iterator[_Alternative]:
     """Yield models of the catalogue for this task with `least` to `most` parameters that fit `budget`, by size."""
     suffixes = find_task(context.config.task.type).architectures
-    entries = [
-        entry
-        for entry in all_entries()
-        if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(suffixes)
-    ]
+    entries = [entry for entry in all_entries() if least <= entry.parameters <= most]
     for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
+        if not str((entry.config.get("architectures") or [""])[0]).endswith(suffixes):
+            continue
         if alternative := _planned_with(context, entry, math.inf if budget is None else budget):
             yield alternative
 
@@ -251,9 +249,8 @@ def lora_rank(context: Context) -> Verdict:
     if not tuning.has_adapter:
         return not_applicable(f"all {format_count(count)} parameters are trainable, so there is no adapter")
     layers = context.basis.setup.adapted(shape)
-    share = sum(layer.matrix_parameters for layer in layers) / sum(
-        layer.matrix_parameters for layer in shape.linears if not layer.is_head
-    )
+    all_parameters = sum(layer.matrix_parameters for layer in shape.linears if not layer.is_head)
+    share = sum(layer.matrix_parameters for layer in layers) / all_parameters
     sentence = (
         f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(count)} trainable parameters "
         f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"

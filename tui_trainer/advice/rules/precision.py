@@ -103,11 +103,9 @@ def master_weights(context: Context) -> Verdict:
         return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch)
     # If bf16 weights are not known to be faster, the gain can be measured.
     if basis.target.gpu is None or basis.shape.head != "causal_lm":
-        why_not = "the gain was estimated for decoders only"
-        why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
-        return not_applicable(
-            f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch={DTYPE: "bfloat16"}
-        )
+        on_gpu, opposite = basis.target.gpu is not None, {DTYPE: "bfloat16"}
+        why_not = "the gain was estimated for decoders only" if on_gpu else "bf16 weights are recommended on GPUs only"
+        return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch=opposite)
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
     sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
     limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE: "bfloat16"}).needed_bytes()
@@ -117,11 +115,9 @@ def master_weights(context: Context) -> Verdict:
 
 
 def _compared(context: Context, other: Dtype) -> str:
-    now_bytes, other_bytes = (
-        context.required_plan.memory_bytes.value,
-        context.basis.with_patch({DTYPE: other}).needed_bytes(),
-    )
-    return f"peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} with weights in {other}"
+    now_text = format_bytes(context.required_plan.memory_bytes.value)
+    other_text = format_bytes(context.basis.with_patch({DTYPE: other}).needed_bytes())
+    return f"peak memory {now_text}, {other_text} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
@@ -154,9 +150,7 @@ def tf32(context: Context) -> Verdict:
     Source: NVIDIA A100 data sheet.
     """
     gpu, precision = context.basis.target.gpu, context.required_plan.precision.value
-    autotune = why_no_autotune(context.basis.shape.model_type)
-
-    note = f"; cuDNN autotune: {autotune}"
+    note = f"; cuDNN autotune: {why_no_autotune(context.basis.shape.model_type)}"
     if gpu is None:
         return not_applicable(f"TF32 needs a GPU, and this run uses none{note}", switch_state=f"TF32: no GPU{note}")
     abilities = gpu.abilities
