@@ -231,7 +231,7 @@ def _standard_error(passes: list[tuple[float, int]], ratio: float) -> float:
     """Return the standard error of the difference between the mean losses of these passes and of other rows.
 
     `passes` has (summed loss, label count) of each pass. `ratio` is the number of these rows divided by the others."""
-    losses, counts = zip(*passes, strict=True)
-    mean = sum(losses) / sum(counts)
+    labels = sum(count for _, count in passes)
+    mean = sum(loss for loss, _ in passes) / labels
     squared_deviations = sum((loss - mean * count) ** 2 for loss, count in passes)
-    return math.sqrt(squared_deviations * len(passes) / max(len(passes) - 1, 1) * (1 + ratio)) / sum(counts)
+    return math.sqrt(squared_deviations * len(passes) / max(len(passes) - 1, 1) * (1 + ratio)) / labels

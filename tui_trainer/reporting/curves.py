@@ -47,7 +47,7 @@ def charts_of(state: RunState) -> list[Chart]:
     )
     scores: list[tuple[str, str, Points]] = []
     for name in dict.fromkeys(name for event in state.evals for name in event.scores):
-        points = [(event.step, event.scores[name]) for event in state.evals if name in event.scores]
+        points: Points = [(event.step, event.scores[name]) for event in state.evals if name in event.scores]
         scores.append(("Score", display_name(name), points))
     for name, column in state.step_scores.items():
         scores.append(("In training", display_name(name), means(state.steps, column, MOST_POINTS)))

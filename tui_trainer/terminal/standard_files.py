@@ -88,16 +88,22 @@ class PatientStream(threading.Thread):
                 pending_characters = self._pending_characters
                 self._drops_text = pending_characters > 0 and pending_characters + len(text) > _LIMIT_CHARACTERS
             if self._drops_text:
-                self._lost_lines += text.count("\n")
+                self._drop(text)
                 return len(text)
             self._pending.append(text)
             self._pending_characters += len(text)
             self._changed.notify_all()
-            # After the wait the text is written, so a later print to another stream appears after it.
-            if not self._is_stalled:
-                is_done = self._changed.wait_for(lambda: self._gone or not self._pending_characters, _PATIENCE_SECONDS)
-                self._is_stalled = not is_done
+            self._wait()
         return len(text)
+
+    def _drop(self, text: str) -> None:
+        self._lost_lines += text.count("\n")
+
+    def _wait(self) -> None:
+        """Wait until the text is written, so that a later print to another stream appears after it."""
+        if not self._is_stalled:
+            is_written = self._changed.wait_for(lambda: self._gone or not self._pending_characters, _PATIENCE_SECONDS)
+            self._is_stalled = not is_written
 
     def flush(self) -> None:
         """Do nothing, because the thread writes text as soon as it can."""
