@@ -9,38 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from tui_trainer.runs import events
+from tui_trainer.runs import events, result, wording
 from tui_trainer.runs.labels import tag_words
-from tui_trainer.runs.result import (
-    adapter_words,
-    baselines_line,
-    beaten_words,
-    better_words,
-    display_name,
-    ended_after_words,
-    ending_words,
-    format_score,
-    grade,
-    kept_at_words,
-    kept_weights,
-    planned_epoch_seconds,
-    scores_line,
-    scores_of,
-    targets_of,
-    targets_summary,
-)
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import (
-    come_back_words,
-    held_out_words,
-    interrupted_words,
-    plan_time,
-    rows_words,
-    sample_words,
-    split_words,
-    takes_words,
-)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import (
@@ -84,17 +57,17 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
-            weights = kept_weights(state)
+            weights = result.kept_weights(state)
             note_text = weights.patience_words
             if event.best:
                 note_text = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
             elif not event.scheduled:
                 scope = "; the best weights are chosen from scheduled evaluations only"
                 note_text = "requested" + scope * weights.requested_was_better
-            recent_loss, targets_text = state.loss_smoothed, targets_summary(state)
+            recent_loss, targets_text = state.loss_smoothed, result.targets_summary(state)
             parts = [
                 f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note_text})" if note_text else ""),
-                scores_line(event.scores, state.baselines.scores if state.baselines else {}),
+                result.scores_line(event.scores, state.baselines.scores if state.baselines else {}),
                 "" if recent_loss is None else f"recent training loss {recent_loss:.4f}",
                 format_seconds(event.seconds),
                 targets_text and f"targets {targets_text}",
@@ -102,17 +75,17 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return ", ".join(filter(None, parts))
         case events.EpochDone():
             rows_text = format_rate(event.samples_per_second, "rows")
-            time_text, planned_seconds = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
+            time_text, planned_seconds = format_seconds(event.seconds), result.planned_epoch_seconds(state.plan)
             time_text += "" if planned_seconds is None else f" ({format_seconds(planned_seconds)} planned)"
             speeds = f"{rows_text}, {format_rate(event.tokens_per_second, 'tokens')}"
-            speeds += f": {grade_text}" if (grade_text := grade(state, event.samples_per_second)) else ""
+            speeds += f": {grade_text}" if (grade_text := result.grade(state, event.samples_per_second)) else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {time_text}, {speeds}"
         case events.CheckpointSaved():
             size_text, time_text = format_bytes(event.bytes), format_seconds(event.seconds)
             return f"step {event.step}: saved {event.path} ({size_text}, {time_text})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
+            text = wording.sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
             return f"step {event.step}: {verb}: {one_line(text, _SAMPLE_CHARACTERS)}"
         case events.ControlApplied(action="resume" | "stop"):  # other actions are reported by their own events
             return f"step {event.step}: {event.action} (requested)"
@@ -125,13 +98,13 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses_text = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
     counts_text = f"nats/{event.unit} (n-gram models that count {event.unit} sequences)"
     parts = [f"held-out loss {losses_text} {counts_text}"] if losses_text else []
-    parts += [one_line(baselines_line(event.scores))] if event.scores else []
+    parts += [one_line(result.baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
+        f"plan: {wording.takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
         f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -141,9 +114,9 @@ def _plan_made_line(event: events.PlanMade) -> str:
 def _data_line(event: events.DataPrepared) -> str:
     source_text = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
     documents_text = f" ({quantity(event.eval_documents, 'document')})" if event.eval_rows else ""
-    held_out_text = held_out_words(event.eval_rows) + documents_text
+    held_out_text = wording.held_out_words(event.eval_rows) + documents_text
     line = (
-        f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
+        f"data: {wording.rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
         f"{held_out_text}, vocabulary {event.vocabulary:,}; {source_text}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
@@ -214,7 +187,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     profiles_text = f"{recipe_text}hardware profile {plan.hardware_profile or 'none'}"
     lines = [one_line(f"run {name} in {folder}"), profiles_text, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
-        lines.append(f"about {takes_words(plan)} (estimated; exact once the data is prepared)")
+        lines.append(f"about {wording.takes_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries the largest batch, a save and an evaluation")
     return lines
@@ -227,28 +200,29 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         return []
     if finish_event.reason == "stopped":
         verb = "resume" if finish_event.step else "start"
-        return [f"{ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
+        return [f"{result.ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
     rows = []
     if (loss := finish_event.eval_loss) is not None:
-        rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{kept_at_words(state)}"))
-        losses = state.baselines.losses if state.baselines else {}
-        rows += [(f"  {label:<15}", f"{value:.4f}  ({beaten_words(loss < value)})") for label, value in losses.items()]
-    for score in scores_of(state):
-        baseline_text = f"  ({score.baseline_words}: {beaten_words(score.beats_baseline)})" if score.baseline else ""
+        rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{result.kept_at_words(state)}"))
+        for label, value in (state.baselines.losses if state.baselines else {}).items():
+            rows.append((f"  {label:<15}", f"{value:.4f}  ({result.beaten_words(loss < value)})"))
+    for score in result.scores_of(state):
+        verdict = result.beaten_words(score.beats_baseline)
+        baseline_text = f"  ({score.baseline_words}: {verdict})" if score.baseline else ""
         rows.append((one_line(score.name), format_score(score.value) + one_line(baseline_text)))
-    rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
+    rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in result.targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
         rows.append(("used", f"{words} (means, but peaks of memory and temperature)"))
-    lines = [ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
-    if words := better_words(state):
+    lines = [result.ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
+    if words := result.better_words(state):
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
         advice = "" if state.plan and state.plan.early_stopping_patience else advice
         lines.append(f"{words}. This model has the weights of the last step{advice}")
     if not finish_event.model_path:
         return lines
     rows = [("adapter" if adapter_base else "model", f"{one_line(folder)}/{finish_event.model_path}")]
-    if words := adapter_words(state):
+    if words := result.adapter_words(state):
         rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
     if adapter_base:
         rows.append(("  base model", f"{adapter_base}; the adapter's README.md shows how to load it with peft"))
@@ -261,10 +235,10 @@ def after_screens_line(state: RunState, name: str, *, is_active: bool) -> str:
     """Return a line about a run after its screens were closed: its state, and the commands that show or stop it."""
     name = one_line(name)
     if not is_active:
-        ending_text = ending_words(state) or interrupted_words(state)
+        ending_text = result.ending_words(state) or wording.interrupted_words(state)
         return f"{name}: {ending_text}; `tui-trainer attach {shell_word(name)}` shows it again"
     step_text = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
-    return f"{name} is {state.status}{step_text}; {come_back_words(name)}"
+    return f"{name} is {state.status}{step_text}; {wording.come_back_words(name)}"
 
 
 _ADDED = "what training needs in addition to the loaded libraries"
@@ -296,7 +270,7 @@ def _figure_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for each figure of a plan. A memory figure is followed by a line for each of its parts."""
     parts_of_figure = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
     for name, figure, planned_figure in plan.shown_figures():
-        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned_figure.value)
+        text = wording.plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned_figure.value)
         text = "all" if name == "loss_chunk_tokens" and not planned_figure.value else one_line(text)
         yield f"{figure.title:<19} {text:>12} {'=' if planned_figure.exact else '~'} {one_line(planned_figure.reason)}"
         for part in parts_of_figure.get(name, ()):
@@ -339,10 +313,10 @@ def _card_row(card_plan: CardPlan) -> tuple[str, ...]:
         _cards_words(card_plan),
         f"{format_bytes(plan.memory_bytes.value)} of {card_plan.card.memory_gib} GiB" if is_on_gpu else "on the CPU",
         "-" if step_seconds is None or not is_on_gpu else format_seconds(step_seconds),
-        "-" if step_seconds is None or total_seconds is None or not is_on_gpu else plan_time(plan),
+        "-" if step_seconds is None or total_seconds is None or not is_on_gpu else wording.plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
-        + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
+        + wording.split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
         f"{plan.learning_rate.value:g}",
         card_plan.profile or "none",
     )

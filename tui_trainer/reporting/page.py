@@ -15,18 +15,10 @@ from tui_trainer.advice.examine import examine
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart, Curve, Points
 from tui_trainer.reporting.facts import Rows, RunFacts, costs_of, facts_of
+from tui_trainer.runs import result
 from tui_trainer.runs.comparison import value_words
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.runs.result import (
-    better_words,
-    display_name,
-    ending_words,
-    format_score,
-    grade,
-    metric_value,
-    planned_epoch_seconds,
-    targets_of,
-)
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import spread_ends
 from tui_trainer.runs.wording import sentence
 from tui_trainer.tasks import labels_rows
@@ -93,10 +85,10 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         message = "The process of the run stopped without an error message."
         yield message if facts.listed_run.status == "interrupted" else "The run is active."
     else:
-        yield f"The run {ending_words(state)}."
+        yield f"The run {result.ending_words(state)}."
     if facts.listed_run.status in ("failed", "stopped", "interrupted"):
         yield f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`."
-    if words := better_words(state):
+    if words := result.better_words(state):
         yield sentence(words)
     if state.steps or state.evals:
         yield Table([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
@@ -105,7 +97,7 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 
 
 def _targets(facts: RunFacts) -> Iterator[Block]:
-    if targets := targets_of(facts.state):
+    if targets := result.targets_of(facts.state):
         is_over = facts.listed_run.status in ("finished", "stopped", "failed")
         rows = [(it.words, "unknown" if is_over and it.met is None else it.verdict) for it in targets]
         yield Table(rows)
@@ -156,16 +148,16 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
         scores = (format_score(event.scores[name]) if name in event.scores else "--" for name in score_names)
         rows.append((f"{event.step:,}" + (" (best)" if event.step == best_step else ""), f"{event.loss:.4f}", *scores))
     yield from _evenly_spaced(rows, ("step", "held-out loss", *map(display_name, score_names)), "evaluations")
-    if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
+    if evals and metric != "loss" and (value := result.metric_value(evals[-1], metric)) is not None:
         yield f"The best evaluation is chosen by {display_name(metric)}; the last one reached {format_score(value)}."
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
-    plan_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
+    plan_text, rows = format_seconds(result.planned_epoch_seconds(facts.state.plan)), []
     for event in facts.state.epochs:
-        speed, grade_text = f"{event.samples_per_second:.1f}", grade(facts.state, event.samples_per_second) or "--"
+        speed, grade = event.samples_per_second, result.grade(facts.state, event.samples_per_second) or "--"
         epoch, loss, time_text = f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds)
-        rows.append((epoch, loss, time_text, plan_text, speed, grade_text))
+        rows.append((epoch, loss, time_text, plan_text, f"{speed:.1f}", grade))
     yield from _evenly_spaced(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
 
