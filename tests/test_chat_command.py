@@ -135,7 +135,9 @@ def test_ctrl_c_at_the_prompt_names_the_way_to_leave(monkeypatch, capsys):
 
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    hold_conversation(ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, notify=lambda words: None))
+    hold_conversation(
+        ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, notify=lambda words: None)
+    )
     assert "/quit or Ctrl+D quits" in capsys.readouterr().err
 
 

@@ -5,48 +5,35 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from tui_trainer.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_DONE,
-    EXIT_FAILED,
-    InputError,
-    RunError,
-    full_disk_words,
-    system_reason,
-)
+from tui_trainer import errors
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
 from tui_trainer.hardware.environment import check_environment, prepare_environment
-from tui_trainer.terminal.standard_files import (
-    flush_output,
-    leave_output,
-    never_blocking_stream,
-    open_standard_files,
-    print_to_stderr,
-    silence_output,
-)
+from tui_trainer.terminal import standard_files
+from tui_trainer.terminal.standard_files import print_to_stderr
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
-    open_standard_files()
+    standard_files.open_standard_files()
     prepare_environment()
-    with never_blocking_stream("stderr"):
+    with standard_files.never_blocking_stream("stderr"):
         try:
             code = _run_and_report(sys.argv[1:] if arguments is None else arguments)
             # The interpreter would also flush, but not report the reason of a failure.
-            flush_output()
+            standard_files.flush_output()
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt):
                 print_to_stderr("interrupted")
-            leave_output(EXIT_FAILED)
+            standard_files.leave_output(EXIT_FAILED)
             return EXIT_FAILED
         except BrokenPipeError:
-            silence_output()
+            standard_files.silence_output()
             return EXIT_DONE
         except OSError as error:
-            if not full_disk_words(error):
+            if not errors.full_disk_words(error):
                 raise
-            silence_output()
-            print_to_stderr(f"could not write to standard output: {system_reason(error)}")
+            standard_files.silence_output()
+            print_to_stderr(f"could not write to standard output: {errors.system_reason(error)}")
             return EXIT_FAILED
     return code
 

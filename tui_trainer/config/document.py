@@ -47,7 +47,7 @@ EDITED_HERE = "edited here"
 
 
 class ConfigDocument:
-    """The edited config. `revision` increases with every change. `problems` are `own_problems` and those of planning.
+    """The edited config. `revision` increases with every change. `problems` are `config_problems` and those of planning.
 
     `unfitted` has the user's values on top of the unchanged presets. In `loaded`, presets that do not suit the rest of
     the config are replaced."""
@@ -62,7 +62,7 @@ class ConfigDocument:
         self._fitted_from: LoadedConfig | None = None
         self._presets_cache: dict[tuple[str, Any], Presets] = {}
         self._saved: dict[str, Any] = {}
-        self.own_problems: tuple[Problem, ...] = ()
+        self.config_problems: tuple[Problem, ...] = ()
         self._read()
 
     def _read(self) -> None:
@@ -73,7 +73,7 @@ class ConfigDocument:
         self._file_problems = tuple(problems)
         self._done, self._undone = list[UndoStep](), list[UndoStep]()
         self._apply({})
-        self._saved = self.own_values()
+        self._saved = self.user_values()
 
     @property
     def recipe_name(self) -> str:
@@ -91,7 +91,7 @@ class ConfigDocument:
 
     def value(self, key: str) -> Any:
         """Return a setting's value as it was written, with relative paths. It may be invalid (see `problems`)."""
-        return self._own[key] if key in self._own else self.preset_value(key)
+        return self._user_values[key] if key in self._user_values else self.preset_value(key)
 
     def preset_value(self, key: str) -> Any:
         """Return the value that a setting has without the user's value; for the setting `profile` the recipe's name."""
@@ -112,14 +112,14 @@ class ConfigDocument:
         changed_keys = filter(self.is_changed, all_settings())
         return tuple(Change(key=key, old=self.preset_value(key), new=self.value(key)) for key in changed_keys)
 
-    def own_values(self) -> dict[str, Any]:
+    def user_values(self) -> dict[str, Any]:
         """Return the user's values from config file, command line and edits, in the order of declaration."""
-        return dict(self._own)
+        return dict(self._user_values)
 
     def unsaved_values(self) -> dict[str, Any]:
         """Return the user's values that are not saved. A saved value that was removed is PRESET."""
-        keys = [*(key for key in self._saved if key not in self._own), *self._own]
-        values = {key: self._own.get(key, PRESET) for key in keys}
+        keys = [*(key for key in self._saved if key not in self._user_values), *self._user_values]
+        values = {key: self._user_values.get(key, PRESET) for key in keys}
         return {key: value for key, value in values.items() if not is_same_value(value, self._saved.get(key, PRESET))}
 
     def where(self, key: str) -> str:
@@ -132,9 +132,9 @@ class ConfigDocument:
 
     def set_plan_problems(self, problems: tuple[Problem, ...]) -> None:
         """Set the problems that planning found, until the next change. One without a setting is put at `data.path`."""
-        new_problems = [problem for problem in problems if problem not in self.own_problems]
+        new_problems = [problem for problem in problems if problem not in self.config_problems]
         keyed = (problem if problem.key else Problem(key="data.path", message=str(problem)) for problem in new_problems)
-        self.problems = (*self.own_problems, *keyed)
+        self.problems = (*self.config_problems, *keyed)
 
     def set_fitted(self, fitted_config: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
         """Set `loaded` to `fitted_config`, which is `unfitted` with unsuitable presets replaced, and its problems."""
@@ -142,7 +142,7 @@ class ConfigDocument:
         replaced_presets = _replaced_presets(self.unfitted, fitted_config)
         self.revision += replaced_presets != self._fitted
         self.loaded, self._fitted, self._fitted_from = fitted_config, replaced_presets, self.unfitted
-        self.own_problems = self.problems = (*self._written_problems, *problems)
+        self.config_problems = self.problems = (*self._written_problems, *problems)
 
     # Changes
 
@@ -173,11 +173,11 @@ class ConfigDocument:
     def reset_all(self) -> None:
         """Reset all settings except the recipe and the hardware profile."""
         profiles = ("profile", "hardware_profile")
-        self.patch({key: PRESET for key in self.own_values() if key not in profiles}, "the reset of all settings")
+        self.patch({key: PRESET for key in self.user_values() if key not in profiles}, "the reset of all settings")
 
     def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
         """Set the recipe as one step. With `keep_own` False, the step also resets all other settings."""
-        old_name, resets = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
+        old_name, resets = self.recipe_name, {} if keep_own else dict.fromkeys(self.user_values(), PRESET)
         return next(iter(self.patch({**resets, "profile": name}, f"recipe {old_name or 'none'} -> {name}")), None)
 
     def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
@@ -185,26 +185,26 @@ class ConfigDocument:
 
         Returns None if a value is invalid. Raises ConfigError if there is no such recipe.
         """
-        own_values = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
-        presets = self._presets_for({**own_values, "profile": name})
+        user_values = {key: value for key, value in self._user_values.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**user_values, "profile": name})
         if presets.problems:
             raise ConfigError(presets.problems)
-        return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own_values}}, [])
+        return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in user_values}}, [])
 
     def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
         """Return the changes that `choose_recipe` would make. `fit` replaces unsuitable presets. Raises ConfigError."""
         plain = self.with_recipe(name, keep_own=keep_own)
-        own_values = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
-        presets = self._presets_for({**own_values, "profile": name})
+        user_values = {key: value for key, value in self._user_values.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**user_values, "profile": name})
         keys = [key for key in all_settings() if key != "profile"]
         replaced_presets = _replaced_presets(plain, fit(plain)) if plain else {}
         fitted_values = {key: layer.values[key] for key, layer in replaced_presets.items()}
-        new_values = {key: presets.value(key) for key in keys} | fitted_values | own_values
+        new_values = {key: presets.value(key) for key in keys} | fitted_values | user_values
         changed_keys = [key for key in keys if not is_same_value(self.value(key), new_values[key])]
-        kept_keys = [key for key in own_values if not is_same_value(own_values[key], presets.value(key))]
+        kept_keys = [key for key in user_values if not is_same_value(user_values[key], presets.value(key))]
         return RecipePreview(
             changes=tuple(Change(key=key, old=self.value(key), new=new_values[key]) for key in changed_keys),
-            kept_changes=tuple(Change(key=key, old=own_values[key], new=presets.value(key)) for key in kept_keys),
+            kept_changes=tuple(Change(key=key, old=user_values[key], new=presets.value(key)) for key in kept_keys),
         )
 
     @property
@@ -248,7 +248,7 @@ class ConfigDocument:
         valid_values = {key: _check_value(key, value, self._choose_hardware, problems) for key, value in edits.items()}
         if problems:
             raise ConfigError(problems)
-        resets = dict.fromkeys(self.own_values(), PRESET)
+        resets = dict.fromkeys(self.user_values(), PRESET)
         self.patch(resets | valid_values, label)
 
     def restore(self, edits: Edits) -> int:
@@ -275,10 +275,10 @@ class ConfigDocument:
         self._presets_cache.clear()
         self._apply(self._edits)
 
-    def mark_saved(self, path: Path, digest: str, own_values: Mapping[str, Any] | None = None) -> None:
-        """Record that `path` now contains `own_values`, or by default the present values."""
+    def mark_saved(self, path: Path, digest: str, user_values: Mapping[str, Any] | None = None) -> None:
+        """Record that `path` now contains `user_values`, or by default the present values."""
         self.file, self.digest = path, digest
-        self._saved = self.own_values() if own_values is None else dict(own_values)
+        self._saved = self.user_values() if user_values is None else dict(user_values)
         self._apply(self._edits)
 
     def _written(self, key: str) -> Any:
@@ -288,12 +288,12 @@ class ConfigDocument:
 
     def _merge_edits(self, edits: Edits, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the edits with `values` merged in. A value equal to the file's is no edit; a preset becomes PRESET."""
-        own_values = {key: value for key, value in {**self._own, **values}.items() if value is not PRESET}
-        presets, merged_edits = self._presets_for(own_values), dict(edits)
+        user_values = {key: value for key, value in {**self._user_values, **values}.items() if value is not PRESET}
+        presets, merged_edits = self._presets_for(user_values), dict(edits)
         for key, value in values.items():
             base_value = self._base[key].values[key] if key in self._base else PRESET
             if key == "profile":
-                preset_value = self._default_recipe(own_values)
+                preset_value = self._default_recipe(user_values)
             else:
                 preset_value = self.preset_value(key) if key in self._fitted else presets.value(key)
             new_value = PRESET if is_same_value(value, preset_value) and not is_same_value(value, base_value) else value
@@ -304,23 +304,23 @@ class ConfigDocument:
 
     def _label(self, key: str, value: Any) -> str:
         setting = all_settings()[key]
-        preset_value = self._default_recipe(self._own) if key == "profile" else self.preset_value(key)
+        preset_value = self._default_recipe(self._user_values) if key == "profile" else self.preset_value(key)
         old_value, new_value = self.value(key), preset_value if value is PRESET else value
         return f"{setting.name} {display_text(setting, old_value)} -> {display_text(setting, new_value)}"
 
     def _apply(self, edits: Edits) -> None:
         """Set the edits, and compute the document's presets, layers, configs and problems from them."""
         self._edits = edits
-        self._own = {key: value for key in all_settings() if (value := self._written(key)) is not PRESET}
-        self._presets = self._presets_for(self._own)
+        self._user_values = {key: value for key in all_settings() if (value := self._written(key)) is not PRESET}
+        self._presets = self._presets_for(self._user_values)
         default_values = {"profile": self.recipe_name} if self.recipe_name else {}
         default_layer = Layer(origin=Origin.DEFAULT, where="default", values=default_values)
-        own_layers = {key: self._layer(key) for key in self._own}
-        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **own_layers}
+        layers_of_user = {key: self._layer(key) for key in self._user_values}
+        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **layers_of_user}
         problems = [*self._file_problems, *self._presets.problems]
         self.unfitted = self._plain_of(self._presets, self._layers, problems)
         self.loaded = self._with_former_fit(self.unfitted) if self.unfitted else None
-        self.own_problems = self.problems = self._written_problems = tuple(problems)
+        self.config_problems = self.problems = self._written_problems = tuple(problems)
         self.revision += 1
 
     def _plain_of(self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]) -> LoadedConfig | None:
@@ -340,19 +340,19 @@ class ConfigDocument:
         columns = self.loaded.columns if self.loaded else {}
         return replace(plain, config=config, layers={**plain.layers, **layers}, columns=columns)
 
-    def _default_recipe(self, own_values: Mapping[str, Any]) -> str:
-        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(own_values))])
+    def _default_recipe(self, user_values: Mapping[str, Any]) -> str:
+        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(user_values))])
 
-    def _presets_for(self, own_values: Mapping[str, Any]) -> Presets:
-        requested_name = own_values.get("profile")
-        name = requested_name if isinstance(requested_name, str) else self._default_recipe(own_values)
-        cache_key = (name, repr(own_values.get("hardware_profile")))
+    def _presets_for(self, user_values: Mapping[str, Any]) -> Presets:
+        requested_name = user_values.get("profile")
+        name = requested_name if isinstance(requested_name, str) else self._default_recipe(user_values)
+        cache_key = (name, repr(user_values.get("hardware_profile")))
         if cache_key not in self._presets_cache:
-            self._presets_cache[cache_key] = find_presets(name, own_values, self._choose_hardware)
+            self._presets_cache[cache_key] = find_presets(name, user_values, self._choose_hardware)
         return self._presets_cache[cache_key]
 
     def _layer(self, key: str) -> Layer:
-        value = self._own[key]
+        value = self._user_values[key]
         if key not in self._edits:
             return self._base[key]
         if self.file and is_same_value(value, self._saved.get(key, PRESET)):

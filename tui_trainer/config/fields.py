@@ -102,14 +102,8 @@ Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 class SettingsSection(BaseModel):
     """A TOML table of settings. It is immutable and strict: `"1e-4"` is not a number, and unknown keys are errors."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False,
+                              protected_namespaces=(), use_attribute_docstrings=True)  # fmt: skip
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

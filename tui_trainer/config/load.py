@@ -189,10 +189,12 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     """
     problems: list[Problem] = []
     written_layers = user_layers(request, problems)
-    own_layers = {key: layer for layer in written_layers for key in layer.values}
+    layers_of_user = {key: layer for layer in written_layers for key in layer.values}
     recipe_name = _last("profile", written_layers, default_recipe(request, written_layers))
-    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in own_layers.items()}, choose_hardware)
-    layer_of_key = {**presets.layers, **own_layers}
+    presets = find_presets(
+        recipe_name, {key: layer.values[key] for key, layer in layers_of_user.items()}, choose_hardware
+    )
+    layer_of_key = {**presets.layers, **layers_of_user}
     for problem in presets.problems:
         where = layer_of_key[problem.key].where if problem.key in layer_of_key else ""
         problems.append(problem if problem.where else replace(problem, where=where))
@@ -234,7 +236,7 @@ def _option(key: str, value: str) -> Layer:
     return Layer(origin=Origin.COMMAND_LINE, where=OPTIONS.get(key, "--set"), values={key: value})
 
 
-def find_presets(recipe_name: str, own_values: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
+def find_presets(recipe_name: str, user_values: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
     """Return the recipe and the hardware profile for the user's values, with a problem if one does not exist."""
     problems: list[Problem] = []
     notes: list[str] = []
@@ -254,7 +256,7 @@ def find_presets(recipe_name: str, own_values: Mapping[str, Any], choose_hardwar
     except ConfigError as error:
         problems += [replace(problem, key="profile") for problem in error.problems]
     key = "hardware_profile"
-    candidate_names = [own_values.get(key), layers[key].values[key] if key in layers else None, "auto"]
+    candidate_names = [user_values.get(key), layers[key].values[key] if key in layers else None, "auto"]
     try:
         hardware, hardware_reason = choose_hardware(next(name for name in candidate_names if isinstance(name, str)))
         if hardware:

@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 def saved_values(document: ConfigDocument) -> dict[str, Any]:
     """Return the values to save for a document: the recipe and the user's values, with paths as they were written."""
     recipe_value = {"profile": document.recipe_name} if document.recipe_name else {}
-    return {"schema_version": SCHEMA_VERSION, **recipe_value, **document.own_values()}
+    return {"schema_version": SCHEMA_VERSION, **recipe_value, **document.user_values()}
 
 
 def document_text(document: ConfigDocument) -> str:
@@ -120,7 +120,7 @@ def prepare_save(
     document: ConfigDocument, path: Path, *, force: bool = False
 ) -> Callable[[], tuple[str, dict[str, Any]]]:
     """Return a function that any thread may call to save the present values. It returns the digest and those values."""
-    values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
+    values, new_text, user_values = saved_values(document), document_text(document), document.user_values()
     document_file, document_digest, where = document.file, document.digest, str(path)
 
     def write() -> tuple[str, dict[str, Any]]:
@@ -138,7 +138,7 @@ def prepare_save(
             hint = "create the folder first, or choose another name" if is_folder_missing else "choose another name"
             reason = f"the folder {resolved_path.parent} does not exist" if is_folder_missing else system_reason(error)
             raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
-        return file_digest(resolved_path) or "", own_values
+        return file_digest(resolved_path) or "", user_values
 
     return write
 

@@ -67,6 +67,7 @@ class ReportedModel:
         best_text = " (the best evaluation)" if self.weights_step != self.step else ""
         schedule_text = f"{training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps"
         noise_alpha, router_weight = training.neftune_noise_alpha, plan.router_aux_loss_coef
+        decay_words = f"weight decay {training.weight_decay:g}"
         text_of_label = {
             "steps": f"{self.step} of {total_steps}",
             "ended": "" if self.step == self.weights_step == total_steps else self.ending,
@@ -78,9 +79,7 @@ class ReportedModel:
             "positions": _positions(model.rope_scaling),
             "precision": f"{plan.precision.value}, weights in {plan.weights_dtype.value}",
             "attention": plan.attention.words,
-            "optimizer": (
-                f"{training.optim}, weight decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"
-            ),
+            "optimizer": f"{training.optim}, {decay_words}, clipping at {training.max_grad_norm:g}",
             "noise": f"NEFTune, alpha {noise_alpha:g}" if noise_alpha else "",
             "router loss": f"weight {router_weight.value:g}" if router_weight else "",
             "seed": str(training.seed),
@@ -198,17 +197,17 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
     return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
 
-def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> ReportedModel:
+def _model_facts(run: RunOverview, state: RunState, plan: Plan | None) -> ReportedModel:
     baselines = state.baselines
     weights = kept_weights(state, plan.config.evaluation.early_stopping_patience if plan else None)
     return ReportedModel(
-        step=about.step,
+        step=run.step,
         weights_step=weights.step,
-        ending=about.ending,
+        ending=run.ending,
         training_seconds=sum(state.step_seconds),
-        train_loss=about.loss,
-        eval_loss=about.eval_loss,
-        scores=about.scores,
+        train_loss=run.loss,
+        eval_loss=run.eval_loss,
+        scores=run.scores,
         baseline_losses=baselines.losses if baselines else {},
         baseline_scores=baselines.scores if baselines else {},
     )
@@ -238,10 +237,7 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "evaluations": [asdict(evaluation) for evaluation in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
-        "settings": [
-            dict(zip(("key", "value", "default"), (row.key, *row.values), strict=True))
-            for row in facts.changed_settings
-        ],
+        "settings": [{"key": it.key, "value": it.values[0], "default": it.values[1]} for it in facts.changed_settings],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
         "journal_damage": state.journal_damage,
@@ -269,6 +265,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
     joules = state.gauge_summary.energy_joules
     watts = None if joules is None else state.gauge_summary.mean("power_watts")
     average_text = "" if watts is None else f", {watts:.0f} W on average"
+    predictions_text = state.inference and f"{format_score(state.inference.samples_per_second)}, in batches"
     eval_count_text, save_count_text = f" ({len(state.evals)})", f" ({len(state.checkpoints)})"
     evaluation_seconds = sum(event.seconds for event in state.evals)
     checkpoint_seconds = sum(event.seconds for event in state.checkpoints)
@@ -283,12 +280,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
         ("power_watts", watts, "", str),
         ("samples_per_second", state.samples_per_second, "rows per second", format_count),
         ("tokens_per_second", state.tokens_per_second, "tokens per second", format_count),
-        (
-            "",
-            state.inference,
-            "predictions per second",
-            lambda it: f"{format_score(it.samples_per_second)}, in batches",
-        ),
+        ("", predictions_text, "predictions per second", str),
         ("peak_memory_bytes", state.peak_memory_bytes or None, "peak memory", format_bytes),
         ("library_memory_bytes", state.resident_bytes_before, "libraries' part of the peak", format_bytes),
         ("planned_memory_bytes", plan.memory_bytes if plan else None, "planned training memory", format_bytes),

@@ -271,7 +271,7 @@ class ModelDialog(ChoiceOfPath):
         if document is None:
             bench.show_notice("the config is still loading", "dim")
             return
-        reset_values = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
+        reset_values = {key: PRESET for key in document.user_values() if key.startswith(_OF_A_RUN)}
         model_patch = {MODEL_KEY: model_of(value)} if model_of(value) else {}
         values = reset_values | {DATA_KEY: self._data} | self._columns | model_patch
         if problems := document.patch(values, "a new run"):

@@ -71,16 +71,9 @@ def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
 
 
 @rule(
-    "Micro-batch size",
-    300,
-    MICRO_BATCH_KEY,
-    EFFECTIVE_BATCH_KEY,
-    ACCUMULATION_KEY,
-    LEARNING_RATE,
-    is_for_speed=True,
-    symptoms=(small_batch,),
-    remedies=_remedies_of_batch_size,
-)
+    "Micro-batch size", 300, MICRO_BATCH_KEY, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY, LEARNING_RATE,
+    is_for_speed=True, symptoms=(small_batch,), remedies=_remedies_of_batch_size,
+)  # fmt: skip
 def batch_size(context: Context) -> Verdict:
     """Each micro-batch has a fixed cost; the gradient is the same however the effective batch is split.
 

@@ -89,13 +89,9 @@ def slow_disk(view: RunView) -> Cause | None:
 
 
 @rule(
-    "Training does not wait for data",
-    250,
-    WORKERS,
-    _PROCESSES,
-    is_for_speed=True,
-    symptoms=(waiting_for_data, slow_disk),
-)
+    "Training does not wait for data", 250, WORKERS, _PROCESSES,
+    is_for_speed=True, symptoms=(waiting_for_data, slow_disk),
+)  # fmt: skip
 def data_loading(context: Context) -> Verdict:
     """Workers help if rows are decoded or tokenised during training; for small data they cost more than they gain.
 

@@ -478,11 +478,10 @@ def gradients_exploding(view: RunView) -> Cause | None:
     if usual <= 0 or now < _EXPLOSION_RATIO * usual or now < 1:
         return None
     lower_rate = _lower_rate_patch(view.plan, view.plan.learning_rate if view.plan else None)
+    ratio_text = f"{now / usual:.0f} times the {usual:.3g} before"
     return fault(
         cause="The gradients explode: training is about to diverge.",
-        evidence=(
-            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {now / usual:.0f} times the {usual:.3g} before"
-        ),
+        evidence=f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {ratio_text}",
         fix={**lower_rate, _MAX_GRAD_NORM: _GOOD_NORM} if lower_rate else None,
     )
 
@@ -555,15 +554,9 @@ def _rows_in_spikes(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]
 
 
 @rule(
-    "Gradient clipping",
-    460,
-    _MAX_GRAD_NORM,
-    LEARNING_RATE,
-    WARMUP_KEY,
-    MIXED,
-    needs_plan=False,
-    symptoms=(gradients_exploding, loss_spikes),
-)
+    "Gradient clipping", 460, _MAX_GRAD_NORM, LEARNING_RATE, WARMUP_KEY, MIXED,
+    needs_plan=False, symptoms=(gradients_exploding, loss_spikes),
+)  # fmt: skip
 def clipping(context: Context) -> Verdict:
     """Gradients have rare outliers; without a limit one of them undoes hundreds of steps.
 

@@ -162,12 +162,9 @@ def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator
 
 
 @rule(
-    "Gradient checkpointing",
-    150,
-    CHECKPOINTING,
+    "Gradient checkpointing", 150, CHECKPOINTING, remedies=_remedies_of_gradient_checkpointing,
     published_gain="memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)",
-    remedies=_remedies_of_gradient_checkpointing,
-)
+)  # fmt: skip
 def gradient_checkpointing(context: Context) -> Verdict:
     """Checkpointing pays off only if memory, not time, is short.
 
@@ -221,13 +218,9 @@ def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
 
 
 @rule(
-    "4-bit weights",
-    295,
-    METHOD_KEY,
-    LAYERS_KEY,
+    "4-bit weights", 295, METHOD_KEY, LAYERS_KEY, remedies=_remedies_of_four_bits,
     published_gain="4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)",
-    remedies=_remedies_of_four_bits,
-)
+)  # fmt: skip
 def four_bits(context: Context) -> Verdict:
     """Frozen weights need not be exact; each matmul unpacks them first, which takes time.
 
@@ -345,14 +338,9 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
 
 
 @rule(
-    "Enough memory",
-    330,
-    MICRO_BATCH_KEY,
-    ACCUMULATION_KEY,
-    EVAL_BATCH,
-    CHECKPOINTING,
+    "Enough memory", 330, MICRO_BATCH_KEY, ACCUMULATION_KEY, EVAL_BATCH, CHECKPOINTING,
     symptoms=(memory_full, batch_too_large, memory_growing),
-)
+)  # fmt: skip
 def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
     room, needed_bytes = context.basis.memory_budget, context.required_plan.memory_bytes.value
@@ -385,12 +373,9 @@ def memory(context: Context) -> Verdict:
 
 
 @rule(
-    "Sharding and offloading",
-    335,
-    OFFLOAD,
-    STRATEGY,
+    "Sharding and offloading", 335, OFFLOAD, STRATEGY,
     published_gain="stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)",
-)
+)  # fmt: skip
 def split_model(context: Context) -> Verdict:
     """The parts of a sharded or offloaded model are transferred to the GPU in every pass.
 

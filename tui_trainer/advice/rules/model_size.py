@@ -52,6 +52,9 @@ _GOOD_SCALE = 2.0
 _MOST_SCALE = 4.0
 
 
+_DISTILBERT = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
+
+
 def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
     """Yield LoRA as a remedy. It trains other weights, so it comes late."""
     if not basis.setup.has_adapter and not basis.config.is_from_scratch:
@@ -59,15 +62,9 @@ def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
 
 
 @rule(
-    "Model size",
-    200,
-    METHOD_KEY,
-    LAYERS_KEY,
-    _WIDTH,
-    LAYERS,
-    published_gain="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
-    remedies=_remedies_of_model_size,
-)
+    "Model size", 200, METHOD_KEY, LAYERS_KEY, _WIDTH, LAYERS,
+    published_gain=_DISTILBERT, remedies=_remedies_of_model_size,
+)  # fmt: skip
 def model_size(context: Context) -> Verdict:
     """Time and memory grow with the number of parameters; the text limits what they can learn.
 
@@ -126,12 +123,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     return None
 
 
-@rule(
-    "Smaller and larger models",
-    202,
-    MODEL_KEY,
-    published_gain="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
-)
+@rule("Smaller and larger models", 202, MODEL_KEY, published_gain=_DISTILBERT)
 def model_choice(context: Context) -> Verdict:
     """Compare this model with a smaller and a larger one by time and memory.
 

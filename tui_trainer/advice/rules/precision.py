@@ -50,14 +50,9 @@ def slow_precision(view: RunView) -> Cause | None:
 
 
 @rule(
-    "Mixed precision",
-    100,
-    MIXED,
-    fallback="auto",
-    is_for_speed=True,
+    "Mixed precision", 100, MIXED, fallback="auto", is_for_speed=True, symptoms=(slow_precision,),
     published_gain="memory of activations nearly halved (arXiv:1710.03740)",
-    symptoms=(slow_precision,),
-)
+)  # fmt: skip
 def precision(context: Context) -> Verdict:
     """16-bit matmuls are faster and halve activations, if the processor supports them natively.
 
@@ -138,12 +133,9 @@ def _why_impossible(context: Context) -> str:
 
 
 @rule(
-    "TF32 and cuDNN autotune",
-    110,
-    _TF32,
-    is_for_speed=True,
+    "TF32 and cuDNN autotune", 110, _TF32, is_for_speed=True,
     published_gain="8x the rate of fp32 matmuls on an A100 (its data sheet)",
-)
+)  # fmt: skip
 def tf32(context: Context) -> Verdict:
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
 

@@ -192,15 +192,9 @@ def packed_with_mask(view: RunView) -> Cause | None:
 
 
 @rule(
-    "Little padding",
-    220,
-    PACKING,
-    GROUP_BY_LENGTH,
-    name="padding",
-    fallback="auto",
-    is_for_speed=True,
-    symptoms=(padding, packed_with_mask),
-)
+    "Little padding", 220, PACKING, GROUP_BY_LENGTH,
+    name="padding", fallback="auto", is_for_speed=True, symptoms=(padding, packed_with_mask),
+)  # fmt: skip
 def little_padding(context: Context) -> Verdict:
     """Padding is computed and discarded; grouping or packing rows of different lengths avoids it.
 
