@@ -112,7 +112,7 @@ def run_checks(context: Context, chosen: Iterable[Rule] | None = None) -> list[F
     """Return the findings of the chosen checks, by default of all, in order. A check that fails becomes a finding."""
     rules = all_checks() if chosen is None else chosen
     gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
-    return [_finding(rule, context, gains) for rule in rules]
+    return [_make_finding(rule, context, gains) for rule in rules]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
@@ -125,13 +125,13 @@ def count_statuses(findings: Sequence[Finding]) -> dict[Status, int]:
     return {status: sum(finding.status == status for finding in findings) for status in STATUSES}
 
 
-def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
+def _make_finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
     verdict = _judge(rule, context)
     gain = gains.find(verdict.fix or verdict.opposite_patch or {}) if gains else None
     if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
         verdict = passed(evidence, *verdict.details, switch_state=verdict.switch_state, opposite_patch=verdict.fix)
-    elif rule.is_for_speed and verdict.opposite_patch and gain and gain.turned().is_slower:
+    elif rule.is_for_speed and verdict.opposite_patch and gain and gain.inverse().is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite_patch)} was measured to be faster here"
         verdict = warned(evidence, *verdict.details, switch_state=verdict.switch_state, fix=verdict.opposite_patch)
     if verdict.status == "warn" and verdict.fix and not (gain and gain.is_difference):
@@ -147,7 +147,7 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
     fix = verdict.fix or {}
     changes = tuple(Change(key=key, old=value_of(context.config, key), new=new) for key, new in fix.items())
     if gain and not verdict.fix and gain.ratios:
-        gain = gain.turned()
+        gain = gain.inverse()
     return Finding(rule=rule, verdict=verdict, changes=changes, gain=gain)
 
 
@@ -186,7 +186,7 @@ def apply_fixes(
     findings = run_checks(gather(loaded))
     # Stored gains belong to one combination of settings, so they would not be found after another fix.
     speed_findings = [it for it in findings if it.rule.is_for_speed and not it.fix and it.gain]
-    fast_names = {it.name for it in speed_findings if it.gain and it.gain.turned().is_slower}
+    fast_names = {it.name for it in speed_findings if it.gain and it.gain.inverse().is_slower}
     while finding := next((f for f in findings if f.fix and f.name not in fast_names and tries[f.name] < _TRIES), None):
         tries[finding.name] += 1
         changes |= dict(finding.fix or {})

@@ -118,7 +118,7 @@ def broken_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _nothing(context: Context) -> Verdict:
+def _no_check(context: Context) -> Verdict:
     raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ class Rule:
     why: str
     settings: tuple[str, ...] = ()
     """All settings that the rule may change. The first is the setting that the rule is about."""
-    judge_config: Callable[[Context], Verdict] = _nothing
+    judge_config: Callable[[Context], Verdict] = _no_check
     """Function that judges a config before its run. It is called only if the rule has an `order`."""
     order: int = 0
     """Position of the rule in the checklist; 0 if it does not check configs before a run."""

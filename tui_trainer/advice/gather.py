@@ -112,7 +112,7 @@ def gather(
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
-        earlier=newest_measured(plan) if plan else None,
+        earlier=newest_earlier_run(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
         mark_token_counts=_result_or_none(lambda: task.marks(config)),
         missing_frame=_result_or_none(lambda: task.missing_frame(config)),
@@ -164,7 +164,7 @@ def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progres
     return facts.tokens + facts.eval_tokens if facts else None
 
 
-def newest_measured(plan: Plan) -> EarlierRun | None:
+def newest_earlier_run(plan: Plan) -> EarlierRun | None:
     """Return the measurements of the newest run in the index with the plan's model and device and enough steps; None
     if there is none. A run whose journal cannot be read is skipped."""
     planned_key = StepKey.read(plan.shape_key)

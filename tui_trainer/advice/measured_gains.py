@@ -85,7 +85,7 @@ class Gain:
     def is_slower(self) -> bool:
         return self.is_difference and max(self.ratios) < 1
 
-    def turned(self) -> Self:
+    def inverse(self) -> Self:
         """Return the reverse gain: of the first config over the second."""
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
@@ -163,7 +163,7 @@ class KeptGains:
             return None
         if figures["from"] == present_digest:
             return gain
-        return gain.turned() if gain.ratios else None
+        return gain.inverse() if gain.ratios else None
 
 
 def _peak_bytes(answers: Sequence[Answer]) -> int:

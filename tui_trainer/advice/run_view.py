@@ -138,8 +138,8 @@ class RunView:
     @property
     def others_cpu_share(self) -> float | None:
         """Share of the usable cores that other processes use; None if it was not measured."""
-        machine_share, own_share = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
-        return None if machine_share is None or own_share is None else max(machine_share - own_share, 0.0)
+        machine_share, run_share = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
+        return None if machine_share is None or run_share is None else max(machine_share - run_share, 0.0)
 
     @cached_property
     def loss_error(self) -> float:
@@ -171,5 +171,5 @@ class RunView:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    reported = [value for value in values if value is not None and math.isfinite(value)]
-    return fmean(reported) if reported else None
+    known_values = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(known_values) if known_values else None

@@ -47,7 +47,7 @@ EDITED_HERE = "edited here"
 
 
 class ConfigDocument:
-    """The edited config. `revision` increases with every change. `problems` are `config_problems` and those of planning.
+    """The edited config. `revision` increases with every change. `problems` has `config_problems` and those of plans.
 
     `unfitted` has the user's values on top of the unchanged presets. In `loaded`, presets that do not suit the rest of
     the config are replaced."""

@@ -24,10 +24,10 @@ RouterWeight = Annotated[float, Field(ge=0, le=10)]
 StepsOrShare = Annotated[float, Field(ge=0)]
 
 
-def join_with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
-    """Convert a list of texts to one text with commas; any other value stays unchanged. `each` converts each text."""
+def join_with_commas(value: Any, convert: Callable[[str], str] = str) -> Any:
+    """Join a list of texts with commas, each after `convert`. Any other value stays unchanged."""
     is_text_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return ", ".join(map(each, value)) if is_text_list else value
+    return ", ".join(map(convert, value)) if is_text_list else value
 
 
 # Names in one text, separated by commas. A TOML list of names is accepted too.

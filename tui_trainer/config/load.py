@@ -190,7 +190,7 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     problems: list[Problem] = []
     written_layers = user_layers(request, problems)
     layers_of_user = {key: layer for layer in written_layers for key in layer.values}
-    recipe_name = _last("profile", written_layers, default_recipe(request, written_layers))
+    recipe_name = _last_text("profile", written_layers, default_recipe(request, written_layers))
     presets = find_presets(
         recipe_name, {key: layer.values[key] for key, layer in layers_of_user.items()}, choose_hardware
     )
@@ -276,12 +276,12 @@ def find_presets(recipe_name: str, user_values: Mapping[str, Any], choose_hardwa
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
     """Return the recipe if the user names none: `finetune` for a pretrained model, `quickstart` without any config."""
-    if _last(MODEL_KEY, user_layers, ""):
-        return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
+    if _last_text(MODEL_KEY, user_layers, ""):
+        return DEFAULT_RECIPE_FOR_A_MODEL if _last_text("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE
 
 
-def _last(key: str, layers: list[Layer], default: str) -> str:
+def _last_text(key: str, layers: list[Layer], default: str) -> str:
     values = [layer.values[key] for layer in layers if isinstance(layer.values.get(key), str)]
     return values[-1] if values else default
 

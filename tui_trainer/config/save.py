@@ -128,7 +128,7 @@ def prepare_save(
         digest = file_digest(resolved_path)
         if not force:
             _refuse_to_overwrite(document_file, document_digest, resolved_path, digest, where)
-        text = _merged(resolved_path, values, where) if digest else new_text
+        text = _merged_text(resolved_path, values, where) if digest else new_text
         if digest != file_digest(resolved_path):
             raise ConfigError("was changed by another program just now", where=where, hint="save again")
         try:
@@ -163,7 +163,7 @@ def _refuse_to_overwrite(
         raise OverwriteError("already exists", where=where, hint="overwrite it, or choose another name")
 
 
-def _merged(path: Path, values: dict[str, Any], where: str) -> str:
+def _merged_text(path: Path, values: dict[str, Any], where: str) -> str:
     """Return the text of the file at `path` with `values` instead of its settings. Raises ConfigError if that fails."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError

@@ -20,7 +20,7 @@ _FILE_LIMIT_BYTES = MIB
 def _tokens_with_commas(value: Any) -> Any:
     """Return a list of tokens as one text with commas. A list with a token that ends in a backslash stays invalid."""
     is_ambiguous = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
-    return value if is_ambiguous else join_with_commas(value, each=escape_commas)
+    return value if is_ambiguous else join_with_commas(value, convert=escape_commas)
 
 
 # Tokens in one text, separated by commas. A comma within a token is written as \,. A TOML list is accepted too.
@@ -41,12 +41,16 @@ def replace_token_file(text: str) -> str:
         with path.open("rb") as file:
             content = file.read(_FILE_LIMIT_BYTES + 1)
         if len(content) > _FILE_LIMIT_BYTES:
-            raise _problem(f"{_shown(path)} is not a list of tokens: it is larger than a megabyte", "use another file")
+            raise _problem(
+                f"{_path_text(path)} is not a list of tokens: it is larger than a megabyte", "use another file"
+            )
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except OSError as error:
-        raise _problem(f"{_shown(path)} cannot be read: {system_reason(error)}", "check the path of the file") from None
+        raise _problem(
+            f"{_path_text(path)} cannot be read: {system_reason(error)}", "check the path of the file"
+        ) from None
     except UnicodeDecodeError:
-        raise _problem(f"{_shown(path)} is not UTF-8", "save it as UTF-8") from None
+        raise _problem(f"{_path_text(path)} is not UTF-8", "save it as UTF-8") from None
     tokens = [line for line in lines if line]
     if invalid := next((token for token in tokens if token.endswith("\\")), ""):
         raise _problem(f"the token {one_line(invalid, 40)!r} ends in a backslash, which is not supported", "remove it")
@@ -61,7 +65,7 @@ def _check_unique(tokens: list[str]) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def _shown(path: Path) -> str:
+def _path_text(path: Path) -> str:
     return one_line(str(path), 120)
 
 

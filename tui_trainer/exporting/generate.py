@@ -125,7 +125,7 @@ class _Pieces(TextStreamer):
         self._show(text)
 
 
-_loaded: dict[tuple[str, bool], Writer] = {}
+_writers: dict[tuple[str, bool], Writer] = {}
 _uses_cpu = False
 """Whether the GPU has run out of memory. All models then stay on the CPU until the process ends."""
 
@@ -147,7 +147,7 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
             return _answer(question, _limited_gpu(**gpu), show_piece) | {"moved": False}
         except torch.OutOfMemoryError:
             _uses_cpu = True
-        for writer in _loaded.values():
+        for writer in _writers.values():
             writer.move_to_cpu()
         torch.cuda.empty_cache()
         if piece_count:
@@ -165,14 +165,14 @@ def _limited_gpu(uuid: str, bytes: int) -> torch.device:
 
 def _answer(question: dict[str, Any], device: torch.device | None, show: Callable[[str], None]) -> dict[str, Any]:
     key = question["run"], question["base"]
-    if key not in _loaded:
+    if key not in _writers:
         run, base = RunFolder(Path(question["run"])), None
         if question["base"]:
             base, reason = TrainedModel.of(run, unfinished=True).base_model()
             if base is None:
                 raise FolderError(reason or "the model was trained from scratch, so it has no base model")
-        _loaded[key] = Writer(run, device=device, base=base)
-    writer = _loaded[key]
+        _writers[key] = Writer(run, device=device, base=base)
+    writer = _writers[key]
     facts = {"source": writer.source.name, "continues": writer.continues}
     if "sampling" not in question:
         return facts

@@ -64,14 +64,14 @@ def _model_lines(model: Mapping[str, Any], row_count: int, reference: str, new_t
         for row in rows[:_SHOWN_ROWS]:
             prompt = one_line(row["row"]["prompt"].strip(), _TEXT_WIDTH)
             lines.append(f"  {outcome}: {one_line(row['row']['where'])}  {prompt}")
-            lines += [f"    before {_shown(row['before'])}"] if row["before"] else []
-            lines += [f"    now    {_shown(row['now'])}", f"    why    it {row['why']}"]
+            lines += [f"    before {_reply_text(row['before'])}"] if row["before"] else []
+            lines += [f"    now    {_reply_text(row['now'])}", f"    why    it {row['why']}"]
         if len(rows) > _SHOWN_ROWS:
             lines.append(f"  {len(rows) - _SHOWN_ROWS:,} more rows are {outcome}: --json lists them")
     return lines
 
 
-def _shown(reply: Mapping[str, Any]) -> str:
+def _reply_text(reply: Mapping[str, Any]) -> str:
     return one_line(reply["text"].strip(), _TEXT_WIDTH) or "(nothing)"
 
 

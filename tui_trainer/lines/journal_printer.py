@@ -106,9 +106,9 @@ class Follower(threading.Thread):
 
     def _show(self, event: events.Event) -> None:
         if isinstance(event, events.Progress):
-            self._show_passing(lines.progress_line(event))
+            self._show_transient(lines.progress_line(event))
         elif isinstance(event, events.StepDone):
-            self._show_passing(lines.step_line(event, self.state))
+            self._show_transient(lines.step_line(event, self.state))
             self._correct_time(event.step)
             if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
                 self._show_gauges(event.step)
@@ -166,7 +166,7 @@ class Follower(threading.Thread):
             self.print(f"step {step}: {slowest_process.words}")
         self._gauges = GaugeSummary()
 
-    def _show_passing(self, line: str) -> None:
+    def _show_transient(self, line: str) -> None:
         """Show a line that the next one of its kind replaces. In a pipe, print such a line every few seconds."""
         self._live = line
         if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_LINES:

@@ -114,7 +114,7 @@ def _larger_batch(context: Context) -> Verdict | None:
         rows = min(rows for rows, rate in new_speeds.items() if _LEAST_SPEED_UP * rate >= max(new_speeds.values()))
         speed_up, source = new_speeds[rows] / old_speeds[now_rows], "measured here"
     else:
-        rows, speed_up, source = _by_roofline(context, most_rows)
+        rows, speed_up, source = _roofline_estimate(context, most_rows)
     if speed_up < _LEAST_SPEED_UP:
         return None
     optim = context.config.training.optim
@@ -126,7 +126,7 @@ def _larger_batch(context: Context) -> Verdict | None:
     return warned(sentence, fix={**effective_batch_patch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
-def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
+def _roofline_estimate(context: Context, most: int) -> tuple[int, float, str]:
     """Return the effective batch for this GPU from its hardware profile, at most `most`, the speed-up per row that it
     gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
     plan, basis = context.required_plan, context.basis

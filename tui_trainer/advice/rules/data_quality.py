@@ -68,7 +68,7 @@ def left_out(context: Context) -> Verdict:
     kind = "rows" if counts.rows_read else "documents"
     sentence = f"{skips:,} of {rows:,} {kind} {'is' if skips == 1 else 'are'} skipped" + (f": {text}" if text else "")
     if file_names := [name for use in (context.facts.splits if context.facts else ()) for name in use.unread_splits]:
-        sentence += f"; files not read: {_shown(', '.join(file_names), 200)}"
+        sentence += f"; files not read: {_display_name(', '.join(file_names), 200)}"
     if counts.bad_rows and data.on_bad_rows != "skip":
         return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
     if skips <= _MOST_LEFT_OUT * rows:
@@ -153,8 +153,8 @@ def label_balance(context: Context) -> Verdict:
         return not_applicable("this check is for classifiers whose rows are counted")
     largest_class, smallest_class = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
     sentence = (
-        f"{len(rows)} classes; the smallest has {rows[smallest_class]:,} rows ({_shown(smallest_class)}), "
-        f"the largest {rows[largest_class]:,} ({_shown(largest_class)})"
+        f"{len(rows)} classes; the smallest has {rows[smallest_class]:,} rows ({_display_name(smallest_class)}), "
+        f"the largest {rows[largest_class]:,} ({_display_name(largest_class)})"
     )
     if context.config.task.class_weights == "balanced":
         sentence += "; balanced weights make all classes count equally"
@@ -168,8 +168,8 @@ def label_balance(context: Context) -> Verdict:
 
 def _rare_labels(rows: Mapping[str, tuple[int, int | None]]) -> Verdict:
     """Return the finding about several labels per row, from (training rows, held-out rows) of each label."""
-    rare = [f"{_shown(name)} ({count})" for name, (count, _) in rows.items() if count < _FEWEST_LABEL_ROWS]
-    unseen = [_shown(name) for name, (_, count) in rows.items() if count == 0]
+    rare = [f"{_display_name(name)} ({count})" for name, (count, _) in rows.items() if count < _FEWEST_LABEL_ROWS]
+    unseen = [_display_name(name) for name, (_, count) in rows.items() if count == 0]
     faults = []
     for fault, names in ((f"fewer than {_FEWEST_LABEL_ROWS} training rows", rare), ("no held-out row", unseen)):
         if names:
@@ -179,7 +179,7 @@ def _rare_labels(rows: Mapping[str, tuple[int, int | None]]) -> Verdict:
     return passed(f"each of {len(rows)} labels has {_FEWEST_LABEL_ROWS} or more training rows")
 
 
-def _shown(name: str, most: int = 30) -> str:
+def _display_name(name: str, most: int = 30) -> str:
     """Return a name for display in a finding, shortened and in ASCII. The preview of data has the exact names."""
     return one_line(name, most).encode("ascii", "replace").decode()
 

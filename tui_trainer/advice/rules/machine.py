@@ -80,14 +80,14 @@ def device(context: Context) -> Verdict:
     if device == "cuda" and gpu:
         other_gpus = [other for other in hardware.gpus if other is not gpu]
         others_text = f"; {quantity(len(other_gpus), 'more GPU')} on this machine" if other_gpus else ""
-        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, other_gpus))
+        return passed(f"trains on GPU {gpu.index}: {_gpu_text(gpu)}{others_text}", *map(_gpu_text, other_gpus))
     if hardware.gpus and context.chosen_gpu == "none":
         sentence = f"the GPU stays idle because of --gpu none, so the run is on the CPU ({cpu})"
         return warned(sentence, advice="omit --gpu none")
     if hardware.gpus:
-        gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+        gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_gpu_text, hardware.gpus))
         idle_text = "1 GPU stays idle" if gpu_count == 1 else f"{gpu_count} GPUs stay idle"
-        idle_text += f" ({_described(gpu or hardware.gpus[0])})"
+        idle_text += f" ({_gpu_text(gpu or hardware.gpus[0])})"
         verdict, advice = failed, "run tui-trainer diagnose for details"
         reason = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
         if gpu and (problem := torch_problem(hardware, gpu)):
@@ -106,7 +106,7 @@ def device(context: Context) -> Verdict:
     return not_applicable(f"no GPU on this machine, so the run is on the CPU ({cpu})")
 
 
-def _described(gpu: Gpu) -> str:
+def _gpu_text(gpu: Gpu) -> str:
     name = gpu.name or f"GPU {gpu.index}"
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
 

@@ -343,12 +343,12 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
 )  # fmt: skip
 def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
-    room, needed_bytes = context.basis.memory_budget, context.required_plan.memory_bytes.value
-    if room.free_bytes is None:
+    budget, needed_bytes = context.basis.memory_budget, context.required_plan.memory_bytes.value
+    if budget.free_bytes is None:
         return not_applicable(f"the run needs {format_bytes(needed_bytes)} of memory; free memory is not reported")
-    sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(room.free_bytes)} free on {room.where}"
-    if room.free_bytes:
-        sentence += f", {needed_bytes / room.free_bytes:.0%}"
+    sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(budget.free_bytes)} free on {budget.where}"
+    if budget.free_bytes:
+        sentence += f", {needed_bytes / budget.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.memory_parts if part.bytes]
     host_parts = context.required_plan.host_memory_parts
     details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in host_parts]
@@ -368,7 +368,7 @@ def memory(context: Context) -> Verdict:
             advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
     elif not fix:
         advice = f"lower {EVAL_BATCH}, because evaluations need more memory than steps"
-    verdict = failed if needed_bytes > room.free_bytes else warned
+    verdict = failed if needed_bytes > budget.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice=advice)
 
 
@@ -381,7 +381,7 @@ def split_model(context: Context) -> Verdict:
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
-    plan, room = context.required_plan, context.basis.memory_budget
+    plan, budget = context.required_plan, context.basis.memory_budget
     strategy, is_offloaded = plan.strategy.value, plan.cpu_offload.value
     if not is_offloaded and strategy == "ddp":
         return not_applicable("the model is neither sharded nor offloaded")
@@ -391,11 +391,11 @@ def split_model(context: Context) -> Verdict:
     switch = "offloaded" if is_offloaded else strategy
     whole_setup = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
     needed_bytes = planned_memory_bytes(context, setup=whole_setup)
-    sentence = f"{how_text}; otherwise {room.where} would need {format_bytes(needed_bytes)}"
-    if room.budget_bytes is None:
+    sentence = f"{how_text}; otherwise {budget.where} would need {format_bytes(needed_bytes)}"
+    if budget.budget_bytes is None:
         return not_applicable(f"{sentence}, and free memory is not reported", switch_state=switch)
-    sentence += f" (usable: {format_bytes(room.budget_bytes)})"
-    if needed_bytes > room.budget_bytes:
+    sentence += f" (usable: {format_bytes(budget.budget_bytes)})"
+    if needed_bytes > budget.budget_bytes:
         return passed(sentence, switch_state=switch)
     is_written = context.config.distributed.strategy != "auto"
     fix = ({OFFLOAD: False} if is_offloaded else {}) | ({STRATEGY: "auto"} if is_written else {})

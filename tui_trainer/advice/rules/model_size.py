@@ -74,10 +74,10 @@ def model_size(context: Context) -> Verdict:
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
     # Tokens of the whole run. Data that is read several times counts each time.
     read_tokens = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
-    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read_tokens)
+    return (_judge_scratch_model if context.config.is_from_scratch else _judge_pretrained_model)(context, read_tokens)
 
 
-def _from_scratch(context: Context, tokens: float) -> Verdict:
+def _judge_scratch_model(context: Context, tokens: float) -> Verdict:
     parameters, steps = context.required_plan.parameters.value, context.required_plan.total_steps.value
     counts_text = f"{format_count(parameters)} parameters are trained on {format_count(tokens)} tokens"
     # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
@@ -90,18 +90,18 @@ def _from_scratch(context: Context, tokens: float) -> Verdict:
     return warned(f"{sentence}; at least {_LEAST_TOKENS_A_PARAMETER:g} are needed", fix=fix, advice=advice)
 
 
-def _pretrained(context: Context, tokens: float) -> Verdict:
+def _judge_pretrained_model(context: Context, tokens: float) -> Verdict:
     """Return the verdict on a pretrained model, by its memory. Few tokens are no fault, because it was pretrained."""
-    plan, room = context.required_plan, context.basis.memory_budget
+    plan, budget = context.required_plan, context.basis.memory_budget
     count, total = plan.trained_parameters.value, plan.parameters.value
     lasting_bytes = sum(part.bytes for part in plan.memory_parts if part.name in LASTING_PARTS)
     sentence = (
         f"{format_count(count)} of {format_count(total)} parameters are trained on {format_count(tokens)} "
         f"tokens; weights, gradients and optimizer take {format_bytes(lasting_bytes)}"
     )
-    if room.free_bytes is None or lasting_bytes <= room.usable_share * room.free_bytes:
+    if budget.free_bytes is None or lasting_bytes <= budget.usable_share * budget.free_bytes:
         return passed(sentence)
-    sentence += f", more than {room.usable_share:.0%} of the {format_bytes(room.free_bytes)} free on {room.where}"
+    sentence += f", more than {budget.usable_share:.0%} of the {format_bytes(budget.free_bytes)} free on {budget.where}"
     settings = (fitting_patch(context) if is_short(context) else None) or {}
     fix = method_patch(context.config, settings[METHOD_KEY]) if METHOD_KEY in settings else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
@@ -135,11 +135,11 @@ def model_choice(context: Context) -> Verdict:
         return not_applicable("a model from scratch has no alternatives by name, because its size is a setting")
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
-    own_parameters, budget_bytes = plan.parameters.value, context.basis.memory_budget.budget_bytes
+    parameters, budget_bytes = plan.parameters.value, context.basis.memory_budget.budget_bytes
     # A smaller model with a larger vocabulary may need more memory.
     smaller_bytes = min(budget_bytes or math.inf, context.basis.needed_bytes())
-    smaller_models = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
-    text, seconds = f"the model has {format_count(own_parameters)} parameters", context.duration_seconds
+    smaller_models = _alternatives(context, 0, _SMALLER * parameters, smaller_bytes, reverse=True)
+    text, seconds = f"the model has {format_count(parameters)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
         reason = "and does not fit in memory" if is_short(context) else "and trains for longer than 1 day"
         choice = next((candidate for candidate in smaller_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
@@ -157,7 +157,7 @@ def model_choice(context: Context) -> Verdict:
         text += f" and kept the GPU {format_percent(busy_share)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # There is time and memory for a larger model.
-        larger_models = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
+        larger_models = _alternatives(context, _LARGER * parameters, math.inf, budget_bytes)
         larger = next((candidate for candidate in larger_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
         details += [f"larger: {larger.words}"] if larger else []
     return passed("; ".join([text, *details]), *details)

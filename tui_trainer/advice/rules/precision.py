@@ -91,7 +91,7 @@ def master_weights(context: Context) -> Verdict:
         sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
         return warned(sentence, weights_text, fix={DTYPE: "auto"}, switch_state="fp32 masters on")
     if planned.value == "bfloat16":
-        sentence = f"on: {_compared(context, 'float32')}"
+        sentence = f"on: {_memory_comparison(context, 'float32')}"
         return passed(sentence, weights_text, switch_state="fp32 masters on", opposite_patch={DTYPE: "float32"})
     off_switch = "fp32 masters: off"
     if why_not := _why_impossible(context):
@@ -102,14 +102,14 @@ def master_weights(context: Context) -> Verdict:
         why_not = "the gain was estimated for decoders only" if on_gpu else "bf16 weights are recommended on GPUs only"
         return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch=opposite)
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
-    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
+    sentence, details = f"off: {_memory_comparison(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
     limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE: "bfloat16"}).needed_bytes()
     if limit is not None and context.required_plan.memory_bytes.value <= limit < other_bytes:
         return not_applicable(f"{sentence}, more than is available", *details, switch_state=off_switch)
     return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch_state=off_switch)
 
 
-def _compared(context: Context, other: Dtype) -> str:
+def _memory_comparison(context: Context, other: Dtype) -> str:
     now_text = format_bytes(context.required_plan.memory_bytes.value)
     other_text = format_bytes(context.basis.with_patch({DTYPE: other}).needed_bytes())
     return f"peak memory {now_text}, {other_text} with weights in {other}"

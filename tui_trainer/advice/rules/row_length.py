@@ -209,7 +209,7 @@ def little_padding(context: Context) -> Verdict:
         sentence = f"rows are cut from one stream of text, so only the last of {rows:,} is shorter"
         return passed(f"{sentence}: {padded_share:.2%} padding")
     if packing.value:
-        ratio = _times_of_packing(context, facts)
+        ratio = _packing_cost_ratio(context, facts)
         if context.config.data.packing is True and ratio > MOST_TIMES_OF_PACKING:
             sentence = f"packed rows with a mask need {ratio:.1f} times the computation of unpacked, unpadded rows"
             return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch_state="packing on")
@@ -219,13 +219,15 @@ def little_padding(context: Context) -> Verdict:
     rows = min(context.required_plan.effective_batch_size.value, facts.rows)
     text = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
     can_pack = not packing_obstacle(context.basis.shape.model_type)
-    saves = 1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
+    saves = (
+        1 - facts.packed_rows / rows >= LEAST_SAVING and _packing_cost_ratio(context, facts) <= MOST_TIMES_OF_PACKING
+    )
     if can_pack and context.config.data.packing is False and saves:
         return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch_state="packing: off")
     return _padding_verdict(context, facts, "not packed" if can_pack else packing.reason)
 
 
-def _times_of_packing(context: Context, facts: DataFacts) -> float:
+def _packing_cost_ratio(context: Context, facts: DataFacts) -> float:
     plan, basis = context.required_plan, context.basis
     if plan.device == "cuda" and (not plan.packing.value or plan.attention.kernel == BY_LENGTHS):
         return 1.0

@@ -114,17 +114,17 @@ class Onnx(Format):
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
         """Return the tokenizer that run_onnx.py uses, which needs no transformers."""
-        from tui_trainer.exporting.run_onnx import Graphs, encoded, inputs, read_tokenizer
+        from tui_trainer.exporting.run_onnx import Graphs, encode, inputs, read_tokenizer
 
         if saved_tokenizer(trained, folder) is None:
             return None
         graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
 
-        def encode(*texts: str, **_: bool) -> dict[str, list[int]]:
-            encoding = inputs(graphs, encoded(graphs, tokenizer, *texts))
+        def encode_texts(*texts: str, **_: bool) -> dict[str, list[int]]:
+            encoding = inputs(graphs, encode(graphs, tokenizer, *texts))
             return {name: ids[0].tolist() for name, ids in encoding.items()}
 
-        return encode
+        return encode_texts
 
 
 def _share_weights(folder: Path) -> None:
@@ -180,11 +180,11 @@ def _as_module(graphs: Any, config: Any) -> Any:
         def get_output_embeddings(self) -> nn.Module:
             return self._head
 
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **others: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            extra_inputs = {name: values.numpy() for name, values in more.items() if name in _EXTRA_INPUTS}
-            if graphs.marks_answers:
-                edge_logits = graphs.places(input_ids.numpy(), mask.numpy(), **extra_inputs)
+            extra_inputs = {name: values.numpy() for name, values in others.items() if name in _EXTRA_INPUTS}
+            if graphs.has_span_logits:
+                edge_logits = graphs.span_logits(input_ids.numpy(), mask.numpy(), **extra_inputs)
                 start_logits, end_logits = map(torch.from_numpy, edge_logits)
                 return QuestionAnsweringModelOutput(start_logits=start_logits, end_logits=end_logits)
             logits_of = graphs.answer_logits if graphs.has_encoder else graphs.logits
@@ -195,7 +195,7 @@ def _as_module(graphs: Any, config: Any) -> Any:
             """Generate one text by greedy decoding. As in transformers, the result begins with the prompt."""
             [ids] = input_ids.tolist()
             prompt = [graphs.generation["decoder_start_token_id"]] if graphs.has_encoder else ids
-            return torch.tensor([prompt + graphs.written(ids, max_new_tokens)])
+            return torch.tensor([prompt + graphs.generate(ids, max_new_tokens)])
 
     return _Module().eval()
 
