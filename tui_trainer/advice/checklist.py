@@ -39,8 +39,7 @@ class Finding:
     """A rule and its verdict before a run. `changes` has the settings of the fix with their present and new values.
     Show texts only through `safe_text`.
 
-    `gain` is the gain of the fix, or else of the present config over `opposite`; None if it was not measured.
-    """
+    `gain` is the gain of the fix, or else of the present config over `opposite`; None if it was not measured."""
 
     rule: Rule
     verdict: Verdict
@@ -179,8 +178,7 @@ def apply_fixes(
 ) -> tuple[LoadedConfig, dict[str, Any], list[Finding]]:
     """Apply the fixes one after the other. The checks run again after each fix, so that fixes do not conflict.
 
-    Returns the config with all fixes, the settings that changed with their new values, and the remaining findings.
-    """
+    Returns the config with all fixes, the settings that changed with their new values, and the remaining findings."""
     changes: dict[str, Any] = {}
     tries: Counter[str] = Counter()
     findings = run_checks(gather(loaded))

@@ -2,8 +2,7 @@
 
 A rule judges facts that were gathered before (`Context`), or a run by its journal (`RunView`), so it takes no time and
 changes nothing. A speed-up that others measured (`published`) is always shown apart from one measured on this machine
-(`Gain`).
-"""
+(`Gain`)."""
 
 import pkgutil
 from collections.abc import Callable, Iterable
@@ -54,8 +53,7 @@ class Cause:
 
     `cause` and `evidence` are one sentence each, the second with numbers. `fix` is for the next run, and `advice` names
     actions other than changing settings. `share` is the share of the run's time that the cause costs, 0 to 1. A fault
-    spoils or ends the run, so faults are listed before causes that only cost time.
-    """
+    spoils or ends the run, so faults are listed before causes that only cost time."""
 
     cause: str
     evidence: str
@@ -127,8 +125,7 @@ class Rule:
     """One piece of advice on settings. Each rule is a function in a file of `rules/`.
 
     If the `fix` or `opposite` of a verdict changes the steps, its gain is measured with steps in turns
-    (`check --measure`). If it changes only the work between steps, its gain is estimated (`Verdict.reckoned_gain`).
-    """
+    (`check --measure`). If it changes only the work between steps, its gain is estimated (`Verdict.reckoned_gain`)."""
 
     name: str
     title: str = ""

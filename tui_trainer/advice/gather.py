@@ -1,8 +1,7 @@
 """Gathers the input of the rules before a run: reads sizes and counters, and hashes the data, without loading torch.
 
 Measurements of an earlier run are read from the end of its journal. They are used if its task, model, device and
-libraries are those of the plan. Some measurements also need the same training settings, or the same disk.
-"""
+libraries are those of the plan. Some measurements also need the same training settings, or the same disk."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -67,8 +66,7 @@ def gather(
     With `counts`, also count skipped and truncated rows: in all rows of small data, which is prepared for this, and in
     the first rows of large data.
 
-    The free memory in `hardware` may be outdated, so it is read again. `gpu` is the requested GPU.
-    """
+    The free memory in `hardware` may be outdated, so it is read again. `gpu` is the requested GPU."""
     config, hardware = loaded.config, with_memory_now(hardware or probe())
     task = find_task(config.task.type)
     facts = facts_of(loaded, progress)

@@ -1,8 +1,7 @@
 """Stores how much faster one config trains than another, as `measure/gains.py` measured it on this machine.
 
 Each pair of configs has a record (`records.py`) for its device, so a gain is found from either config: before a fix is
-applied and afterwards. A record is not used if the shape of the steps or the version of torch has changed.
-"""
+applied and afterwards. A record is not used if the shape of the steps or the version of torch has changed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,8 +41,7 @@ class Gain:
     """The gain of one config over another.
 
     `ratios` has the speed of the second config relative to the first for each pair of measured turns. It is empty if
-    nothing could be measured, for `reason`. Peak memory and held-out losses are of the (first, second) config.
-    """
+    nothing could be measured, for `reason`. Peak memory and held-out losses are of the (first, second) config."""
 
     at: _Line
     ratios: tuple[PositiveFloat, ...] = ()

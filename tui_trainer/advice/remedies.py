@@ -1,8 +1,7 @@
 """Finds settings with which a plan fits into memory: the remedies of all rules, the cheapest first.
 
 The error for a refused plan names each remedy with the memory that the run would then need, and the checklist proposes
-remedies as a fix. Remedies start from the planned batch, whichever of its three numbers the user wrote.
-"""
+remedies as a fix. Remedies start from the planned batch, whichever of its three numbers the user wrote."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,8 +33,7 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
 
     Smaller passes and logits in chunks cost hardly anything, and checkpointing costs one more forward pass. Then come
     remedies that change the training: 8-bit optimizers, LoRA (other weights), Adafactor (no momentum). Shorter rows are
-    last, because they drop data.
-    """
+    last, because they drop data."""
     remedies = (remedy for rule in all_rules() if rule.remedies for remedy in rule.remedies(basis, budget))
     return sorted(remedies, key=lambda remedy: remedy.rank)
 
@@ -44,8 +42,7 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
     """Return remedies as text: `training.gradient_checkpointing = true (12.1 GiB)`.
 
     The bytes are the memory needed with this remedy and all before it. Remedies that save nothing are left out. The
-    list ends with the first remedy that makes the plan fit, or with a sentence that none does.
-    """
+    list ends with the first remedy that makes the plan fit, or with a sentence that none does."""
     sentences: list[str] = []
     least_bytes, length_sentence = basis.needed_bytes(), ""
     for remedy in all_remedies(basis, budget):
@@ -105,8 +102,7 @@ def fitting_patch(context: Context, *, as_if_installed: bool = False) -> dict[st
     """Return the cheapest settings with which a plan that is short of memory fits; None if there are none.
 
     The first choice is a smaller micro-batch alone. Then other remedies are added by rank, except those that drop data.
-    Remedies whose library is not installed are used only with `as_if_installed`.
-    """
+    Remedies whose library is not installed are used only with `as_if_installed`."""
     for settings in _growing_patches(context, as_if_installed):
         try:
             batch_settings = _fitting_batch(context, context.basis.with_patch(settings).setup)
@@ -160,25 +156,29 @@ def micro_batch_patch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for a micro-batch of `rows` with an unchanged effective batch."""
     step_rows = context.required_plan.effective_batch_size.value
     # A step has fewer packed rows than documents, so the user's accumulation does not determine the micro-batch.
-    keeps_parts = _accumulation_written(context) and not context.loaded.origin(MICRO_BATCH_KEY).by_user
-    if keeps_parts and not context.required_plan.packing.value:
+    keeps_accumulation = _user_set_accumulation(context) and not context.loaded.origin(MICRO_BATCH_KEY).by_user
+    if keeps_accumulation and not context.required_plan.packing.value:
         parts = -(-step_rows // rows)
         if -(-step_rows // parts) == rows:
             return {ACCUMULATION_KEY: parts}
     is_same = context.required_plan.effective_batch_is_auto or context.config.training.effective_batch_size == step_rows
-    return {MICRO_BATCH_KEY: rows} | ({} if is_same else {EFFECTIVE_BATCH_KEY: step_rows}) | _free_accumulation(context)
+    return (
+        {MICRO_BATCH_KEY: rows}
+        | ({} if is_same else {EFFECTIVE_BATCH_KEY: step_rows})
+        | _automatic_accumulation(context)
+    )
 
 
 def effective_batch_patch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for another effective batch size. The plan reduces a micro-batch that is larger."""
-    return {EFFECTIVE_BATCH_KEY: rows} | _free_accumulation(context)
+    return {EFFECTIVE_BATCH_KEY: rows} | _automatic_accumulation(context)
 
 
-def _free_accumulation(context: Context) -> dict[str, Any]:
-    return {ACCUMULATION_KEY: "auto"} if _accumulation_written(context) else {}
+def _automatic_accumulation(context: Context) -> dict[str, Any]:
+    return {ACCUMULATION_KEY: "auto"} if _user_set_accumulation(context) else {}
 
 
-def _accumulation_written(context: Context) -> bool:
+def _user_set_accumulation(context: Context) -> bool:
     is_by_user = context.loaded.origin(ACCUMULATION_KEY).by_user
     return is_by_user and isinstance(context.config.training.gradient_accumulation_steps, int)
 

@@ -1,8 +1,7 @@
 """The figures of a run for the rules: seconds per step, shares of the time, means of the newest readings.
 
 They are computed from a RunState. For an active run they cover the last few hundred steps and two minutes of readings,
-for a run that has ended all of its last start.
-"""
+for a run that has ended all of its last start."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,8 +29,7 @@ class RunView:
 
     Figures named `..._seconds` are means per step. `step_seconds` is the time of the step itself and includes
     `data_seconds`, `compute_seconds` (forward and backward passes) and `optimizer_seconds`. The others are for work
-    between steps.
-    """
+    between steps."""
 
     def __init__(self, state: RunState) -> None:
         self.state, self.plan, times = state, state.plan, state.times
@@ -147,8 +145,7 @@ class RunView:
 
         This is the larger of two estimates, which a slope of the curve hardly changes. One comes from the differences
         between neighbouring steps, whose mean is 2 s / sqrt(pi) for normal noise of spread s. The other comes from the
-        distances of a mean loss to the line between its neighbours: twice the distance has the median 1.65 s.
-        """
+        distances of a mean loss to the line between its neighbours: twice the distance has the median 1.65 s."""
         losses = [loss for loss in self.step_losses if math.isfinite(loss)]
         means = [loss for _, loss in self.losses]
         if len(means) < 3 or len(losses) < 2:

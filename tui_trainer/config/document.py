@@ -4,8 +4,7 @@ A file with mistakes opens too. The mistakes become `problems`, and `loaded` is 
 its setting. `save.py` writes the file, and `launching/drafts.py` writes edits that are not saved yet.
 
 An edit returns at once. `set_fitted` receives what takes longer to compute: the presets that suit the model and the
-data, and settings that contradict these.
-"""
+data, and settings that contradict these."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -183,8 +182,7 @@ class ConfigDocument:
     def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
         """Return `unfitted` for another recipe, with or without the user's values. The document does not change.
 
-        Returns None if a value is invalid. Raises ConfigError if there is no such recipe.
-        """
+        Returns None if a value is invalid. Raises ConfigError if there is no such recipe."""
         user_values = {key: value for key, value in self._user_values.items() if keep_own and key != "profile"}
         presets = self._presets_for({**user_values, "profile": name})
         if presets.problems:
@@ -240,8 +238,7 @@ class ConfigDocument:
     ) -> None:
         """Replace the user's values by those of a TOML text, ignoring the keys `without`, and add `also`, in one step.
 
-        Raises ConfigError and changes nothing if the text or a value is invalid.
-        """
+        Raises ConfigError and changes nothing if the text or a value is invalid."""
         problems: list[Problem] = []
         toml_values = flatten(parse_toml(text, label), label, problems)
         edits = {key: value for key, value in toml_values.items() if key not in without} | dict(also or {})
@@ -331,8 +328,7 @@ class ConfigDocument:
     def _with_former_fit(self, plain: LoadedConfig) -> LoadedConfig:
         """Return `unfitted` with those replacements of the last `set_fitted` whose presets have not changed since.
 
-        It is shown until the next `set_fitted`, so that values do not change back and forth.
-        """
+        It is shown until the next `set_fitted`, so that values do not change back and forth."""
         old_layers = self._fitted_from.layers if self._fitted_from else {}
         layers = {key: layer for key, layer in self._fitted.items() if old_layers.get(key) == plain.layers.get(key)}
         self._fitted = layers

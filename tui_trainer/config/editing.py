@@ -1,8 +1,7 @@
 """Conversion between a setting's value and the text that a user reads or types, and completion of such text.
 
 Text for display and text for an editor come from two functions, because an editor never starts with a placeholder such
-as `empty`.
-"""
+as `empty`."""
 
 import math
 import re
@@ -92,8 +91,7 @@ def refused_values(
 ) -> Iterator[Problem]:
     """Yield a problem for each setting whose value is not allowed. `settings` maps keys to (value, allowed values).
 
-    The hint suggests the first allowed value, followed by `otherwise`.
-    """
+    The hint suggests the first allowed value, followed by `otherwise`."""
     for key, (value, allowed_values) in settings.items():
         if value not in allowed_values:
             hint = f"set it to {toml_text(allowed_values[0])}{otherwise}"
@@ -105,8 +103,7 @@ def parse(setting: Setting, text: str) -> Any:
     """Return the value that a typed text means, or a Problem with the setting's key if the text is invalid.
 
     Accepts `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` if empty is allowed, and
-    texts with or without quotes.
-    """
+    texts with or without quotes."""
     bare_text = text.strip()
     is_quoted = len(bare_text) >= 2 and bare_text[0] == bare_text[-1] and bare_text[0] in "\"'"
     if str in setting.kinds:

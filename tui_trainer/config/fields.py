@@ -1,8 +1,7 @@
 """The declaration of a setting: type, default, bounds, unit, help, and its effect on memory and speed.
 
 The declaration is a pydantic field made by `option`. `settings_of` returns all declarations as `Setting` objects, which
-need no knowledge of pydantic.
-"""
+need no knowledge of pydantic."""
 
 import json
 import re
@@ -134,8 +133,7 @@ def option(
 
     `memory` and `speed` describe the setting's effect. `step` is the series through which an editor's keys change a
     number, and `completes` the kind of name that a text holds. An `advanced` setting is hidden by default. The measured
-    time of a step is reused only if all settings with `in_step_key`, and `measured_steps.StepKey`, are equal.
-    """
+    time of a step is reused only if all settings with `in_step_key`, and `measured_steps.StepKey`, are equal."""
     extra: dict[str, Any] = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes}
     extra |= {"advanced": advanced, "in_step_key": in_step_key}
     nonempty_values = {name: value for name, value in extra.items() if value}

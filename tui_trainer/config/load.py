@@ -1,7 +1,6 @@
 """Merging defaults, profiles, config file and command line into one Config, with the origin of each value.
 
-Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
-"""
+Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -119,8 +118,7 @@ class LoadedConfig:
         """Return this config with another value in place of a preset or default that does not suit the user's choices.
 
         The note about the change and the value's source contain `why`. Do not call this for a value that the user
-        wrote: an unsuitable one must be refused.
-        """
+        wrote: an unsuitable one must be refused."""
         preset, where = value_of(self.config, key), self.where(key)
         layer = Layer(origin=self.origin(key), where=f"{where}, but {why}", values={key: value}, fitted_because=why)
         return replace(
@@ -185,8 +183,7 @@ def all_tables() -> frozenset[str]:
 def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     """Merge all layers and check every value. Raises ConfigError with all problems.
 
-    `choose_hardware(name)` returns the hardware profile, and the reason for choosing it.
-    """
+    `choose_hardware(name)` returns the hardware profile, and the reason for choosing it."""
     problems: list[Problem] = []
     written_layers = user_layers(request, problems)
     layers_of_user = {key: layer for layer in written_layers for key in layer.values}

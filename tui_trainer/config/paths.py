@@ -30,8 +30,7 @@ def data_of(config: Config) -> ResolvedData:
 def with_absolute_paths(config: Config) -> Config:
     """Return the config with absolute paths, so that a run can be resumed from any folder.
 
-    A file of added tokens is replaced by its content, because it may change before the run is resumed.
-    """
+    A file of added tokens is replaced by its content, because it may change before the run is resumed."""
     template = config.task.chat_template
     is_file = "/" in template or template.endswith(".jinja")
     absolute_values = {
@@ -52,8 +51,7 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
     """Return the values of a config file with its relative paths resolved.
 
     A path is relative to the working directory, as on the command line. If it does not exist there, it is relative to
-    the folder of the config file. Adds a note for each path that was found in the folder of the config file.
-    """
+    the folder of the config file. Adds a note for each path that was found in the folder of the config file."""
     folder, working_directory = absolute_path(str(file)).parent, absolute_path(".")
     resolved_values = dict(values)
     for key in _PATH_SETTINGS if folder != working_directory else ():

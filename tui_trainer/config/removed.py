@@ -1,8 +1,7 @@
 """Removed settings and values in configs and plans of earlier versions, and the meaning of unknown setting names.
 
 A removed setting that does not affect what the model learns is dropped with a note. A removed setting that does is
-refused, unless it has its former default. In the config of a finished run nothing is refused.
-"""
+refused, unless it has its former default. In the config of a finished run nothing is refused."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -106,8 +105,7 @@ def without_removed(
     """Return the nested tables of a config without removed settings and values.
 
     Reports dropped settings in `notes` and refused settings in `problems`. `finished` is true for the config of a run
-    that will not be trained further: nothing is refused.
-    """
+    that will not be trained further: nothing is refused."""
 
     def walk(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         remaining_values: dict[str, Any] = {}

@@ -1,8 +1,7 @@
 """Saving a config as TOML: the names of its profiles, and the values that the user set.
 
 A value of the user is written even if it equals the preset. On another machine it then takes precedence over that
-machine's hardware profile, and a micro-batch that the user set is not reduced.
-"""
+machine's hardware profile, and a micro-batch that the user set is not reduced."""
 
 import os
 import re
@@ -111,8 +110,7 @@ def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
     """Write the document to a file atomically. Keeps comments, order and mode of an existing file.
 
     Raises ConfigError and leaves the file unchanged if it cannot be written. Without `force`, raises OverwriteError if
-    another program changed the document's file, or if `path` is another existing file.
-    """
+    another program changed the document's file, or if `path` is another existing file."""
     document.mark_saved(path, *prepare_save(document, path, force=force)())
 
 

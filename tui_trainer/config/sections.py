@@ -1,7 +1,6 @@
 """The declarations of all settings. The docstring below a setting is its help.
 
-Names are those of Hugging Face if they exist there. `planning/conflicts.py` checks combinations of values.
-"""
+Names are those of Hugging Face if they exist there. `planning/conflicts.py` checks combinations of values."""
 
 import re
 from typing import Annotated, Literal, NewType, get_args
@@ -663,8 +662,7 @@ class Config(SettingsSection):
     def libraries(self) -> list[tuple[str, str]]:
         """Pairs of a setting and a library that its value needs in addition to torch and transformers.
 
-        Libraries of attention and fused kernels are not included, because a run has a fallback without them.
-        """
+        Libraries of attention and fused kernels are not included, because a run has a fallback without them."""
         needed_libraries = [(METHOD_KEY, library) for library in TUNING_METHODS[self.tuning.method].libraries]
         needed_libraries += [(OPTIMIZER_KEY, OPTIMIZERS[self.training.optim].library)]
         needed_libraries += [("distributed.strategy", "deepspeed" * self.distributed.strategy.startswith("deepspeed"))]

@@ -117,8 +117,7 @@ Kind = Literal["recipes", "hardware"]
 class BatchSize:
     """A number of rows per step that uses a GPU fully, according to `source`.
 
-    It holds for rows of `tokens`, GPUs with memory in this range in GiB, and models up to `parameters_at_most`.
-    """
+    It holds for rows of `tokens`, GPUs with memory in this range in GiB, and models up to `parameters_at_most`."""
 
     tasks: list[str]
     tokens: int

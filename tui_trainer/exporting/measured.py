@@ -141,8 +141,7 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     """Measure one model in a worker.
 
     `question` has `run`; `folder` and `format` of the export (both empty: the trained model); `rows`, how many rows to
-    measure on; `logits`, the file to write; `texts`, the texts to tokenize (None: they are chosen from the rows).
-    """
+    measure on; `logits`, the file to write; `texts`, the texts to tokenize (None: they are chosen from the rows)."""
     trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
     folder = Path(question["folder"])
     data = prepared_data(trained)

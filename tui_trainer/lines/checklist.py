@@ -33,8 +33,7 @@ def print_checks(
 ) -> int:
     """Print the findings of all checks. With `fix`, first write a config with all fixes to this path, and check it.
 
-    Return the exit code: 1 if a check fails, else 0. Raises InputError if `fix` exists or cannot be written.
-    """
+    Return the exit code: 1 if a check fails, else 0. Raises InputError if `fix` exists or cannot be written."""
     gather_evidence = partial(gather, progress=progress, gpu=gpu, counts=True)
     changes: dict[str, Any] = {}
     if fix is None:

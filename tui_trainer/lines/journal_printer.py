@@ -1,7 +1,6 @@
 """Print a run's journal while it grows: as text in a terminal or a pipe, or as the journal's own JSON lines.
 
-If the output is closed, only the printing ends. If nobody reads it, only the thread that prints is blocked.
-"""
+If the output is closed, only the printing ends. If nobody reads it, only the thread that prints is blocked."""
 
 import os
 import shutil
@@ -76,8 +75,7 @@ class Follower(threading.Thread):
     """A thread that prints the journal of a run as it grows, until `end`. Events of earlier starts are not printed.
 
     On a terminal, the last line shows the newest step or the progress of a long operation. A slow reader misses no
-    line, because the journal is on the disk.
-    """
+    line, because the journal is on the disk."""
 
     def __init__(self, folder: RunFolder, *, as_json: bool = False, greeting: Iterable[str] = ()) -> None:
         super().__init__(name="journal-lines", daemon=True)
@@ -208,8 +206,7 @@ class Follower(threading.Thread):
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
         """Print what is left, also the result of the run if `has_ending`, and end the thread.
 
-        Return False if the reader was too slow to read all of it. If `is_hurried()`, wait only a few seconds.
-        """
+        Return False if the reader was too slow to read all of it. If `is_hurried()`, wait only a few seconds."""
         output, seconds_waited_before, self._has_ending = self.output, self.output.seconds_waited, has_ending
         self._over.set()
         while self.is_alive():

@@ -125,8 +125,7 @@ def _data_line(event: events.DataPrepared) -> str:
 def step_line(event: events.StepDone, state: RunState) -> str:
     """Return `step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`, with scores after the loss.
 
-    The loss is `RunState.loss_smoothed`, and the scores are means over up to 50 steps.
-    """
+    The loss is `RunState.loss_smoothed`, and the scores are means over up to 50 steps."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate_text = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
     seconds_left = eta_seconds(state)
@@ -154,8 +153,7 @@ def gauges_line(step: int, summary: GaugeSummary) -> str | None:
 def gauges_words(summary: GaugeSummary) -> str:
     """Return the peaks of memory and temperature, and the means of other gauges; empty if no gauge was reported.
 
-    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 °C; process 3.2 GiB, CPU 1.4 of 2 cores`.
-    """
+    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 °C; process 3.2 GiB, CPU 1.4 of 2 cores`."""
     mean, peak = summary.mean, summary.peak
 
     def text_or_empty(write: Callable[..., str], *values: float | None) -> str:
@@ -247,8 +245,7 @@ _ADDED = "what training needs in addition to the loaded libraries"
 def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
     """Return the whole plan as lines. Each figure has a reason, and `~` if it is an estimate.
 
-    `data_lines` describe the data, and `notes` report changed or ignored settings.
-    """
+    `data_lines` describe the data, and `notes` report changed or ignored settings."""
     from tui_trainer.planning.summary import model_words, place_words
 
     lines = [

@@ -1,7 +1,6 @@
 """Standard input, output and error, made safe: each may be closed, and a reader may be gone or stalled.
 
-A reader stalls after Ctrl+S, in `| less`, or when a connection hangs.
-"""
+A reader stalls after Ctrl+S, in `| less`, or when a connection hangs."""
 
 import io
 import json
@@ -60,8 +59,7 @@ class PatientStream(threading.Thread):
 
     A thread does the writing. After a stall of a second, writers no longer wait until the reader has read something.
     Text beyond the buffer's limit is dropped, and a line reports how many lines are missing. Polling the terminal
-    before a write would not suffice, because a terminal with room for a single character counts as writable.
-    """
+    before a write would not suffice, because a terminal with room for a single character counts as writable."""
 
     encoding, errors = "utf-8", "replace"
 

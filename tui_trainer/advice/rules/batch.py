@@ -126,13 +126,13 @@ def _larger_batch(context: Context) -> Verdict | None:
     return warned(sentence, fix={**effective_batch_patch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
-def _roofline_estimate(context: Context, most: int) -> tuple[int, float, str]:
-    """Return the effective batch for this GPU from its hardware profile, at most `most`, the speed-up per row that it
-    gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
+def _roofline_estimate(context: Context, most_rows: int) -> tuple[int, float, str]:
+    """Return the effective batch for this GPU from its hardware profile, at most `most_rows`, the speed-up per row that
+    it gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
     plan, basis = context.required_plan, context.basis
     now_rows, gpu = plan.effective_batch_size.value, basis.target.gpu
     rows_per_gpu = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
-    rows = min(most, (rows_per_gpu or 0) * plan.processes.value)
+    rows = min(most_rows, (rows_per_gpu or 0) * plan.processes.value)
     if gpu is None or (card := gpu.card) is None or rows <= now_rows:
         return now_rows, 1.0, ""
 

@@ -397,8 +397,7 @@ def lr_scaling(context: Context) -> Verdict:
     """A gradient over more rows is less noisy, so the learning rate can be higher.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
-    arXiv:1404.5997 (square root).
-    """
+    arXiv:1404.5997 (square root)."""
     loaded, recipe = context.loaded, context.loaded.recipe
     recipe_values: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
     rate, rows = recipe_values.get("learning_rate"), recipe_values.get("effective_batch_size")
@@ -432,8 +431,7 @@ def schedule(context: Context) -> Verdict:
     """Small steps at the end refine what large steps found.
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
-    decay over 10 % of the tokens is enough.
-    """
+    decay over 10 % of the tokens is enough."""
     training, plan = context.config.training, context.required_plan
     name, rate, total_steps = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
     constant_text = f"{name}: the learning rate stays at {rate:g} to the end"
@@ -452,8 +450,7 @@ def schedule(context: Context) -> Verdict:
 def warmup(context: Context) -> Verdict:
     """AdamW's running averages are unreliable at first, so full steps can spoil the start.
 
-    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
-    """
+    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2."""
     plan = context.required_plan
     scheduler = context.config.training.lr_scheduler_type
     if not LR_SCHEDULES[scheduler].warms_up:
@@ -575,8 +572,7 @@ def clipping(context: Context) -> Verdict:
 def weight_decay(context: Context) -> Verdict:
     """Weight decay keeps weights that the text does not need small, which helps most over many epochs.
 
-    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
-    """
+    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101."""
     decay, tuning = context.config.training.weight_decay, context.config.tuning
     if decay and tuning.mutates_weights:
         init_name = tuning.init_lora_weights

@@ -168,8 +168,7 @@ def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator
 def gradient_checkpointing(context: Context) -> Verdict:
     """Checkpointing pays off only if memory, not time, is short.
 
-    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
-    """
+    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174."""
     is_on = context.config.training.gradient_checkpointing
     other_setup = context.basis.with_patch({CHECKPOINTING: not is_on}).setup
     now_bytes, other_bytes = context.required_plan.memory_bytes.value, planned_memory_bytes(context, setup=other_setup)
@@ -224,8 +223,7 @@ def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
 def four_bits(context: Context) -> Verdict:
     """Frozen weights need not be exact; each matmul unpacks them first, which takes time.
 
-    Source: Dettmers et al., QLoRA, arXiv:2305.14314.
-    """
+    Source: Dettmers et al., QLoRA, arXiv:2305.14314."""
     plan = context.required_plan
     if context.config.is_from_scratch:
         return not_applicable("every weight of a model from scratch is trained, so none can be in 4 bits")
@@ -324,8 +322,7 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     """Return whether passes of a new size occurred after a step; on a GPU, whether passes larger than all before did.
 
     The size of a pass is the mean over a step, because the journal has only the positions of whole steps. It is rounded
-    (`round_up_coarsely`), because means differ long after each size of a pass has occurred.
-    """
+    (`round_up_coarsely`), because means differ long after each size of a pass has occurred."""
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
     first_step_by_size: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():

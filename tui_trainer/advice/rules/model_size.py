@@ -68,8 +68,7 @@ def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
 def model_size(context: Context) -> Verdict:
     """Time and memory grow with the number of parameters; the text limits what they can learn.
 
-    Source: Sanh et al., DistilBERT, arXiv:1910.01108.
-    """
+    Source: Sanh et al., DistilBERT, arXiv:1910.01108."""
     plan = context.required_plan
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
     # Tokens of the whole run. Data that is read several times counts each time.
@@ -127,8 +126,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
 def model_choice(context: Context) -> Verdict:
     """Compare this model with a smaller and a larger one by time and memory.
 
-    Source: Sanh et al., DistilBERT, arXiv:1910.01108.
-    """
+    Source: Sanh et al., DistilBERT, arXiv:1910.01108."""
     plan, config = context.required_plan, context.config
     task, earlier = find_task(config.task.type), context.earlier
     if config.is_from_scratch:
@@ -234,8 +232,7 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
 def lora_rank(context: Context) -> Verdict:
     """The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.
 
-    Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
-    """
+    Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2."""
     plan, tuning, shape = context.required_plan, context.config.tuning, context.basis.shape
     count, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
@@ -270,8 +267,7 @@ def lora_rank(context: Context) -> Verdict:
 def lora_alpha(context: Context) -> Verdict:
     """Lowering only the rank makes updates stronger: change lora_alpha with it.
 
-    Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
-    """
+    Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1."""
     tuning = context.config.tuning
     if not tuning.has_adapter:
         return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')

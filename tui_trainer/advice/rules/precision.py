@@ -80,8 +80,7 @@ def master_weights(context: Context) -> Verdict:
 
     The optimizer updates the copy (the fp32 master weights of arXiv:1710.03740, section 3.1), so that no small update
     is lost. Autocast casts fp32 weights once and the input of each linear layer anew, computes norms in fp32, and adds
-    up the results of layers in fp32.
-    """
+    up the results of layers in fp32."""
     planned, basis = context.required_plan.weights_dtype, context.basis
     weights_text = f"weights are kept in {planned.value}: {planned.reason}"
     if basis.setup.has_adapter:
@@ -139,8 +138,7 @@ def _why_impossible(context: Context) -> str:
 def tf32(context: Context) -> Verdict:
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
 
-    Source: NVIDIA A100 data sheet.
-    """
+    Source: NVIDIA A100 data sheet."""
     gpu, precision = context.basis.target.gpu, context.required_plan.precision.value
     note = f"; cuDNN autotune: {why_no_autotune(context.basis.shape.model_type)}"
     if gpu is None:

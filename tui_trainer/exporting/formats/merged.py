@@ -147,7 +147,7 @@ class _MergedTensors:
         """Return one tensor in the dtype in which the base model stores it."""
         import torch
 
-        replacement, stored_tensor = self.replacements.get(name), self._stored(name)
+        replacement, stored_tensor = self.replacements.get(name), self._read_stored(name)
         if replacement is not None:
             return replacement.to(replacement.dtype if stored_tensor is None else stored_tensor.dtype).contiguous()
         if (layer := self._layers.get(name)) is None:
@@ -160,7 +160,7 @@ class _MergedTensors:
         base_layer.weight = torch.nn.Parameter(torch.zeros(()).expand(merged_weight.shape), requires_grad=False)
         return merged_weight
 
-    def _stored(self, name: str) -> Any:
+    def _read_stored(self, name: str) -> Any:
         from safetensors import safe_open
 
         if name not in self.facts:
