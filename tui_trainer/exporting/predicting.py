@@ -96,7 +96,7 @@ class PredictedFile:
         self._command_file = out.with_name(f"{out.name}.partial.json")
 
     @contextmanager
-    def held(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
+    def locked(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
         """Return a context that locks the file. Raises FolderError if the file cannot be written or is in use."""
         where = str(self.out)
         try:
@@ -146,7 +146,7 @@ class PredictedFile:
     ) -> None:
         """Write a line for each row: its own fields, and its prediction as the field `name`.
 
-        `predict` gets the number of a part and the inputs of its rows. The file must be `held`. Raises RunError if the
+        `predict` gets the number of a part and the inputs of its rows. Call it within `locked`. Raises RunError if the
         file cannot be written."""
         try:
             with self._open() as file:
@@ -299,7 +299,7 @@ def predict_file(
     source = open_source(request.data, config.data.text_column, DataChoice(is_evaluation=True))
     part_rows = _BATCHES_OF_A_PART * (request.batch_size or _ROWS)
     predicted_file = PredictedFile(request.out, _identity(trained, request, source), part_rows)
-    with predicted_file.held(source.files, overwrite=request.overwrite):
+    with predicted_file.locked(source.files, overwrite=request.overwrite):
         rows = InputRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
         row_count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
         split_note = f"the data has several splits; only this one is used: {source.description}"
