@@ -118,27 +118,24 @@ def _compare(check: ServingCheck, row: Mapping[str, Any], reply: ServerReply, fa
         check.answer_tokens += len(answer["ids"])
         check.base_tokens += _same_tokens(row["base_answer"], reply) if row["base_answer"] else 0
         check.should_stop += answer["stops"]
-        differences.append(_stop_difference(check, answer, reply, same_tokens, " or ".join(stops.values())))
+        differences.append(_stop_difference(answer, reply, same_tokens, " or ".join(stops.values())))
+        check.stopped += bool(answer["stops"]) and same_tokens == len(answer["ids"]) and differences[-1] is None
     for sentence, cause in filter(None, differences):
         check.differences.append(f"{row['name']}: {sentence}")
         check.causes.append(cause)
 
 
 def _stop_difference(
-    check: ServingCheck, answer: Mapping[str, Any], reply: ServerReply, same_tokens: int, stop_words: str
+    answer: Mapping[str, Any], reply: ServerReply, same_tokens: int, stop_words: str
 ) -> tuple[str, str] | None:
-    """Return the difference of a server that continues after a stop token of training, or stops elsewhere. Count the
-    answers that stop as they should."""
+    """Return the difference of a server that continues after a stop token of training, or stops elsewhere."""
     length = len(answer["ids"])
     if reply.answer_ids is None:
         adds_nothing = len(reply.answer_text) <= len(answer["text"])
     else:
         adds_nothing = len(reply.answer_ids) == same_tokens
     stops_here = reply.has_stopped and adds_nothing
-    if answer["stops"] and same_tokens == length:
-        if stops_here:
-            check.stopped += 1
-            return None
+    if answer["stops"] and same_tokens == length and not stops_here:
         sentence = f"the server continues after {length} tokens, where {stop_words} ends the answer of training"
         return sentence, f"another stop token: the server does not stop at {stop_words}"
     if stops_here and same_tokens < length:
@@ -245,12 +242,8 @@ def _ask_ollama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> ServerRepl
     options = {"stream": False, "options": {"temperature": 0, "num_predict": new_tokens}}
     prompt_tokens = ask("/api/chat", **_messages(row), **options)["prompt_eval_count"]
     raw = ask("/api/generate", prompt=row["text"], raw=True, **options)
-    return ServerReply(
-        prompt_tokens=prompt_tokens,
-        raw_prompt_tokens=raw["prompt_eval_count"],
-        answer_text=raw["response"],
-        has_stopped=raw["done_reason"] == "stop",
-    )
+    reply = ServerReply(prompt_tokens=prompt_tokens, raw_prompt_tokens=raw["prompt_eval_count"])
+    return replace(reply, answer_text=raw["response"], has_stopped=raw["done_reason"] == "stop")
 
 
 def _messages(row: Mapping[str, Any]) -> dict[str, Any]:
