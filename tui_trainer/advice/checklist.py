@@ -39,7 +39,7 @@ class Finding:
     """A rule and its verdict before a run. `changes` has the settings of the fix with their present and new values.
     Show texts only through `safe_text`.
 
-    `gain` is the gain of the fix, or else of the present config over `opposite`; None if it was not measured."""
+    `gain` is that of the fix or, without a fix, that of the present config over `alternative`; None if unmeasured."""
 
     rule: Rule
     verdict: Verdict

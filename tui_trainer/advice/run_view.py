@@ -1,7 +1,7 @@
 """The figures of a run for the rules: seconds per step, shares of the time, means of the newest readings.
 
-They are computed from a RunState. For an active run they cover the last few hundred steps and two minutes of readings,
-for a run that has ended all of its last start."""
+They are computed from a RunState. For an active run they cover the last few hundred steps and two minutes of readings.
+For a run that has ended they cover everything since its last start."""
 
 import math
 from collections.abc import Iterable, Sequence

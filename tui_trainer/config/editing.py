@@ -185,18 +185,13 @@ def _number(text: str) -> float | None:
 
 def _text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
     if is_quoted:
-        return _unquoted(bare_text)
+        try:
+            return str(parse_toml(f"x = {bare_text}", "")["x"])
+        except ConfigError:
+            return bare_text[1:-1]
     if bare_text.lower() in ("", EMPTY) or (bare_text.lower() == "none" and setting.default == ""):
         return "" if setting.default == "" else _problem(setting, "the value must not be empty")
     return bare_text
-
-
-def _unquoted(text: str) -> str:
-    """Return the text that a quoted TOML string means, or the text between the quotes if it is not valid TOML."""
-    try:
-        return str(parse_toml(f"x = {text}", "")["x"])
-    except ConfigError:
-        return text[1:-1]
 
 
 def _problem(setting: Setting, message: str) -> Problem:

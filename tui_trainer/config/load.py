@@ -47,7 +47,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the command line asks for: a config file, a recipe, `KEY=VALUE` settings, and options like `--data`."""
+    """Arguments that select a config: a config file, a recipe, `KEY=VALUE` settings, and options like `--data`."""
 
     config_file: Path | None = None
     profile: str = ""

@@ -104,8 +104,8 @@ def without_removed(
 ) -> dict[str, Any]:
     """Return the nested tables of a config without removed settings and values.
 
-    Reports dropped settings in `notes` and refused settings in `problems`. `finished` is true for the config of a run
-    that will not be trained further: nothing is refused."""
+    Reports dropped settings in `notes` and refused settings in `problems`. With `finished`, for the config of a run
+    that will not be trained further, nothing is refused."""
 
     def walk(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         remaining_values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Compare what a running server makes of conversations with `serving.json`, the tokens of training in a chat export.
+"""Compare how a running server tokenizes and answers conversations with `serving.json`, which a chat export contains.
 
 Servers are llama.cpp's llama-server, vLLM and Ollama. Sources of their answers: tools/server/README.md of llama.cpp,
 vLLM's OpenAI-compatible server and its /tokenize, and docs/api.md of Ollama."""

@@ -1,7 +1,7 @@
 """Compare trained models on the same rows: the task's loss and scores, and the rows whose losses differ most.
 
-Models are loaded one after another. The two whose rows are compared wait in host memory, if they fit, until it is known
-which rows differ most."""
+Models are loaded one after another. The two models whose rows are compared stay in host memory, if they fit, until the
+rows that differ most are known."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`. `owner` is the model
-    of a run that is named by itself, with the run's own settings."""
+    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`. `owner` has the
+    settings of the run if a run was named, and is None if a folder was named."""
 
     name: str
     folder: Path

@@ -1,6 +1,6 @@
 """Export a trained model: write it into a temporary folder, compare it with the trained model, then rename the folder.
 
-For the comparison each of the two is loaded in a fresh process and evaluated on held-out rows."""
+For the comparison, each of the two models is loaded in a fresh process and evaluated on held-out rows."""
 
 import json
 import logging as standard_logging

@@ -69,7 +69,7 @@ class Gate:
         self, models: Sequence[str], *, suite: str = "", against: str = BASE, max_new_tokens: int, **allowed: int
     ) -> GateResult:
         """Judge models, each named by run or folder, on a suite, or on the general one if `suite` is empty. `allowed`
-        are the limits of `suite.judge`.
+        has the limits `allow_broken` and `allow_missing`, in rows.
 
         Raises InputError if the suite or a model cannot be used, before any model is loaded."""
         labels = self._labels()

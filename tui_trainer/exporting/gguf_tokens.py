@@ -15,7 +15,7 @@ class FileTokenizer:
     """Tokenizer of a GGUF file. `settings` has the fields `tokenizer.ggml.*` without that prefix.
 
     Byte-level BPE splits texts with the pattern of the trained `tokenizer`, because the file has only its name. A file
-    with scores, as of SentencePiece, needs nothing else. Of other kinds, only the ids are compared."""
+    with scores, as of SentencePiece, needs nothing else. For other tokenizers, only the ids are compared."""
 
     def __init__(self, settings: Mapping[str, Any], tokenizer: Any) -> None:
         self._settings, self._ids = settings, {token: index for index, token in enumerate(settings["tokens"])}

@@ -185,8 +185,8 @@ _MOST_ADDED_TOKENS = 50
 def _compared_texts(trained: TrainedModel, texts: Sequence[str], tokenizer: Any) -> list[list[str]]:
     """Return lists of one text, or of a pair, whose token ids are compared.
 
-    For a language model, odd texts and those with its added tokens are added. For a model that truncates rows, pairs or
-    joined texts are added, and texts longer than its longest row."""
+    For a language model they include odd texts and texts with its added tokens. For a model that truncates rows they
+    include pairs or joined texts, and texts longer than its longest row."""
     if trained.head == CAUSAL:
         added_tokens = [] if tokenizer.split_special_tokens else list(tokenizer.get_added_vocab())[-_MOST_ADDED_TOKENS:]
         return [[text] for text in (*texts, *ODD_TEXTS, *(f"x{token}y {token} z" for token in added_tokens))]

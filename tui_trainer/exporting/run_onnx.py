@@ -31,7 +31,7 @@ class Graphs:
     """The ONNX graphs of an export.
 
     An encoder-decoder model has the graphs `encoder`, `decoder` (first pass) and `decoder_with_past` (one more token).
-    Other models have one graph, `model`. In a decoder it reads any number of tokens after its key-value cache."""
+    Other models have one graph, `model`. That of a decoder reads any number of tokens after its key-value cache."""
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())

@@ -255,7 +255,7 @@ Cost = tuple[str, Any, str, Callable[[Any], str]]
 
 
 def costs_of(facts: RunFacts) -> list[Cost]:
-    """Return what the run used: name in the JSON report, value (None if unknown), title, and function that formats it.
+    """Return the costs of a run: name in the JSON report, value (None if unknown), title, and function that formats it.
 
     The name is empty if the JSON report omits the row, the title if the other reports omit it. Energy and power are
     those of the GPUs. GPU-hours include all starts."""

@@ -30,7 +30,7 @@ _PROBABILITIES = {
 
 
 def write_manifest(folder: Path, plan: Plan, model_config: Any) -> None:
-    """Write the manifest into the folder of a classifier; of other models, write nothing. `model_config` is the
+    """Write the manifest into the folder of a classifier. Do nothing for other models. `model_config` is the
     transformers config of the model."""
     head = find_task(plan.config.task.type).head
     if not head.endswith("classification"):

@@ -107,8 +107,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
-    """Write into tokenizer_config.json whether begin and end tokens are added, which the converter would guess, and the
-    token that ends what the model generates: llama.cpp stops at the file's eos token, and at few others by name."""
+    """Write into tokenizer_config.json whether begin and end tokens are added, which the converter would guess. Also
+    write the stop token as the eos token, because llama.cpp stops there, and at few others by name."""
     tokenizer = tokenizer_in(trained, folder)
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"
