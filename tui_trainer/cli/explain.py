@@ -89,19 +89,19 @@ def _sections_about(word: str) -> Iterator[list[str]]:
     """Yield lines about each thing that `word` names, except settings."""
     name = word.lower()
     if name in _LISTS:
-        yield [f"{item}: {title}" if title else item for item, title in _names(name).items()]
+        yield [f"{item}: {title}" if title else item for item, title in _titles_by_name(name).items()]
         return
-    checks, symptoms = _rules()
+    checks, symptoms = _checks_and_symptoms()
     yield from (_check_lines(rule) for rule in checks if name in (rule.name, rule.title.lower()))
     yield from (_finding_lines(it, rule) for it, rule in symptoms if name in (it.name, it.title.lower()))
-    if name in (commands := _commands()):
+    if name in (commands := _command_helps()):
         yield [f"{name} (a command)", *commands[name]().splitlines()]
     digits = next((name.removeprefix(it).strip() for it in _EXIT_CODE_PREFIXES if name.startswith(it)), name)
     if digits.isascii() and digits.isdigit() and (meaning := _meaning_of_code(int(digits))):
         yield [f"{int(digits)} (an exit code)", f"  {meaning}"]
 
 
-def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
+def _checks_and_symptoms() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
     """Return all checks, and each symptom that the doctor looks for, paired with its rule."""
     from tui_trainer.advice.checklist import all_checks
     from tui_trainer.advice.contract import all_rules
@@ -131,7 +131,7 @@ def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
     return [*lines, "  `tui-trainer doctor RUN` shows the result"]
 
 
-def _commands() -> dict[str, Callable[[], str]]:
+def _command_helps() -> dict[str, Callable[[], str]]:
     """Return the help of each command by name. A subcommand has a name of two words, such as `bench train`."""
     context = typer.Context(typer.main.get_command(app), info_name="tui-trainer")
     help_by_name: dict[str, Callable[[], str]] = {}
@@ -159,15 +159,15 @@ def _meaning_of_code(code: int) -> str:
     return f"The process was ended by signal {name}.{cause}"
 
 
-def _names(kind: str) -> dict[str, str]:
+def _titles_by_name(kind: str) -> dict[str, str]:
     """Return the titles of all checks, findings, commands or exit codes (`kind`), by name."""
-    checks, symptoms = _rules()
+    checks, symptoms = _checks_and_symptoms()
     if kind == "checks":
         return {check.name: check.title for check in checks}
     if kind == "findings":
         return {symptom.name: symptom.title for symptom, _ in symptoms}
     if kind == "commands":
-        return dict.fromkeys(sorted(_commands()), "")
+        return dict.fromkeys(sorted(_command_helps()), "")
     return {str(code): meaning for code, meaning in EXIT_CODES.items()}
 
 
@@ -178,7 +178,7 @@ def _suggestions(word: str) -> str:
     name = word.lower().replace(" ", "_")
     similar_names = near_settings(word)
     for kind in ("check", "finding", "command"):
-        names = _names(f"{kind}s")
+        names = _titles_by_name(f"{kind}s")
         titles = [title.lower() for title in names.values() if title]
         matches = get_close_matches(name, names, n=1, cutoff=_LEAST_SIMILARITY)
         matches = matches or get_close_matches(word.lower(), titles, n=1, cutoff=_LEAST_SIMILARITY)

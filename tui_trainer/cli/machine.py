@@ -111,7 +111,7 @@ def preview(
         return
     in_colour = not no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
     width = max(min(shutil.get_terminal_size((100, 24)).columns, _WIDEST), _LEAST_WIDTH)
-    print("\n".join(preview_lines(batch_preview, _signs(in_colour), width, in_colour=in_colour)))
+    print("\n".join(preview_lines(batch_preview, _choose_signs(in_colour), width, in_colour=in_colour)))
 
 
 def preview_lines(preview: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _coloured(line: "Sequence[Marked]", in_colour: bool) -> str:
     return "".join(f"\x1b[{code}m{text}\x1b[0m" if (code := _COLOURS[mark]) and text else text for text, mark in line)
 
 
-def _signs(in_colour: bool) -> "Signs":
+def _choose_signs(in_colour: bool) -> "Signs":
     """Return the marks for tokens. ASCII marks are used if standard output cannot encode the others."""
     from tui_trainer.launching.preview import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS
 

@@ -243,7 +243,7 @@ def predict(
     """Predict every row of a file with a trained model. If interrupted, rerun the same command to continue."""
     if column and len(column) > 2:
         raise InputError("--column can be given at most twice, for the two texts of a pair")
-    batch_rows = _batch_size(batch_size)
+    batch_rows = _parse_batch_size(batch_size)
     folder = lock_named_run(run, "predict")
     from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
     from tui_trainer.files.local_paths import absolute_path
@@ -266,7 +266,7 @@ def predict(
     )
     try:
         with redirect_stdout(sys.stderr):
-            result = predict_file(trained, request, lambda: inference_device(gpu), _progress(as_json))
+            result = predict_file(trained, request, lambda: inference_device(gpu), _choose_progress(as_json))
     except DataError as error:
         problems = (replace(it, hint=it.hint.replace("data.text_column", "--column")) for it in error.problems)
         raise DataError(problems) from None
@@ -286,7 +286,7 @@ def predict(
     print(f"{one_line(str(out))}: {result.rows:,} rows{earlier}, {timing}")
 
 
-def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
+def _choose_progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
     """Return the function that shows progress: as JSON, in place on a terminal, or as a line each half minute."""
     if as_json:
         return write_progress
@@ -303,7 +303,7 @@ def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
     return print_sometimes
 
 
-def _batch_size(word: str) -> int:
+def _parse_batch_size(word: str) -> int:
     """Return the number of rows for `--batch-size`; 0 for auto. Raises InputError for another word."""
     if word == "auto":
         return 0

@@ -107,14 +107,14 @@ def parse(setting: Setting, text: str) -> Any:
     bare_text = text.strip()
     is_quoted = len(bare_text) >= 2 and bare_text[0] == bare_text[-1] and bare_text[0] in "\"'"
     if str in setting.kinds:
-        return _text(setting, bare_text, is_quoted)
+        return _parse_text(setting, bare_text, is_quoted)
     bare_text = bare_text[1:-1].strip() if is_quoted else bare_text
     for choice in setting.choices:
         if bare_text.lower() == str(choice).lower():
             return choice
     if bool in setting.kinds and bare_text.lower() in (*_TRUE, *_FALSE):
         return bare_text.lower() in _TRUE
-    number = _number(bare_text) if {int, float} & set(setting.kinds) else None
+    number = _parse_number(bare_text) if {int, float} & set(setting.kinds) else None
     if number is None:
         return _problem(setting, f"{one_line(bare_text, 40)!r} is not valid" if bare_text else "no value was entered")
     if float not in setting.kinds and int(number) != number:
@@ -168,7 +168,7 @@ def _paths(text: str, *, folders_only: bool) -> list[str]:
     return [path for path in paths if one_line(path) == path]
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     digits = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     match = _NUMBER.fullmatch(digits)
     if not match or len(digits) > _LONGEST_NUMBER:
@@ -183,7 +183,7 @@ def _number(text: str) -> float | None:
     return number if abs(number) != float("inf") else None
 
 
-def _text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
+def _parse_text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
     if is_quoted:
         try:
             return str(parse_toml(f"x = {bare_text}", "")["x"])
@@ -253,7 +253,7 @@ def _bound(setting: Setting, value: Any, direction: Direction) -> Any:
 def _one_two_five(value: float, direction: Direction) -> float:
     """Return the next number of the series 1, 2, 5, 10, 20, 50 and so on, up or down from the value."""
     exponent = math.floor(math.log10(value) + 1e-9)
-    series = [_scaled(digit, power) for power in (exponent - 1, exponent, exponent + 1) for digit in (1, 2, 5)]
+    series = [_decimal(digit, power) for power in (exponent - 1, exponent, exponent + 1) for digit in (1, 2, 5)]
     if direction > 0:
         return next(number for number in series if number > value * (1 + 1e-9))
     return next(number for number in reversed(series) if number < value * (1 - 1e-9))
@@ -261,10 +261,10 @@ def _one_two_five(value: float, direction: Direction) -> float:
 
 def _tenfold(value: float, direction: Direction) -> float:
     exponent = math.log10(value)
-    return _scaled(1, math.floor(exponent + 1e-9) + 1 if direction > 0 else math.ceil(exponent - 1e-9) - 1)
+    return _decimal(1, math.floor(exponent + 1e-9) + 1 if direction > 0 else math.ceil(exponent - 1e-9) - 1)
 
 
-def _scaled(digit: int, power: int) -> float:
+def _decimal(digit: int, power: int) -> float:
     # A product of floats is not always the nearest float: 3 * 0.1 is 0.30000000000000004.
     return float(f"{digit}e{power}")
 

@@ -219,17 +219,17 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
             where, notes = str(path), list[str]()
             values = resolve_relative_paths(flatten(tables, where, problems, notes), path, notes)
             layers.append(Layer(origin=Origin.FILE, where=where, values=values, notes=tuple(notes)))
-    layers += [_option(key, value) for key, value in request.shortcuts.items()]
+    layers += [_option_layer(key, value) for key, value in request.shortcuts.items()]
     notes = []
-    assigned_values = _assignments(request.assignments, problems, notes)
+    assigned_values = _assigned_values(request.assignments, problems, notes)
     for key, value in request.shortcuts.items():
         if assigned_values.get(key, value) != value:
             notes.append(f"{OPTIONS[key]} {one_line(value, 60)} is ignored, because --set {key} is given")
     layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned_values, notes=tuple(notes)))
-    return [*layers, _option("profile", request.profile)] if request.profile else layers
+    return [*layers, _option_layer("profile", request.profile)] if request.profile else layers
 
 
-def _option(key: str, value: str) -> Layer:
+def _option_layer(key: str, value: str) -> Layer:
     return Layer(origin=Origin.COMMAND_LINE, where=OPTIONS.get(key, "--set"), values={key: value})
 
 
@@ -283,7 +283,7 @@ def _last_text(key: str, layers: list[Layer], default: str) -> str:
     return values[-1] if values else default
 
 
-def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: list[str]) -> dict[str, Any]:
+def _assigned_values(assignments: tuple[str, ...], problems: list[Problem], notes: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -293,9 +293,9 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
             message = f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE"
             problems.append(Problem(message=message, where="--set", hint=hint))
         elif key not in all_settings() and key not in REMOVED:
-            problems.append(_unknown(key, "--set"))
+            problems.append(_unknown_setting(key, "--set"))
         else:
-            value = _value(key, text.strip())
+            value = _parse_value(key, text.strip())
             if key in values and values[key] != value:
                 ignored_text = one_line(str(values[key]), 60)
                 notes.append(f"{key} is given twice with --set: the last value is used, {ignored_text} is ignored")
@@ -303,7 +303,7 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
     return flatten(nest(values), "--set", problems, notes)
 
 
-def _value(key: str, text: str) -> Any:
+def _parse_value(key: str, text: str) -> Any:
     """Return the TOML value that a text is, or the text itself if it is not exactly one TOML value."""
     try:
         # In a list, a comment or a line break within the text makes the TOML invalid.
@@ -335,13 +335,13 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: lis
                 hint = f"did you mean [{similar_tables[0]}]?"
                 problems.append(Problem(message="unknown table", where=where, key=key[:80], hint=hint))
             else:
-                problems.append(_unknown(key, where))
+                problems.append(_unknown_setting(key, where))
 
     walk(without_removed(raw, where, notes if notes is not None else [], problems), "")
     return flat_values
 
 
-def _unknown(key: str, where: str) -> Problem:
+def _unknown_setting(key: str, where: str) -> Problem:
     return Problem(message="unknown setting", where=where, key=key[:80], hint=did_you_mean(key))
 
 

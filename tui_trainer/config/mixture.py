@@ -63,11 +63,11 @@ def parse_weights(paths: Sequence[str], weights: str) -> tuple[float, ...]:
         raise _weights_error(
             f"has {numbers}, but data.path has {sources}", "give one number per source, in the same order"
         )
-    weight_values = tuple(map(_weight, number_texts))
+    weight_values = tuple(map(_parse_weight, number_texts))
     return () if all(value == 1 for value in weight_values) else weight_values
 
 
-def _weight(word: str) -> float:
+def _parse_weight(word: str) -> float:
     quoted = one_line(repr(word), 40)
     try:
         weight = float(word)

@@ -35,10 +35,10 @@ def with_absolute_paths(config: Config) -> Config:
     is_file = "/" in template or template.endswith(".jinja")
     absolute_values = {
         "task.chat_template": absolute(template) if is_file else template,
-        DATA_KEY: _data(config.data.paths),
-        "data.replay": _data(config.data.replay_paths),
-        "data.eval_path": _data(config.data.eval_paths),
-        MODEL_KEY: _model(config.model.model_name_or_path),
+        DATA_KEY: _absolute_data(config.data.paths),
+        "data.replay": _absolute_data(config.data.replay_paths),
+        "data.eval_path": _absolute_data(config.data.eval_paths),
+        MODEL_KEY: _absolute_model(config.model.model_name_or_path),
         "output.runs_dir": absolute(config.output.runs_dir),
     }
     # A later check reports a file that cannot be read.
@@ -78,7 +78,7 @@ def _is_in(folder: Path, path: str) -> bool:
         return False
 
 
-def _data(paths: Sequence[str]) -> str:
+def _absolute_data(paths: Sequence[str]) -> str:
     """Return `data.path` with absolute files and folders. Samples and data sets on the hub stay unchanged."""
 
     def is_local(path: str) -> bool:
@@ -89,7 +89,7 @@ def _data(paths: Sequence[str]) -> str:
     return join_paths([absolute(path) if is_local(path) else path for path in paths])
 
 
-def _model(name: str) -> str:
+def _absolute_model(name: str) -> str:
     """Return the absolute path of an existing folder, or the name of a model on the hub unchanged."""
     try:
         return absolute(name) if name and Path(name).expanduser().is_dir() else name

@@ -46,11 +46,11 @@ def to_toml(loaded: LoadedConfig) -> str:
         # A recipe may have a path relative to its own file, while the run's config has the absolute path.
         is_recipe_path = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
         if (loaded.origin(key).by_user or is_recipe_path) and key not in flat_values:
-            flat_values[key] = _plain(value_of(loaded.config, key))
+            flat_values[key] = _whole_as_int(value_of(loaded.config, key))
     return tomli_w.dumps(nest(flat_values))
 
 
-def _plain(value: Any) -> Any:
+def _whole_as_int(value: Any) -> Any:
     """Return a whole float as an integer (128 for 128.0), which a setting of type float also accepts."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_BELOW else value
 

@@ -110,20 +110,21 @@ class Certifier:
 
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
-        self._before: dict[str, Any] = {}
+        self._trained_answer: dict[str, Any] = {}
 
     @property
     def serving(self) -> dict[str, Any] | None:
         """Content of `serving.json` of an export that was compared; None if the model holds no conversations."""
-        return self._before.get("serving")
+        return self._trained_answer.get("serving")
 
     def certify(self, export_format: Format, folder: Path) -> Certificate:
         """Compare the export in `folder` with the trained model. Raises RunError if the model cannot be measured."""
         try:
-            self._before = trained_answer = self._before or self._measure(self._trained.folder, "", None)
+            self._trained_answer = self._trained_answer or self._measure(self._trained.folder, "", None)
         except WorkerFailed as failure:
             raise RunError(f"the trained model cannot be measured: the process {failure}") from None
-        tolerance, logit_difference, exported = export_format.tolerance(self._trained), None, None
+        trained_answer, tolerance = self._trained_answer, export_format.tolerance(self._trained)
+        logit_difference, exported = None, None
         try:
             export_answer = self._measure(folder, export_format.name, trained_answer["texts"])
         except WorkerFailed as failure:

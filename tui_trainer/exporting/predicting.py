@@ -336,19 +336,20 @@ class _Speed:
     """Reporter of progress, with rows per second and the remaining time."""
 
     def __init__(self, rows: int, before: int, progress: Progress) -> None:
-        self._rows, self._before, self._done, self._progress = rows, before, before, progress
-        self._started = perf_counter()
+        self._rows, self._rows_before, self._done_rows, self._progress = rows, before, before, progress
+        self._started_at = perf_counter()
         self.add(0)
 
     @property
     def seconds(self) -> float:
-        return perf_counter() - self._started
+        return perf_counter() - self._started_at
 
     def add(self, rows: int) -> None:
-        self._done += rows
-        speed = (self._done - self._before) / max(self.seconds, 1e-9)
-        left_words = format_seconds((self._rows - self._done) / speed) if speed else "--"
-        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(speed, 'rows')}, {left_words} left")
+        self._done_rows += rows
+        speed = (self._done_rows - self._rows_before) / max(self.seconds, 1e-9)
+        left_words = format_seconds((self._rows - self._done_rows) / speed) if speed else "--"
+        unit = f"rows, {format_rate(speed, 'rows')}, {left_words} left"
+        self._progress("predicting", self._done_rows, self._rows, unit)
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:

@@ -239,7 +239,7 @@ def after_screens_line(state: RunState, name: str, *, is_active: bool) -> str:
     return f"{name} is {state.status}{step_text}; {wording.come_back_words(name)}"
 
 
-_ADDED = "what training needs in addition to the loaded libraries"
+_CPU_MEMORY = "what training needs in addition to the loaded libraries"
 
 
 def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
@@ -259,7 +259,7 @@ def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] 
         *map(one_line, notes),
     ]
     lines += _figure_lines(plan)
-    memory_text = "GPU memory" if plan.device == "cuda" else _ADDED
+    memory_text = "GPU memory" if plan.device == "cuda" else _CPU_MEMORY
     return [*lines, "", f"~ estimated, = exact; memory is {memory_text}"]
 
 

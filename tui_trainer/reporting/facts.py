@@ -75,8 +75,8 @@ class ReportedModel:
             "effective batch": f"{batch_words(plan)} of up to {plan.config.data.max_length} tokens",
             "learning rate": f"{plan.learning_rate.value:g}, {schedule_text}{decay_text}{floor_text}",
             "tuning": _tuning_words(plan),
-            "added tokens": _added_tokens(model),
-            "positions": _positions(model.rope_scaling),
+            "added tokens": _added_tokens_words(model),
+            "positions": _rope_words(model.rope_scaling),
             "precision": f"{plan.precision.value}, weights in {plan.weights_dtype.value}",
             "attention": plan.attention.words,
             "optimizer": f"{training.optim}, {decay_words}, clipping at {training.max_grad_norm:g}",
@@ -88,7 +88,7 @@ class ReportedModel:
         return [(label, text) for label, text in text_of_label.items() if text]
 
 
-def _added_tokens(model: ModelSection) -> str:
+def _added_tokens_words(model: ModelSection) -> str:
     with suppress(ConfigError):  # older runs name a file of tokens, which may no longer exist
         if tokens := tokens_in(model.add_tokens):
             tokens_text = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
@@ -96,7 +96,7 @@ def _added_tokens(model: ModelSection) -> str:
     return ""
 
 
-def _positions(rope: RopeScalingSection) -> str:
+def _rope_words(rope: RopeScalingSection) -> str:
     is_scaled = rope.rope_type != "default"
     return f"{rope.rope_type}, {rope.factor:g} times as many as the base model has" if is_scaled else ""
 
@@ -156,7 +156,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
         plan=plan,
         plan_fault=plan_fault,
         changed_settings=tuple(_changed_settings(folder)),
-        config_text=_text(folder.config),
+        config_text=_file_text(folder.config),
         charts=tuple(charts_of(state)),
         disk_bytes=folder_size(folder.root).bytes,
         exports=certificates(folder),
@@ -185,7 +185,7 @@ def _changed_settings(folder: RunFolder) -> list[Difference]:
     ]
 
 
-def _text(path: Path) -> str:
+def _file_text(path: Path) -> str:
     with suppress(OSError):
         return read_plain_file(path, _FILE_LIMIT_BYTES).decode("utf-8", "replace")
     return ""
@@ -215,10 +215,10 @@ def _model_facts(run: RunOverview, state: RunState, plan: Plan | None) -> Report
 
 def to_json(facts: RunFacts) -> str:
     """Return the report as JSON. Unknown values are null, and values that JSON does not have are strings."""
-    return json.dumps(replace_non_finite(_object(facts)), default=str, indent=1, allow_nan=False)
+    return json.dumps(replace_non_finite(_report_object(facts)), default=str, indent=1, allow_nan=False)
 
 
-def _object(facts: RunFacts) -> dict[str, Any]:
+def _report_object(facts: RunFacts) -> dict[str, Any]:
     state, plan, data = facts.state, facts.plan, facts.state.data
     end_event, better_eval = state.failed or state.finished, better_earlier_evaluation(state)
     return {
@@ -243,7 +243,7 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "journal_damage": state.journal_damage,
         "data": None if data is None else asdict(data),
         "costs": {name: value for name, value, *_ in costs_of(facts) if name},
-        "doctor": _verdict(facts),
+        "doctor": _doctor_verdict(facts),
         "exports": facts.exports,
         "samples": [asdict(sample) for sample in state.samples],
         "config": facts.config_text,
@@ -289,7 +289,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
     ]
 
 
-def _verdict(facts: RunFacts) -> dict[str, Any] | None:
+def _doctor_verdict(facts: RunFacts) -> dict[str, Any] | None:
     """Return the doctor's diagnosis; None if no step was trained."""
     if not facts.state.steps:
         return None
