@@ -34,7 +34,7 @@ EXIT_CODES = {
     EXIT_STOPPED: "Stopped on request: a run that was saved, a measurement with partial results, a declined offer.",
 }
 _FEW_NAMES = 12
-_MOST_SIMILAR = 3
+_MOST_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +61,7 @@ def name_hint(name: str, known: Collection[str]) -> str:
     """Return a hint for a name that is not in `known`.
 
     The hint lists the known names that contain `name`, else the most similar names, or all names if they are few."""
-    similar = [other for other in known if name and name in other][:_MOST_SIMILAR] or get_close_matches(
-        name, known, n=1
-    )
+    similar = [other for other in known if name and name in other][:_MOST_SHOWN] or get_close_matches(name, known, n=1)
     if similar or len(known) <= _FEW_NAMES:
         return f"did you mean {' or '.join(similar)}?" if similar else "available: " + ", ".join(known)
     return f"the closest of {len(known)} names: " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))

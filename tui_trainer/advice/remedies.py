@@ -162,11 +162,8 @@ def micro_batch_patch(context: Context, rows: int) -> dict[str, Any]:
         if -(-step_rows // parts) == rows:
             return {ACCUMULATION_KEY: parts}
     is_same = context.required_plan.effective_batch_is_auto or context.config.training.effective_batch_size == step_rows
-    return (
-        {MICRO_BATCH_KEY: rows}
-        | ({} if is_same else {EFFECTIVE_BATCH_KEY: step_rows})
-        | _automatic_accumulation(context)
-    )
+    effective_batch = {} if is_same else {EFFECTIVE_BATCH_KEY: step_rows}
+    return {MICRO_BATCH_KEY: rows} | effective_batch | _automatic_accumulation(context)
 
 
 def effective_batch_patch(context: Context, rows: int) -> dict[str, Any]:

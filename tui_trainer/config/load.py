@@ -186,12 +186,10 @@ def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     `choose_hardware(name)` returns the hardware profile, and the reason for choosing it."""
     problems: list[Problem] = []
     written_layers = user_layers(request, problems)
-    layers_of_user = {key: layer for layer in written_layers for key in layer.values}
+    user_layer = {key: layer for layer in written_layers for key in layer.values}
     recipe_name = _last_text("profile", written_layers, default_recipe(request, written_layers))
-    presets = find_presets(
-        recipe_name, {key: layer.values[key] for key, layer in layers_of_user.items()}, choose_hardware
-    )
-    layer_of_key = {**presets.layers, **layers_of_user}
+    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in user_layer.items()}, choose_hardware)
+    layer_of_key = {**presets.layers, **user_layer}
     for problem in presets.problems:
         where = layer_of_key[problem.key].where if problem.key in layer_of_key else ""
         problems.append(problem if problem.where else replace(problem, where=where))

@@ -180,9 +180,8 @@ def _merged_text(path: Path, values: dict[str, Any], where: str) -> str:
     written_values = flatten(parse_toml(text, where), where, problems := list[Problem]())
     if problems:
         raise ConfigError(problems)
-    if written_values.keys() != values.keys() or not all(
-        is_same_value(written_values[key], values[key]) for key in values
-    ):
+    has_same_keys = written_values.keys() == values.keys()
+    if not has_same_keys or not all(is_same_value(written_values[key], values[key]) for key in values):
         raise ConfigError("cannot be updated", where=where, hint=hint)
     return text
 

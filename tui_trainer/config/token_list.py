@@ -41,16 +41,12 @@ def replace_token_file(text: str) -> str:
         with path.open("rb") as file:
             content = file.read(_FILE_LIMIT_BYTES + 1)
         if len(content) > _FILE_LIMIT_BYTES:
-            raise _problem(
-                f"{_path_text(path)} is not a list of tokens: it is larger than a megabyte", "use another file"
-            )
+            raise _problem(f"{_shown(path)} is not a list of tokens: it is larger than a megabyte", "use another file")
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except OSError as error:
-        raise _problem(
-            f"{_path_text(path)} cannot be read: {system_reason(error)}", "check the path of the file"
-        ) from None
+        raise _problem(f"{_shown(path)} cannot be read: {system_reason(error)}", "check the path of the file") from None
     except UnicodeDecodeError:
-        raise _problem(f"{_path_text(path)} is not UTF-8", "save it as UTF-8") from None
+        raise _problem(f"{_shown(path)} is not UTF-8", "save it as UTF-8") from None
     tokens = [line for line in lines if line]
     if invalid := next((token for token in tokens if token.endswith("\\")), ""):
         raise _problem(f"the token {one_line(invalid, 40)!r} ends in a backslash, which is not supported", "remove it")
@@ -65,7 +61,7 @@ def _check_unique(tokens: list[str]) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def _path_text(path: Path) -> str:
+def _shown(path: Path) -> str:
     return one_line(str(path), 120)
 
 

@@ -288,9 +288,8 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"no plan for {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    best_text = (
-        f"smallest sufficient GPU: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
-    )
+    too_small = "the run does not fit on any of these GPUs"
+    best_text = f"smallest sufficient GPU: {_cards_words(best)}" if best else too_small
     rates_note = "step and time are estimated from the vendors' peak rates, not measured"
     names = sorted({name for item in plans for name in item.missing_libraries})
     library_notes = [f"these plans assume libraries that are not installed here: {', '.join(names)}"] if names else []

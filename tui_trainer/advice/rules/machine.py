@@ -313,11 +313,8 @@ def slower_later(view: RunView) -> Cause | None:
     seconds = view.state.step_seconds
     steps = view.state.steps_since_start - WARM_UP_STEPS
     start = len(seconds) - steps
-    if (
-        steps < _LEAST_STEPS
-        or start < 0
-        or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _MOST_WAIT_SHARE)
-    ):
+    is_crowded = not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _MOST_WAIT_SHARE
+    if steps < _LEAST_STEPS or start < 0 or is_crowded:
         return None
     early_seconds, late_seconds = median(seconds[start : start + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
     if late_seconds < _SLOWER_STEP_RATIO * early_seconds:

@@ -219,9 +219,8 @@ def little_padding(context: Context) -> Verdict:
     rows = min(context.required_plan.effective_batch_size.value, facts.rows)
     text = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
     can_pack = not packing_obstacle(context.basis.shape.model_type)
-    saves = (
-        1 - facts.packed_rows / rows >= LEAST_SAVING and _packing_cost_ratio(context, facts) <= MOST_TIMES_OF_PACKING
-    )
+    saves = 1 - facts.packed_rows / rows >= LEAST_SAVING
+    saves = saves and _packing_cost_ratio(context, facts) <= MOST_TIMES_OF_PACKING
     if can_pack and context.config.data.packing is False and saves:
         return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch_state="packing: off")
     return _padding_verdict(context, facts, "not packed" if can_pack else packing.reason)

@@ -8,6 +8,7 @@ Runtime and tokenizers, and the comparison runs it."""
 import hashlib
 import os
 import shutil
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,30 +76,28 @@ class Onnx(Format):
         from transformers.exporters.configs import OnnxConfig
         from transformers.exporters.exporter_onnx import OnnxExporter
 
-        exporter, settings = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
+        exporter, options = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
         ids = torch.zeros(_ROWS, _TOKENS, dtype=torch.int64)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if head in CLASSIFYING_HEADS:
             if getattr(model.config, "type_vocab_size", 0) > 1:
                 inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
             model.config.use_cache = False
-            return exporter.export(model, inputs, settings)
+            return exporter.export(model, inputs, options)
         # Greedy decoding, because beams and lengths of the model's own settings would change the cache.
         id_names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
         special_ids = {name: getattr(model.generation_config, name) for name in id_names}
-        greedy_config = GenerationConfig(do_sample=False, **special_ids)
+        export = partial(
+            exporter.export_for_generation, generation_config=GenerationConfig(do_sample=False, **special_ids)
+        )
         if head == CAUSAL:
-            graphs = exporter.export_for_generation(
-                model, inputs, settings, generation_config=greedy_config, multi_token_decode=True
-            )
+            graphs = export(model, inputs, options, multi_token_decode=True)
             # The decode graph also reads the prompt, with an empty cache.
             return ExportedModel({"model": graphs.components["decode"]}, graphs.export_format, config=model.config)
         answer_ids = torch.zeros(_ROWS, _ANSWER_TOKENS, dtype=torch.int64)
-        graphs = exporter.export_for_generation(
-            model, {**inputs, "decoder_input_ids": answer_ids}, settings, generation_config=greedy_config
-        )
+        graphs = export(model, {**inputs, "decoder_input_ids": answer_ids}, options)
         components = {
-            "encoder": exporter.export(model.get_encoder(), inputs, settings).components["model"],
+            "encoder": exporter.export(model.get_encoder(), inputs, options).components["model"],
             "decoder": graphs.components["prefill"],
             "decoder_with_past": graphs.components["decode"],
         }
