@@ -85,7 +85,9 @@ def _judge_scratch_model(context: Context, tokens: float) -> Verdict:
     if tokens >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
     most_parameters = int(tokens / _LEAST_TOKENS_A_PARAMETER)
-    advice = "give the model more text or more steps" if (fix := _smaller(context, most_parameters)) is None else ""
+    advice = (
+        "give the model more text or more steps" if (fix := _smaller_shape(context, most_parameters)) is None else ""
+    )
     return warned(f"{sentence}; at least {_LEAST_TOKENS_A_PARAMETER:g} are needed", fix=fix, advice=advice)
 
 
@@ -106,7 +108,7 @@ def _judge_pretrained_model(context: Context, tokens: float) -> Verdict:
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
 
 
-def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
+def _smaller_shape(context: Context, most_parameters: int) -> dict[str, Any] | None:
     """Return the setting for the largest model with at most these parameters: a smaller width, or else fewer layers.
     None if a config.json gives the shape, or if no such model exists."""
     if context.config.model.model_name_or_path:
@@ -180,11 +182,11 @@ def _alternatives(
     for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
         if not str((entry.config.get("architectures") or [""])[0]).endswith(suffixes):
             continue
-        if alternative := _planned_with(context, entry, math.inf if budget is None else budget):
+        if alternative := _plan_alternative(context, entry, math.inf if budget is None else budget):
             yield alternative
 
 
-def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
+def _plan_alternative(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
     """Return a catalogue model as an alternative; None if it cannot be planned, does not fit or lacks the language."""
     plan, basis = context.required_plan, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
@@ -195,7 +197,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
         needed_bytes = replace(basis, loaded=loaded).with_setup(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
-    if needed_bytes > budget or (language_and_ratio := _language(context, entry)) is None:
+    if needed_bytes > budget or (language_and_ratio := _compare_tokens(context, entry)) is None:
         return None
     # The time is assumed to grow with the tokens, under otherwise equal conditions.
     language, token_ratio = language_and_ratio
@@ -208,7 +210,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
     return _Alternative(entry.name, seconds, f"{entry.name}, {size},{time_text} with {memory} of memory ({language})")
 
 
-def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
+def _compare_tokens(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
     """Return a clause on how many tokens the other model's tokenizer needs for the data, and their ratio to those of
     the present tokenizer; None if the other tokenizer does not know the language."""
 
