@@ -85,9 +85,8 @@ def _judge_scratch_model(context: Context, tokens: float) -> Verdict:
     if tokens >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
     most_parameters = int(tokens / _LEAST_TOKENS_A_PARAMETER)
-    advice = (
-        "give the model more text or more steps" if (fix := _smaller_shape(context, most_parameters)) is None else ""
-    )
+    fix = _smaller_shape(context, most_parameters)
+    advice = "give the model more text or more steps" if fix is None else ""
     return warned(f"{sentence}; at least {_LEAST_TOKENS_A_PARAMETER:g} are needed", fix=fix, advice=advice)
 
 
