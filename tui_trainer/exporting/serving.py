@@ -4,7 +4,6 @@ a server makes of them, and the files that Ollama needs."""
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.errors import DataError
@@ -53,17 +52,9 @@ CONVERSATIONS: Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] =
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A conversation up to the next answer, as training renders it: its text and its token ids."""
-
-    name: str
-    text: str
-    ids: list[int]
-
-
-def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[RenderedPrompt], dict[str, str]]:
-    """Return the prompts of conversations that the chat template accepts, and why it rejects the others, by name."""
+def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the conversations that the chat template accepts, each as a row of `serving.json` with the text and the
+    ids of its prompt, and why the template rejects the others, by name."""
     task: Any = trained.task
     reader = task.input_reader(trained.config, tokenizer)
     prompts, rejected = [], {}
@@ -74,7 +65,14 @@ def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[RenderedPr
         except DataError as error:
             rejected[name] = one_line(error.problems[0].message, 200)
         else:
-            prompts.append(RenderedPrompt(name, rendered.text, ids))
+            row: dict[str, Any] = {
+                "name": name,
+                "messages": messages,
+                "tools": tools,
+                "text": rendered.text,
+                "ids": ids,
+            }
+            prompts.append(row)
     return prompts, rejected
 
 
@@ -85,33 +83,30 @@ def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str
     each token. After LoRA, `base_answer` is that of the base model, which a server without the adapter would give."""
     prompts, rejected = chat_prompts(trained, tokenizer)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    fitting_prompts = [prompt for prompt in prompts if len(prompt.ids) + NEW_TOKENS <= positions]
+    fitting_ids = {row["name"]: row["ids"] for row in prompts if len(row["ids"]) + NEW_TOKENS <= positions}
 
     def answer_facts() -> dict[str, dict[str, Any]]:
         facts: dict[str, dict[str, Any]] = {}
-        answers = answer_in_batches(model, tokenizer, [prompt.ids for prompt in fitting_prompts], new_tokens=NEW_TOKENS)
-        for prompt, answer in zip(fitting_prompts, answers, strict=True):
+        answers = answer_in_batches(model, tokenizer, list(fitting_ids.values()), new_tokens=NEW_TOKENS)
+        for name, answer in zip(fitting_ids, answers, strict=True):
             ids = list(answer.ids)
             texts = ["", *(str(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))]
             lengths = list(map(len, texts[1:]))
-            facts[prompt.name] = {"ids": ids, "stops": answer.has_stopped, "text": texts[-1], "lengths": lengths}
+            facts[name] = {"ids": ids, "stops": answer.has_stopped, "text": texts[-1], "lengths": lengths}
         return facts
 
     answers, base_answers = answer_facts(), dict[str, dict[str, Any]]()
     if trained.base and hasattr(model, "disable_adapter"):
         with model.disable_adapter():
             base_answers = answer_facts()
-    rows = []
-    for prompt in prompts:
-        messages, tools = CONVERSATIONS[prompt.name]
-        row: dict[str, Any] = {"name": prompt.name, "messages": messages, "tools": tools, "text": prompt.text,
-                               "ids": prompt.ids, "tokens": tokenizer.convert_ids_to_tokens(prompt.ids)}  # fmt: skip
-        rows.append(row | {"answer": answers.get(prompt.name), "base_answer": base_answers.get(prompt.name)})
+    for row in prompts:
+        row["tokens"] = tokenizer.convert_ids_to_tokens(row["ids"])
+        row |= {"answer": answers.get(row["name"]), "base_answer": base_answers.get(row["name"])}
     return {
         "bos": {"id": tokenizer.bos_token_id, "token": tokenizer.bos_token},
         "stops": [{"id": stop, "token": tokenizer.convert_ids_to_tokens(stop)} for stop in stop_ids(model)],
         "new_tokens": NEW_TOKENS,
-        "conversations": rows,
+        "conversations": prompts,
         "rejected": rejected,
     }
 

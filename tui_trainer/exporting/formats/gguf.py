@@ -76,9 +76,9 @@ class Gguf(Format):
         if trained.task.holds_conversations:
             tokenizer = load_tokenizer(trained)
             file_tokenizer = FileTokenizer(_settings(folder), tokenizer)
-            for prompt in chat_prompts(trained, tokenizer)[0]:
-                if file_tokenizer.prompt_ids(prompt.text) != prompt.ids:
-                    message = f"llama.cpp would read other tokens than training in the conversation `{prompt.name}`"
+            for row in chat_prompts(trained, tokenizer)[0]:
+                if file_tokenizer.prompt_ids(row["text"]) != row["ids"]:
+                    message = f"llama.cpp would read other tokens than training in the conversation `{row['name']}`"
                     raise RunError(f"{message}: use the format merged, or another chat template")
 
     def _out_type(self, folder: Path) -> str:
@@ -115,7 +115,7 @@ def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
     settings = json.loads(path.read_bytes())
     if trained.task.holds_conversations:
         # A chat template writes the BOS itself, and llama.cpp removes that one if it adds one.
-        ids = [*chat_prompts(trained, tokenizer)[0][0].ids, ids[-1]]
+        ids = [*chat_prompts(trained, tokenizer)[0][0]["ids"], ids[-1]]
     settings["add_bos_token"] = ids[0] == tokenizer.bos_token_id
     settings["add_eos_token"] = ids[-1] == tokenizer.eos_token_id
     stops = (read_json(folder / "generation_config.json") or {}).get("eos_token_id")
