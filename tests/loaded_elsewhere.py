@@ -66,7 +66,7 @@ def of_graphs(folder: str, kind: str, rows: list[Row]) -> list[Any]:
     graphs, tokenizer = run_onnx.Graphs(Path(folder)), run_onnx.read_tokenizer(Path(folder))
     sys.path.remove(folder)
     if kind == "tagged":
-        return [[tag for _, tag in run_onnx.tagged(graphs, tokenizer, row["words"])] for row in rows]
+        return [[tag for _, tag in run_onnx.tag_words(graphs, tokenizer, row["words"])] for row in rows]
     most = graphs.generation.get("max_new_tokens")
     found = [run_onnx.answer(graphs, tokenizer, "\t".join(row.get("texts") or [row["text"]]), most) for row in rows]
     return [text.partition(",")[0] for text in found] if kind == "labelled" else found

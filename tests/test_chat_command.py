@@ -39,7 +39,7 @@ def holding():
 
     def hold_it(writers, *lines: str, system: str = "") -> tuple[str, str]:
         shown, notes = [], []
-        conversation = ChatSession(writers, SAMPLING, system, show=shown.append, tell=notes.append)
+        conversation = ChatSession(writers, SAMPLING, system, show=shown.append, notify=notes.append)
         for line in lines:
             if not conversation.take(line):
                 notes.append("LEFT")
@@ -135,7 +135,9 @@ def test_ctrl_c_at_the_prompt_names_the_way_to_leave(monkeypatch, capsys):
 
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    hold_conversation(ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, tell=lambda words: None))
+    hold_conversation(
+        ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, notify=lambda words: None)
+    )
     assert "/quit or Ctrl+D quits" in capsys.readouterr().err
 
 

@@ -321,7 +321,7 @@ sys.path.insert(0, {folder!r})
 from run_onnx import Graphs
 graphs = Graphs(Path({folder!r}))
 ids = np.arange(3, 23).reshape(1, 20)
-found = {{"written": graphs.written(list(range(3, 23)), 30)}}
+found = {{"written": graphs.generate(list(range(3, 23)), 30)}}
 if not graphs.has_encoder:
     found["logits"] = graphs.logits(ids, np.ones_like(ids)).tolist()
 assert "torch" not in sys.modules and "transformers" not in sys.modules

@@ -18,7 +18,7 @@ from tests.runs.journals import end, run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError
 from tui_trainer.exporting import publishing
-from tui_trainer.exporting.publishing import _files, source_of
+from tui_trainer.exporting.publishing import _published_files, source_of
 from tui_trainer.terminal.safe_text import escape_markdown
 
 TOKEN = "hf_" + "a" * 34
@@ -40,7 +40,7 @@ def trained(tmp_path):
 
 
 def sent(folder):
-    files, notes = _files(folder, source_of(folder, ""))
+    files, notes = _published_files(folder, source_of(folder, ""))
     return {
         file.name: file.content if isinstance(file.content, bytes) else file.content.read_bytes() for file in files
     }, notes

@@ -131,8 +131,8 @@ def test_needed_memory_grows_with_the_tokens_and_counts_base_and_adapter(on_card
 @pytest.fixture
 def asked(on_card, monkeypatch):
     """A question to the worker, which is answered in this process."""
-    monkeypatch.setattr(generate, "_loaded", {})
-    monkeypatch.setattr(generate, "_moved", False)
+    monkeypatch.setattr(generate, "_writers", {})
+    monkeypatch.setattr(generate, "_uses_cpu", False)
     return {"run": str(on_card[0].root), "base": False, "card": {"uuid": UUID, "bytes": 2 * GIB}, "text": "The sheep",
             "sampling": SAMPLING}  # fmt: skip
 
@@ -163,8 +163,8 @@ def test_worker_moves_to_the_cpu_if_the_gpu_is_full(asked, monkeypatch):
         monkeypatch.setattr(generate.Writer, "continue_text", full)
         answer = generate.try_model(asked, lambda **piece: told.append(piece))
         assert answer["moved"] is True and calls == ["cuda", "cpu"] and told
-        monkeypatch.setattr(generate, "_loaded", {})
-        monkeypatch.setattr(generate, "_moved", False)
+        monkeypatch.setattr(generate, "_writers", {})
+        monkeypatch.setattr(generate, "_uses_cpu", False)
         with pytest.raises(RunError, match="the next text is generated on the CPU"):
             generate.try_model(asked, lambda **_: None)
         assert generate.try_model(asked, lambda **_: None)["moved"] is True

@@ -11,8 +11,7 @@
         `-- CheckpointError a checkpoint is damaged or does not belong to this run
 
 Mistakes in the input are collected as `Problem`s and shown together, one line each. No traceback reaches a user
-for a mistake of theirs.
-"""
+for a mistake of theirs."""
 
 import copyreg
 import errno
@@ -35,7 +34,7 @@ EXIT_CODES = {
     EXIT_STOPPED: "Stopped on request: a run that was saved, a measurement with partial results, a declined offer.",
 }
 _FEW_NAMES = 12
-_FEW_PARTS = 3
+_MOST_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +42,7 @@ class Problem:
     """One mistake: where it is, what is wrong, and what the user can do.
 
     `where` is a file (and line), `key` a setting such as `training.learning_rate`, `excerpt` the beginning of the data
-    row; each may be empty. `suggested` is a value for the setting, if the hint recommends one.
-    """
+    row; each may be empty. `suggested` is a value for the setting, if the hint recommends one."""
 
     message: str
     where: str = ""
@@ -62,9 +60,8 @@ class Problem:
 def name_hint(name: str, known: Collection[str]) -> str:
     """Return a hint for a name that is not in `known`.
 
-    The hint lists the known names that contain `name`, else the most similar names, or all names if they are few.
-    """
-    similar = [other for other in known if name and name in other][:_FEW_PARTS] or get_close_matches(name, known, n=1)
+    The hint lists the known names that contain `name`, else the most similar names, or all names if they are few."""
+    similar = [other for other in known if name and name in other][:_MOST_SHOWN] or get_close_matches(name, known, n=1)
     if similar or len(known) <= _FEW_NAMES:
         return f"did you mean {' or '.join(similar)}?" if similar else "available: " + ", ".join(known)
     return f"the closest of {len(known)} names: " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
@@ -73,8 +70,7 @@ def name_hint(name: str, known: Collection[str]) -> str:
 def full_disk_words(error: BaseException) -> str:
     """Return `the disk is full`, or a similar text about a quota, if an error has this cause; else an empty text.
 
-    Errors of libraries in Rust have no `errno`, so they are recognised by their text.
-    """
+    Errors of libraries in Rust have no `errno`, so they are recognised by their text."""
     code, text = getattr(error, "errno", None), str(error)
     return next((words for number, words in _FULL_DISK.items() if code == number or os.strerror(number) in text), "")
 
@@ -82,8 +78,7 @@ def full_disk_words(error: BaseException) -> str:
 def system_reason(error: BaseException) -> str:
     """Return the reason for an OSError: `Permission denied`, `the disk is full (No space left on device)`.
 
-    For an error of another kind, return its text, or the name of its class if it has no text.
-    """
+    For an error of another kind, return its text, or the name of its class if it has no text."""
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     full_disk_text = full_disk_words(error)
     return f"{full_disk_text} ({reason})" if full_disk_text else reason

@@ -1,7 +1,6 @@
 """Numbers as text. Bytes have binary units (GiB), counts decimal units (1.2 M), durations units from ms to days.
 
-A number that would be rounded up to the next larger unit is written in that unit: 999,700 is 1 M and not 1e+03 k.
-"""
+A number that would be rounded up to the next larger unit is written in that unit: 999,700 is 1 M and not 1e+03 k."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -122,8 +121,7 @@ class Figure:
 
     A figure is declared once, in the annotation of the field that holds its value, or of the property that returns it:
     `total_steps: Annotated[Planned[int], Figure(title="steps")]`. If `RunState` and `Plan` have a figure with the same
-    name, `RunState` has its measured value and `Plan` its planned value.
-    """
+    name, `RunState` has its measured value and `Plan` its planned value."""
 
     title: str
     unit: Unit = "count"

@@ -13,7 +13,7 @@ from tui_trainer.advice.checklist import all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun
 from tui_trainer.advice.contract import Verdict
 from tui_trainer.advice.fixes import load_patched
-from tui_trainer.advice.gather import earlier_run_of, gather, newest_measured
+from tui_trainer.advice.gather import earlier_run_of, gather, newest_earlier_run
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.batching.pack import PaddingShares
@@ -139,9 +139,9 @@ def test_shares_and_rates_are_computed_from_the_events_of_an_earlier_run():
 def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny_config, tmp_path):
     """A text took 446 ms in a run of another task, and 4 ms here: the checklist promised a run 4.33 times as fast."""
     plan = estimated_plan(tiny_config("two"))
-    assert newest_measured(plan) is None
+    assert newest_earlier_run(plan) is None
     folder, _ = tiny_run("one", {"training.max_steps": 30, "logging.sample_steps": 10, "checkpoint.save_steps": 10})
-    found = newest_measured(plan)
+    found = newest_earlier_run(plan)
     assert found is not None and found.name == "one"
     assert None not in (found.sample_seconds, found.data_share, found.evaluation_share, found.save_bytes_per_second)
 
@@ -153,15 +153,17 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
         "processor": {"device_name": "another processor"},
         "threads": {"threads": plan.threads.model_copy(update={"value": 99})},
     }
-    assert [name for name, change in others.items() if newest_measured(plan.model_copy(update=change))] == []
+    assert [name for name, change in others.items() if newest_earlier_run(plan.model_copy(update=change))] == []
 
     another_setup = plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))})
     without_speed = {"data_share": None, "evaluation_share": None, "busy_share": None, "step_seconds": None}
-    assert newest_measured(another_setup) == replace(found, **without_speed)
+    assert newest_earlier_run(another_setup) == replace(found, **without_speed)
     elsewhere = with_changes(plan.config, {"output.runs_dir": str(tmp_path / "elsewhere")})
-    assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
+    assert newest_earlier_run(plan.model_copy(update={"config": elsewhere})) == replace(
+        found, save_bytes_per_second=None
+    )
     rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
-    assert newest_measured(rows) == replace(found, step_seconds=None)
+    assert newest_earlier_run(rows) == replace(found, step_seconds=None)
     probed = "variable-length attention is not used (torch: gradients differ"
     for kind, message, changes in (
         ("attention changed", probed, {"attention_rejection": probed}),
@@ -171,8 +173,8 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
         with JournalWriter(folder.journal) as journal:
             journal.append(RunProblem(step=0, kind=kind, message=message, hint=""))
         found = replace(found, **changes)
-        assert newest_measured(plan) == found
-    setup = newest_measured(another_setup)
+        assert newest_earlier_run(plan) == found
+    setup = newest_earlier_run(another_setup)
     assert setup is not None and not setup.attention_rejection and not setup.unsloth_parts_sentence
 
 

@@ -155,7 +155,7 @@ if graphs:
     session, tokenizer = run_onnx.Graphs(Path(graphs)), run_onnx.read_tokenizer(Path(graphs))
     manifest = json.loads((Path(graphs) / "manifest.json").read_text())
     for text in texts:
-        logits = session.logits(**run_onnx.inputs(session, run_onnx.encoded(session, tokenizer, text)))[0]
+        logits = session.logits(**run_onnx.inputs(session, run_onnx.encode(session, tokenizer, text)))[0]
         values = (1 / (1 + np.exp(-logits))).tolist()
         of_graphs.append(dict(zip(manifest["labels_in_order_of_logits"], values)))
 assert not [name for name in sys.modules if name.partition(".")[0] == "tui_trainer"]

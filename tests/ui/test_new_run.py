@@ -112,10 +112,10 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.press("enter")
         await screens.shows("Start reviews-my-bert?", "sequence_classification", "my-bert", "Enter start")
         assert screens.app.page.place == "train"
-        own = screens.bench.document.own_values()
+        own = screens.bench.document.user_values()
         assert own["data.path"] == "reviews.csv" and own["model.model_name_or_path"] == "./my-bert"
         await screens.press("escape", "2", "u")
-        await screens.until(lambda: "data.path" not in screens.bench.document.own_values())
+        await screens.until(lambda: "data.path" not in screens.bench.document.user_values())
         # During a run the next one is prepared, and not started.
         screens.bench.run = CannedRun(trained(60), alive=True)
         await screens.press("n")
@@ -153,7 +153,7 @@ async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(f
         await screens.shows("Start ")
         await screens.press("c")
         await screens.shows("Start from", "Enter edit", gone="/ seed")
-        own = screens.bench.document.own_values()
+        own = screens.bench.document.user_values()
         assert "training.max_steps" not in own and "output.name" not in own and own["output.runs_dir"] == runs
 
 
@@ -203,10 +203,10 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
         await screens.shows("columns: text text, label kind", "short 0", gone="body of review 0")
         await screens.press("enter")
         await screens.shows("Start many-my-bert?")
-        own = screens.bench.document.own_values()
+        own = screens.bench.document.user_values()
         assert (own["data.text_column"], own["data.label_column"]) == ("text", "kind")
         await screens.press("escape", "2", "u")
-        await screens.until(lambda: "data.label_column" not in screens.bench.document.own_values())
+        await screens.until(lambda: "data.label_column" not in screens.bench.document.user_values())
 
 
 @in_event_loop
@@ -304,7 +304,7 @@ async def test_own_data_and_a_model_train_after_few_keys(tmp_path, monkeypatch, 
                     await screens.shows("Cannot start yet", 'u use task.chat_template = "llama3"')
                     await press("u")
                 await screens.shows("Start ", f"task        {task}", "Enter start")
-                own = screens.bench.document.own_values()
+                own = screens.bench.document.user_values()
                 assert own["data.path"] == name
                 assert own["model.model_name_or_path"] == ("./llama" if model else "./bert")
                 assert len([*typed, "enter"]) <= most_keys

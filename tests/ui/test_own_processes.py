@@ -394,7 +394,7 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
     monkeypatch.chdir(tmp_path)
     shutil.copy(Path(__file__).parents[1] / "importing/configs/axolotl_full.yaml", tmp_path / "theirs.yaml")
     async with open_canned(size=(100, 30)) as screens:
-        before = screens.bench.document.own_values()
+        before = screens.bench.document.user_values()
         await screens.press("2", "i")
         await screens.shows("theirs.yaml", "base_model")
         await screens.press("enter")
@@ -404,9 +404,9 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
         await screens.shows("Enter import into Config", "not imported")
         await screens.press("enter")
         await screens.shows("settings from theirs.yaml", "u to undo")
-        assert screens.bench.document.own_values() != before
+        assert screens.bench.document.user_values() != before
         await screens.press("u")
-        await screens.until(lambda: screens.bench.document.own_values() == before)
+        await screens.until(lambda: screens.bench.document.user_values() == before)
 
 
 def test_what_is_installed_is_an_extra_or_a_library_with_its_versions(monkeypatch, tmp_path):

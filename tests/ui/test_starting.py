@@ -123,7 +123,7 @@ async def test_from_a_start_that_is_refused_to_the_field_with_its_choices(tmp_pa
         await screens.shows("the tokenizer has no chat template", "alpaca", "zephyr")
         await screens.press(*"ch", "tab", "enter", "t")
         await screens.shows("Start ", "task        chat", "checklist ", "Enter start")
-        assert screens.bench.document.own_values()["task.chat_template"] == "chatml"
+        assert screens.bench.document.user_values()["task.chat_template"] == "chatml"
         assert not screens.bench.is_checking
 
 

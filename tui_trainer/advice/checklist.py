@@ -39,8 +39,7 @@ class Finding:
     """A rule and its verdict before a run. `changes` has the settings of the fix with their present and new values.
     Show texts only through `safe_text`.
 
-    `gain` is the gain of the fix, or else of the present config over `opposite`; None if it was not measured.
-    """
+    `gain` is that of the fix or, without a fix, that of the present config over `alternative`; None if unmeasured."""
 
     rule: Rule
     verdict: Verdict
@@ -117,7 +116,7 @@ def run_checks(context: Context, chosen: Iterable[Rule] | None = None) -> list[F
     """Return the findings of the chosen checks, by default of all, in order. A check that fails becomes a finding."""
     rules = all_checks() if chosen is None else chosen
     gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
-    return [_finding(rule, context, gains) for rule in rules]
+    return [_make_finding(rule, context, gains) for rule in rules]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
@@ -130,13 +129,13 @@ def count_statuses(findings: Sequence[Finding]) -> dict[Status, int]:
     return {status: sum(finding.status == status for finding in findings) for status in STATUSES}
 
 
-def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
-    verdict = _look(rule, context)
+def _make_finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
+    verdict = _judge(rule, context)
     gain = gains.find(verdict.fix or verdict.opposite_patch or {}) if gains else None
     if rule.is_for_speed and verdict.status == "warn" and gain and gain.is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.fix or {})} was measured to be slower here"
         verdict = passed(evidence, *verdict.details, switch_state=verdict.switch_state, opposite_patch=verdict.fix)
-    elif rule.is_for_speed and verdict.opposite_patch and gain and gain.turned().is_slower:
+    elif rule.is_for_speed and verdict.opposite_patch and gain and gain.inverse().is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite_patch)} was measured to be faster here"
         verdict = warned(evidence, *verdict.details, switch_state=verdict.switch_state, fix=verdict.opposite_patch)
     if verdict.status == "warn" and verdict.fix and not (gain and gain.is_difference):
@@ -146,22 +145,17 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
             evidence = f"{verdict.evidence}; no change is proposed, because hardware profile {profile.name} sets it"
             verdict = passed(evidence, *verdict.details, switch_state=verdict.switch_state, opposite_patch=verdict.fix)
     if verdict.fix and (reasons := refusals(context, verdict.fix)):
-        verdict, gain = _without_fix(verdict, verdict.fix, reasons), None
-    changes = tuple(
-        Change(key=key, old=value_of(context.config, key), new=new) for key, new in (verdict.fix or {}).items()
-    )
+        refusal = f"{patch_words(verdict.fix)} would be refused here: {'; '.join(reasons)}"
+        advice = "; ".join(filter(None, (verdict.advice, refusal)))
+        verdict, gain = replace(verdict, fix=None, advice=advice, reckoned_gain=None), None
+    fix = verdict.fix or {}
+    changes = tuple(Change(key=key, old=value_of(context.config, key), new=new) for key, new in fix.items())
     if gain and not verdict.fix and gain.ratios:
-        gain = gain.turned()
+        gain = gain.inverse()
     return Finding(rule=rule, verdict=verdict, changes=changes, gain=gain)
 
 
-def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdict:
-    """Return the verdict with advice on why its fix would be refused, in place of the fix."""
-    refusal = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
-    return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, refusal))), reckoned_gain=None)
-
-
-def _look(rule: Rule, context: Context) -> Verdict:
+def _judge(rule: Rule, context: Context) -> Verdict:
     if rule.needs_plan and context.plan is None:
         return _without_plan(rule, context)
     if rule.needed_count and context.counted_facts is None:
@@ -189,15 +183,13 @@ def apply_fixes(
 ) -> tuple[LoadedConfig, dict[str, Any], list[Finding]]:
     """Apply the fixes one after the other. The checks run again after each fix, so that fixes do not conflict.
 
-    Returns the config with all fixes, the settings that changed with their new values, and the remaining findings.
-    """
+    Returns the config with all fixes, the settings that changed with their new values, and the remaining findings."""
     changes: dict[str, Any] = {}
     tries: Counter[str] = Counter()
     findings = run_checks(gather(loaded))
     # Stored gains belong to one combination of settings, so they would not be found after another fix.
-    fast_names = {
-        f.name for f in findings if f.rule.is_for_speed and not f.fix and f.gain and f.gain.turned().is_slower
-    }
+    speed_findings = [it for it in findings if it.rule.is_for_speed and not it.fix and it.gain]
+    fast_names = {it.name for it in speed_findings if it.gain and it.gain.inverse().is_slower}
     while finding := next((f for f in findings if f.fix and f.name not in fast_names and tries[f.name] < _TRIES), None):
         tries[finding.name] += 1
         changes |= dict(finding.fix or {})

@@ -30,8 +30,8 @@ class ExportComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlierRun:
-    """Measurements of an earlier run. A figure is None if the run did not measure it, or under other conditions than
-    those of the plan. `data_share` is the share of the step time spent on waiting for data."""
+    """Measurements of an earlier run. A figure is None if it was not measured, or not under the conditions of the plan.
+    `data_share` is the share of the step time spent on waiting for data."""
 
     name: str
     steps: int

@@ -1,9 +1,8 @@
 """Declares rules, their findings and their remedies. Files of `rules/` are light to import and load no torch.
 
 A rule judges facts that were gathered before (`Context`), or a run by its journal (`RunView`), so it takes no time and
-changes nothing. A speed-up that others measured (`published`) is always shown apart from one measured on this machine
-(`Gain`).
-"""
+changes nothing. A speed-up that others measured (`published_gain`) is always shown apart from one measured on this
+machine (`Gain`)."""
 
 import pkgutil
 from collections.abc import Callable, Iterable
@@ -32,8 +31,8 @@ IDLE_GPU_SHARE = 0.75
 class Verdict:
     """The finding of a rule before a run.
 
-    `evidence` is one sentence with numbers. `advice` names actions other than changing settings. `opposite_patch` are
-    the settings that turn a switch, which needs no fix, to its other position, so that its gain can be measured."""
+    `evidence` is one sentence with numbers. `advice` names actions other than changing settings. `opposite_patch`
+    reverses a setting that needs no fix, so that the gain of this setting can be measured."""
 
     status: Status
     evidence: str
@@ -56,8 +55,7 @@ class Cause:
 
     `cause` and `evidence` are one sentence each, the second with numbers. `fix` is for the next run, and `advice` names
     actions other than changing settings. `share` is the share of the run's time that the cause costs, 0 to 1. A fault
-    spoils or ends the run, so faults are listed before causes that only cost time.
-    """
+    spoils or ends the run, so faults are listed before causes that only cost time."""
 
     cause: str
     evidence: str
@@ -88,14 +86,13 @@ class Symptom:
 
 
 def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:
-    """Return a decorator that turns a function `look` into a Symptom. The function's docstring becomes `why`, and
-    `more` are other fields."""
-    return lambda look: Symptom(find_cause=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
+    """Return a decorator that turns a function into a Symptom. Its docstring becomes `why`. `more` has other fields."""
+    return lambda find: Symptom(find_cause=find, name=find.__name__, title=title, why=find.__doc__ or "", **more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remedy:
-    """Settings with which a plan that does not fit into memory takes less.
+    """Settings that reduce the memory of a plan that does not fit.
 
     Remedies are tried in the order of `rank`, the cheapest first. `costs` names the side effects of a remedy, and
     `missing_library` a library that it lacks here. A remedy with `cuts_batch` makes smaller passes, with unchanged
@@ -120,7 +117,7 @@ def broken_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _nothing(context: Context) -> Verdict:
+def _no_check(context: Context) -> Verdict:
     raise NotImplementedError
 
 
@@ -128,16 +125,15 @@ def _nothing(context: Context) -> Verdict:
 class Rule:
     """One piece of advice on settings. Each rule is a function in a file of `rules/`.
 
-    If the `fix` or `opposite` of a verdict changes the steps, its gain is measured with steps in turns
-    (`check --measure`). If it changes only the work between steps, its gain is estimated (`Verdict.reckoned_gain`).
-    """
+    If the `fix` or `opposite_patch` of a verdict changes the steps, `check --measure` measures its gain with steps of
+    both configs in turns. If it changes only the work between steps, its gain is estimated (`reckoned_gain`)."""
 
     name: str
     title: str = ""
     why: str
     settings: tuple[str, ...] = ()
     """All settings that the rule may change. The first is the setting that the rule is about."""
-    judge_config: Callable[[Context], Verdict] = _nothing
+    judge_config: Callable[[Context], Verdict] = _no_check
     """Function that judges a config before its run. It is called only if the rule has an `order`."""
     order: int = 0
     """Position of the rule in the checklist; 0 if it does not check configs before a run."""
@@ -160,14 +156,14 @@ class Rule:
 def rule(
     title: str, order: int, *settings: str, name: str = "", **more: Any
 ) -> Callable[[Callable[[Context], Verdict]], Rule]:
-    """Return a decorator that turns a function `before` into a Rule. The first paragraph of its docstring becomes
-    `why`, and `more` are other fields. The group is Speed with `is_for_speed`, else the `GROUP` of the file."""
+    """Return a decorator that turns a function into a Rule. The first paragraph of its docstring becomes `why`, and
+    `more` has other fields. The group is Speed with `is_for_speed`, else the `GROUP` of the file."""
 
-    def make_rule(before: Callable[[Context], Verdict]) -> Rule:
-        why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
-        group = "Speed" if more.get("is_for_speed") else before.__globals__.get("GROUP", "Learning")
-        fields: dict[str, Any] = {"name": name or before.__name__, "group": group} | more
-        return Rule(title=title, why=why, order=order, settings=settings, judge_config=before, **fields)
+    def make_rule(judge: Callable[[Context], Verdict]) -> Rule:
+        why = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
+        group = "Speed" if more.get("is_for_speed") else judge.__globals__.get("GROUP", "Learning")
+        fields: dict[str, Any] = {"name": name or judge.__name__, "group": group} | more
+        return Rule(title=title, why=why, order=order, settings=settings, judge_config=judge, **fields)
 
     return make_rule
 

@@ -105,19 +105,18 @@ def examine(state: RunState) -> Examination:
     findings = [
         FoundCause(symptom=symptom, cause=cause)
         for symptom in all_symptoms()
-        if (has_steps or not symptom.needs_steps) and (cause := _look(symptom, view))
+        if (has_steps or not symptom.needs_steps) and (cause := _find_cause(symptom, view))
     ]
     findings.sort(key=lambda finding: (not finding.cause.is_fault, -finding.cause.share))
-    is_known = has_steps or bool(findings)
     return Examination(
-        is_known=is_known,
+        is_known=has_steps or bool(findings),
         findings=tuple(findings),
         healthy_sentence=_where_time_goes(view) if has_steps else _too_early_sentence(view),
         step=state.step,
     )
 
 
-def _look(symptom: Symptom, view: RunView) -> Cause | None:
+def _find_cause(symptom: Symptom, view: RunView) -> Cause | None:
     try:
         cause = symptom.find_cause(view)
     except Exception as error:  # a symptom that fails becomes a finding, and the other symptoms are still examined
@@ -140,10 +139,8 @@ def _where_time_goes(view: RunView) -> str:
         "journal": view.journal_seconds,
         "the rest": view.empty_cache_seconds + view.other_seconds,
     }
-    largest_parts = sorted(seconds_by_part, key=lambda name: -seconds_by_part[name])[:_MOST_PARTS]
-    shares_text = ", ".join(
-        f"{name} {format_percent(view.share_of_time(seconds_by_part[name]))}" for name in largest_parts
-    )
+    largest_parts = sorted(seconds_by_part.items(), key=lambda part: -part[1])[:_MOST_PARTS]
+    shares_text = ", ".join(f"{name} {format_percent(view.share_of_time(seconds))}" for name, seconds in largest_parts)
     return f"healthy: {shares_text} of the time; nothing avoidable takes {format_percent(LEAST_CAUSE_SHARE)} or more"
 
 
@@ -169,14 +166,13 @@ class Doctor:
         """Examine the run. Return the examination if it is news, else None. News is the first judgement, and later each
         change of the leading finding that lasts."""
         state = self._state
-        progress = state.step, state.finished is not None or state.failed is not None
-        if progress == self._examined_progress or (
-            self._now() - self._examined_at < _PERIOD_SECONDS and not progress[1]
-        ):
+        is_over = state.finished is not None or state.failed is not None
+        is_early = self._now() - self._examined_at < _PERIOD_SECONDS and not is_over
+        if is_early or (state.step, is_over) == self._examined_progress:
             return None
-        self._examined_at, self._examined_progress = self._now(), progress
+        self._examined_at, self._examined_progress = self._now(), (state.step, is_over)
         self.examination = examine(state)
-        return self.examination if self._is_news(self.examination, is_over=progress[1]) else None
+        return self.examination if self._is_news(self.examination, is_over=is_over) else None
 
     def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
         """Return whether to report an examination. That of a run which has ended is not reported, because it is shown

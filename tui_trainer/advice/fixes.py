@@ -17,10 +17,10 @@ _OF_DATA = ("data.", "task.", "model.", "tuning.method")
 
 def load_patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
     """Return the config with some settings changed, as if the user had written them. Raises ConfigError."""
-    return load_config(as_request(loaded, patch))
+    return load_config(patched_request(loaded, patch))
 
 
-def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
+def patched_request(loaded: LoadedConfig, patch: Patch) -> Request:
     """Return the request that loads the config with the patch. It contains all settings that the user wrote, so that
     they keep their precedence over the profiles."""
     user_values = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
@@ -38,11 +38,11 @@ def refusals(context: Context, patch: Patch) -> list[str]:
         return [problem.message for problem in error.problems]
     facts = facts_of(loaded) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
     plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
-    problems_then = problems if problems or plan is None else tuple(_of_start(loaded))
+    problems_then = problems if problems or plan is None else tuple(_start_problems(loaded))
     if context.plan is None:
         # A problem of the present config may have hidden others, so only problems with the patch's settings count.
         return [problem.message for problem in problems_then if problem.key in patch]
-    problems_now = {_problem_identity(problem) for problem in (*context.problems, *_of_start(context.loaded))}
+    problems_now = {_problem_identity(problem) for problem in (*context.problems, *_start_problems(context.loaded))}
     return [problem.message for problem in problems_then if _problem_identity(problem) not in problems_now]
 
 
@@ -51,6 +51,6 @@ def _problem_identity(problem: Problem) -> tuple[str, str]:
     return problem.key, "".join(sign for sign in problem.message if not sign.isdigit())
 
 
-def _of_start(loaded: LoadedConfig) -> Iterator[Problem]:
+def _start_problems(loaded: LoadedConfig) -> Iterator[Problem]:
     with suppress(InputError):
         yield from start_problems(loaded)

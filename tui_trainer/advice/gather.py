@@ -1,8 +1,7 @@
 """Gathers the input of the rules before a run: reads sizes and counters, and hashes the data, without loading torch.
 
 Measurements of an earlier run are read from the end of its journal. They are used if its task, model, device and
-libraries are those of the plan. Some measurements also need the same training settings, or the same disk.
-"""
+libraries are those of the plan. Some measurements also need the same training settings, or the same disk."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +47,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 _Answer = TypeVar("_Answer")
 # Number of earlier runs to look at. Only the plan is read of a run that does not match.
-_LOOK_RUNS = 20
+_MOST_RUNS = 20
 _ENOUGH_STEPS = 20
 _ENVIRONMENT = ("OMP_", "MKL_", "GOMP_", "KMP_", "OPENBLAS_", "CUDA_VISIBLE_DEVICES")
 
@@ -67,14 +66,12 @@ def gather(
     With `counts`, also count skipped and truncated rows: in all rows of small data, which is prepared for this, and in
     the first rows of large data.
 
-    The free memory in `hardware` may be outdated, so it is read again. `gpu` is the requested GPU.
-    """
+    The free memory in `hardware` may be outdated, so it is read again. `gpu` is the requested GPU."""
     config, hardware = loaded.config, with_memory_now(hardware or probe())
     task = find_task(config.task.type)
     facts = facts_of(loaded, progress)
     first_rows: DataFacts | None = None
-    problems: tuple[Problem, ...] = ()
-    data_problems: tuple[Problem, ...] = ()
+    problems, data_problems = tuple[Problem, ...](), tuple[Problem, ...]()
     if counts and facts and not facts.counts:
         try:
             with fitted_task_named(loaded):
@@ -95,6 +92,9 @@ def gather(
     swap_used_bytes: int | None = None
     with suppress(OSError, psutil.Error):
         swap_used_bytes = memory_left().swap_used_bytes
+    sample_texts = None
+    if not config.is_from_scratch:
+        sample_texts = _result_or_none(lambda: task.sample_texts(config, loaded.data))
     return Context(
         loaded=loaded,
         hardware=hardware,
@@ -105,14 +105,12 @@ def gather(
         first_rows=first_rows,
         problems=problems,
         all_token_count=_all_tokens(loaded, facts, progress),
-        sample_texts=()
-        if config.is_from_scratch
-        else _result_or_none(lambda: task.sample_texts(config, loaded.data)) or (),
+        sample_texts=sample_texts or (),
         disk_free_bytes=disk_free_bytes(Path(config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
-        earlier=newest_measured(plan) if plan else None,
+        earlier=newest_earlier_run(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
         mark_token_counts=_result_or_none(lambda: task.marks(config)),
         missing_frame=_result_or_none(lambda: task.missing_frame(config)),
@@ -164,21 +162,21 @@ def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progres
     return facts.tokens + facts.eval_tokens if facts else None
 
 
-def newest_measured(plan: Plan) -> EarlierRun | None:
+def newest_earlier_run(plan: Plan) -> EarlierRun | None:
     """Return the measurements of the newest run in the index with the plan's model and device and enough steps; None
     if there is none. A run whose journal cannot be read is skipped."""
     planned_key = StepKey.read(plan.shape_key)
     if planned_key is None:
         return None
     planned_device = _device(plan.model_dump(include={"device", "device_name", "threads"}))
-    for folder in reversed(known_runs()[-_LOOK_RUNS:]):
+    for folder in reversed(known_runs()[-_MOST_RUNS:]):
         plan_fields = read_fields(folder.plan)
         run_key = StepKey.read(plan_fields.get("shape_key"))
         if run_key is None or run_key.model != planned_key.model or _device(plan_fields) != planned_device:
             continue
         with suppress(OSError):
             if run := earlier_run_of(folder.name, apply_events(last_events(folder.journal))):
-                run = replace(run, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
+                run = replace(run, exports=tuple(_exports(folder)), **_facts_at_start(folder.journal))
                 if not run_key.has_setup_of(planned_key):
                     run = replace(run, data_share=None, evaluation_share=None, attention_rejection="")
                     run = replace(run, busy_share=None, unsloth_parts_sentence="", has_unsloth=False)
@@ -240,7 +238,7 @@ def _exports(folder: RunFolder) -> Iterator[ExportComparison]:
             )
 
 
-def _told_at_start(path: Path) -> dict[str, Any]:
+def _facts_at_start(path: Path) -> dict[str, Any]:
     """Return the fields of `EarlierRun` that come from events at the start of the journal: attention and Unsloth."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
@@ -249,8 +247,6 @@ def _told_at_start(path: Path) -> dict[str, Any]:
         if problem.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
             fields.setdefault("attention_rejection", problem.message)
         elif problem.kind in (unsloth.KERNELS_IN_MODEL, unsloth.KERNELS_MISSING):
-            fields |= {
-                "unsloth_parts_sentence": problem.message,
-                "has_unsloth": problem.kind == unsloth.KERNELS_IN_MODEL,
-            }
+            has_unsloth = problem.kind == unsloth.KERNELS_IN_MODEL
+            fields |= {"unsloth_parts_sentence": problem.message, "has_unsloth": has_unsloth}
     return fields

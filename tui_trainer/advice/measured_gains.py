@@ -1,8 +1,7 @@
 """Stores how much faster one config trains than another, as `measure/gains.py` measured it on this machine.
 
 Each pair of configs has a record (`records.py`) for its device, so a gain is found from either config: before a fix is
-applied and afterwards. A record is not used if the shape of the steps or the version of torch has changed.
-"""
+applied and afterwards. A record is not used if the shape of the steps or the version of torch has changed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,8 +41,7 @@ class Gain:
     """The gain of one config over another.
 
     `ratios` has the speed of the second config relative to the first for each pair of measured turns. It is empty if
-    nothing could be measured, for `reason`. Peak memory and held-out losses are of the (first, second) config.
-    """
+    nothing could be measured, for `reason`. Peak memory and held-out losses are of the (first, second) config."""
 
     at: _Line
     ratios: tuple[PositiveFloat, ...] = ()
@@ -85,7 +83,7 @@ class Gain:
     def is_slower(self) -> bool:
         return self.is_difference and max(self.ratios) < 1
 
-    def turned(self) -> Self:
+    def inverse(self) -> Self:
         """Return the reverse gain: of the first config over the second."""
         ratios = tuple(1 / ratio for ratio in self.ratios)
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
@@ -163,7 +161,7 @@ class KeptGains:
             return None
         if figures["from"] == present_digest:
             return gain
-        return gain.turned() if gain.ratios else None
+        return gain.inverse() if gain.ratios else None
 
 
 def _peak_bytes(answers: Sequence[Answer]) -> int:
@@ -176,9 +174,8 @@ def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str
     shapes = {present_digest: before.shape_key, patched_digest: after_shape_key}
     entry = {"from": present_digest, "torch": before.torch, "shapes": shapes, **asdict(gain)}
     step_key = StepKey.read(before.shape_key)
-    key = (
-        step_key.record_key(before.device) if step_key else Key(device=before.device, versions=f"torch {before.torch}")
-    )
+    torch_key = Key(device=before.device, versions=f"torch {before.torch}")
+    key = step_key.record_key(before.device) if step_key else torch_key
     keep_record(GAIN, key, entry, part=_pair(present_digest, patched_digest))
 
 

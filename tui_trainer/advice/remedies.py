@@ -1,8 +1,7 @@
 """Finds settings with which a plan fits into memory: the remedies of all rules, the cheapest first.
 
 The error for a refused plan names each remedy with the memory that the run would then need, and the checklist proposes
-remedies as a fix. Remedies start from the planned batch, whichever of its three numbers the user wrote.
-"""
+remedies as a fix. Remedies start from the planned batch, whichever of its three numbers the user wrote."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,20 +33,16 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
 
     Smaller passes and logits in chunks cost hardly anything, and checkpointing costs one more forward pass. Then come
     remedies that change the training: 8-bit optimizers, LoRA (other weights), Adafactor (no momentum). Shorter rows are
-    last, because they drop data.
-    """
-    return sorted(
-        (remedy for rule in all_rules() if rule.remedies for remedy in rule.remedies(basis, budget)),
-        key=lambda remedy: remedy.rank,
-    )
+    last, because they drop data."""
+    remedies = (remedy for rule in all_rules() if rule.remedies for remedy in rule.remedies(basis, budget))
+    return sorted(remedies, key=lambda remedy: remedy.rank)
 
 
 def remedy_sentences(basis: Basis, budget: float) -> list[str]:
     """Return remedies as text: `training.gradient_checkpointing = true (12.1 GiB)`.
 
     The bytes are the memory needed with this remedy and all before it. Remedies that save nothing are left out. The
-    list ends with the first remedy that makes the plan fit, or with a sentence that none does.
-    """
+    list ends with the first remedy that makes the plan fit, or with a sentence that none does."""
     sentences: list[str] = []
     least_bytes, length_sentence = basis.needed_bytes(), ""
     for remedy in all_remedies(basis, budget):
@@ -67,10 +62,8 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
         sentences.append(sentence)
         if needed_bytes <= budget:
             return sentences
-    return [
-        *sentences,
-        "choose a smaller model (these settings together are not enough)" if sentences else "choose a smaller model",
-    ]
+    note = " (these settings together are not enough)" if sentences else ""
+    return [*sentences, f"choose a smaller model{note}"]
 
 
 def make_plan(
@@ -109,15 +102,14 @@ def fitting_patch(context: Context, *, as_if_installed: bool = False) -> dict[st
     """Return the cheapest settings with which a plan that is short of memory fits; None if there are none.
 
     The first choice is a smaller micro-batch alone. Then other remedies are added by rank, except those that drop data.
-    Remedies whose library is not installed are used only with `as_if_installed`.
-    """
-    for settings in _cumulated(context, as_if_installed):
+    Remedies whose library is not installed are used only with `as_if_installed`."""
+    for settings in _growing_patches(context, as_if_installed):
         try:
-            batch_settings = _cut_that_fits(context, context.basis.with_patch(settings).setup)
+            batch_settings = _fitting_batch(context, context.basis.with_patch(settings).setup)
         except ConfigError:
             continue
         if batch_settings is not None:
-            return _without_idle(context, settings) | batch_settings
+            return _without_needless(context, settings) | batch_settings
     return None
 
 
@@ -126,7 +118,7 @@ def smaller_model_advice(context: Context) -> str:
     return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
 
 
-def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
+def _growing_patches(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
     """Yield no settings, then the settings of the first remedy, of the first two remedies and so on."""
     settings: dict[str, Any] = {}
     yield settings
@@ -136,57 +128,54 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
             yield settings
 
 
-def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
+def _fitting_batch(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
     """Return settings for the largest micro-batch that fits: the present one, half of it, and so on. If necessary, also
     reduce the evaluation batch. None if no micro-batch fits."""
-    limit, present_rows = (
-        context.basis.memory_budget.budget_bytes or 0,
-        context.required_plan.per_device_train_batch_size.value,
-    )
+    budget = context.basis.memory_budget.budget_bytes or 0
+    present_rows = context.required_plan.per_device_train_batch_size.value
     sizes = sorted({-(-present_rows // 2**halvings) for halvings in range(present_rows.bit_length() + 1)}, reverse=True)
     for eval_fix in ({}, {EVAL_BATCH: "auto"}):
         for rows in sizes:
-            if (
-                planned_memory_bytes(context, micro_batch=rows, eval_batch=rows if eval_fix else 0, setup=setup)
-                <= limit
-            ):
+            eval_batch = rows if eval_fix else 0
+            if planned_memory_bytes(context, micro_batch=rows, eval_batch=eval_batch, setup=setup) <= budget:
                 return (micro_batch_patch(context, rows) if rows < present_rows else {}) | eval_fix
     return None
 
 
-def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
+def _without_needless(context: Context, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of several remedies without those that the last remedy makes unnecessary."""
-    batch_settings = _cut_that_fits(context, context.basis.with_patch(switches).setup)
-    for key in list(switches)[:-1]:
-        fewer_switches = {other: value for other, value in switches.items() if other != key}
-        if _cut_that_fits(context, context.basis.with_patch(fewer_switches).setup) == batch_settings:
-            switches = fewer_switches
-    return switches
+    batch_settings = _fitting_batch(context, context.basis.with_patch(settings).setup)
+    for key in list(settings)[:-1]:
+        fewer_settings = {other: value for other, value in settings.items() if other != key}
+        if _fitting_batch(context, context.basis.with_patch(fewer_settings).setup) == batch_settings:
+            settings = fewer_settings
+    return settings
 
 
 def micro_batch_patch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for a micro-batch of `rows` with an unchanged effective batch."""
     step_rows = context.required_plan.effective_batch_size.value
     # A step has fewer packed rows than documents, so the user's accumulation does not determine the micro-batch.
-    keeps_parts = _accumulation_written(context) and not context.loaded.origin(MICRO_BATCH_KEY).by_user
-    if keeps_parts and not context.required_plan.packing.value:
+    keeps_accumulation = _user_set_accumulation(context) and not context.loaded.origin(MICRO_BATCH_KEY).by_user
+    if keeps_accumulation and not context.required_plan.packing.value:
         parts = -(-step_rows // rows)
         if -(-step_rows // parts) == rows:
             return {ACCUMULATION_KEY: parts}
     is_same = context.required_plan.effective_batch_is_auto or context.config.training.effective_batch_size == step_rows
-    return {MICRO_BATCH_KEY: rows} | ({} if is_same else {EFFECTIVE_BATCH_KEY: step_rows}) | _free_accumulation(context)
+    effective_batch = {} if is_same else {EFFECTIVE_BATCH_KEY: step_rows}
+    return {MICRO_BATCH_KEY: rows} | effective_batch | _automatic_accumulation(context)
 
 
 def effective_batch_patch(context: Context, rows: int) -> dict[str, Any]:
     """Return settings for another effective batch size. The plan reduces a micro-batch that is larger."""
-    return {EFFECTIVE_BATCH_KEY: rows} | _free_accumulation(context)
+    return {EFFECTIVE_BATCH_KEY: rows} | _automatic_accumulation(context)
 
 
-def _free_accumulation(context: Context) -> dict[str, Any]:
-    return {ACCUMULATION_KEY: "auto"} if _accumulation_written(context) else {}
+def _automatic_accumulation(context: Context) -> dict[str, Any]:
+    return {ACCUMULATION_KEY: "auto"} if _user_set_accumulation(context) else {}
 
 
-def _accumulation_written(context: Context) -> bool:
+def _user_set_accumulation(context: Context) -> bool:
     is_by_user = context.loaded.origin(ACCUMULATION_KEY).by_user
     return is_by_user and isinstance(context.config.training.gradient_accumulation_steps, int)
 
@@ -198,10 +187,8 @@ def less_memory_advice(plan: Plan, tokens: int) -> str:
     with suppress(InputError):  # the model of a run that ends may be gone
         for remedy in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
             if not (remedy.cuts_batch or remedy.drops_data):
-                texts.append(
-                    settings_words(remedy.patch)
-                    + (f" with {remedy.missing_library} installed" if remedy.missing_library else "")
-                )
+                library_words = f" with {remedy.missing_library} installed" if remedy.missing_library else ""
+                texts.append(settings_words(remedy.patch) + library_words)
     if plan.packing.value and plan.config.training.torch_compile:
         # Packed rows of compiled layers are padded to the full length, whatever they contain.
         texts.append("data.packing = false")

@@ -1,8 +1,7 @@
 """The figures of a run for the rules: seconds per step, shares of the time, means of the newest readings.
 
-They are computed from a RunState. For an active run they cover the last few hundred steps and two minutes of readings,
-for a run that has ended all of its last start.
-"""
+They are computed from a RunState. For an active run they cover the last few hundred steps and two minutes of readings.
+For a run that has ended they cover everything since its last start."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from functools import cached_property
 from itertools import islice, pairwise
 from statistics import fmean, linear_regression, median, median_high
 
-from tui_trainer.runs.events import GaugesRead
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead
 from tui_trainer.runs.state import GAUGES_EVERY_SECONDS, WARM_UP_STEPS, RunState, means
 
 _RECENT_READINGS = int(120 / GAUGES_EVERY_SECONDS)
@@ -19,10 +18,10 @@ _RECENT_READINGS = int(120 / GAUGES_EVERY_SECONDS)
 _LOSS_BLOCKS = 20
 _LEAST_BLOCK = 5
 # With fewer steps, or with sizes that differ by less, fixed and growing costs cannot be separated.
-_LEAST_FITTED = 20
+_LEAST_FITTED_STEPS = 20
 _LEAST_SPREAD = 1.2
 # The intercept of a line is right within two standard errors.
-_ERRORS = 2.0
+_STANDARD_ERRORS = 2.0
 
 
 class RunView:
@@ -30,8 +29,7 @@ class RunView:
 
     Figures named `..._seconds` are means per step. `step_seconds` is the time of the step itself and includes
     `data_seconds`, `compute_seconds` (forward and backward passes) and `optimizer_seconds`. The others are for work
-    between steps.
-    """
+    between steps."""
 
     def __init__(self, state: RunState) -> None:
         self.state, self.plan, times = state, state.plan, state.times
@@ -45,14 +43,10 @@ class RunView:
         self.compute_seconds = (sums.forward_seconds + sums.backward_seconds) / steps
         self.optimizer_seconds = sums.optimizer_seconds / steps
         self.step_seconds = sums.step_seconds / steps
-        self.evaluation_seconds = self._interruption_seconds(
-            (event.step, event.seconds) for event in state.evals if event.scheduled
-        )
-        self.checkpoint_seconds = self._interruption_seconds((event.step, event.seconds) for event in state.checkpoints)
-        interval = self.plan.sample_every_steps if self.plan else None
-        self.sample_seconds = (
-            fmean(sample.seconds for sample in state.samples) / interval if state.samples and interval else 0.0
-        )
+        self.evaluation_seconds = self._seconds_per_step(event for event in state.evals if event.scheduled)
+        self.checkpoint_seconds = self._seconds_per_step(state.checkpoints)
+        interval, samples = self.plan.sample_every_steps if self.plan else None, state.samples
+        self.sample_seconds = fmean(it.seconds for it in samples) / interval if samples and interval else 0.0
         steps_between = max(times.between_steps, 1)
         self.journal_seconds = times.journal_seconds / steps_between
         self.empty_cache_seconds = times.empty_cache_seconds / steps_between
@@ -63,13 +57,13 @@ class RunView:
         self.whole_seconds = self.step_seconds + event_seconds + overhead_seconds
         """Time of a step, including its part of all work between steps."""
 
-    def _interruption_seconds(self, costs: Iterable[tuple[int, float]]) -> float:
-        """Return the mean seconds per step of interruptions, which are given as (step, seconds). An event at the end of
-        the run is not an interruption."""
+    def _seconds_per_step(self, events: Iterable[EvalDone | CheckpointSaved]) -> float:
+        """Return the mean seconds per step of events that interrupt training; an event at the end of it does not."""
         finished = self.state.finished
         last_step = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
-        events = [(step, seconds) for step, seconds in costs if self.first_step < step < last_step]
-        return sum(seconds for _, seconds in events) / (events[-1][0] - self.first_step) if events else 0.0
+        interruptions = [event for event in events if self.first_step < event.step < last_step]
+        steps = interruptions[-1].step - self.first_step if interruptions else 1
+        return sum(event.seconds for event in interruptions) / steps
 
     def is_by_default(self, *keys: str) -> bool:
         """Return whether the user wrote none of these settings; False if the journal does not record that."""
@@ -127,24 +121,23 @@ class RunView:
     def fixed_compute_seconds(self) -> float | None:
         """Seconds of a step's passes that do not depend on the number of positions: the intercept of a line through the
         last steps, less its error. None if all passes have about the same size."""
-        steps = [
-            step for step in self.state.recent_sums if step.positions and step.step > self.first_step + WARM_UP_STEPS
-        ]
+        first_step = self.first_step + WARM_UP_STEPS
+        steps = [step for step in self.state.recent_sums if step.positions and step.step > first_step]
         xs = [step.positions for step in steps]
-        if len(xs) < _LEAST_FITTED or max(xs) < _LEAST_SPREAD * min(xs):
+        if len(xs) < _LEAST_FITTED_STEPS or max(xs) < _LEAST_SPREAD * min(xs):
             return None
         ys = [step.forward_seconds + step.backward_seconds for step in steps]
         slope, intercept = linear_regression(xs, ys)
         middle = fmean(xs)
         residual = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)) / (len(xs) - 2)
         error = math.sqrt(residual * (1 / len(xs) + middle**2 / sum((x - middle) ** 2 for x in xs)))
-        return min(max(intercept - _ERRORS * error, 0.0), fmean(ys))
+        return min(max(intercept - _STANDARD_ERRORS * error, 0.0), fmean(ys))
 
     @property
     def others_cpu_share(self) -> float | None:
         """Share of the usable cores that other processes use; None if it was not measured."""
-        machine_share, own_share = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
-        return None if machine_share is None or own_share is None else max(machine_share - own_share, 0.0)
+        machine_share, run_share = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
+        return None if machine_share is None or run_share is None else max(machine_share - run_share, 0.0)
 
     @cached_property
     def loss_error(self) -> float:
@@ -152,8 +145,7 @@ class RunView:
 
         This is the larger of two estimates, which a slope of the curve hardly changes. One comes from the differences
         between neighbouring steps, whose mean is 2 s / sqrt(pi) for normal noise of spread s. The other comes from the
-        distances of a mean loss to the line between its neighbours: twice the distance has the median 1.65 s.
-        """
+        distances of a mean loss to the line between its neighbours: twice the distance has the median 1.65 s."""
         losses = [loss for loss in self.step_losses if math.isfinite(loss)]
         means = [loss for _, loss in self.losses]
         if len(means) < 3 or len(losses) < 2:
@@ -176,5 +168,5 @@ class RunView:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    reported = [value for value in values if value is not None and math.isfinite(value)]
-    return fmean(reported) if reported else None
+    known_values = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(known_values) if known_values else None

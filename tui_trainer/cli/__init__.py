@@ -5,50 +5,35 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from tui_trainer.errors import (
-    EXIT_BAD_INPUT,
-    EXIT_DONE,
-    EXIT_FAILED,
-    InputError,
-    RunError,
-    full_disk_words,
-    system_reason,
-)
+from tui_trainer import errors
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, InputError, RunError
 from tui_trainer.hardware.environment import check_environment, prepare_environment
-from tui_trainer.terminal.standard_files import (
-    flush_output,
-    leave_output,
-    never_blocking_stream,
-    open_standard_files,
-    print_to_stderr,
-    silence_output,
-)
-
-_NEEDS_NO_CHECK = frozenset(("-h", "--help", "--version"))
+from tui_trainer.terminal import standard_files
+from tui_trainer.terminal.standard_files import print_to_stderr
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line. Return the exit code: 0 done, 1 failed, 2 wrong input, 3 stopped on request."""
-    open_standard_files()
+    standard_files.open_standard_files()
     prepare_environment()
-    with never_blocking_stream("stderr"):
+    with standard_files.never_blocking_stream("stderr"):
         try:
             code = _run_and_report(sys.argv[1:] if arguments is None else arguments)
             # The interpreter would also flush, but not report the reason of a failure.
-            flush_output()
+            standard_files.flush_output()
         except KeyboardInterrupt:
             with suppress(KeyboardInterrupt):
                 print_to_stderr("interrupted")
-            leave_output(EXIT_FAILED)
+            standard_files.leave_output(EXIT_FAILED)
             return EXIT_FAILED
         except BrokenPipeError:
-            silence_output()
+            standard_files.silence_output()
             return EXIT_DONE
         except OSError as error:
-            if not full_disk_words(error):
+            if not errors.full_disk_words(error):
                 raise
-            silence_output()
-            print_to_stderr(f"could not write to standard output: {system_reason(error)}")
+            standard_files.silence_output()
+            print_to_stderr(f"could not write to standard output: {errors.system_reason(error)}")
             return EXIT_FAILED
     return code
 
@@ -56,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run_and_report(arguments: list[str]) -> int:
     """Run a command and print its errors. Return the exit code."""
     try:
-        if not _NEEDS_NO_CHECK.intersection(arguments):
+        if not {"-h", "--help", "--version"} & {*arguments}:
             check_environment(arguments)
         return _run(arguments)
     except InputError as error:
@@ -76,13 +61,13 @@ def _run(arguments: list[str]) -> int:
         return run_screens()
     import typer
 
-    from tui_trainer.cli.application import UNTIL_THE_END, app
+    from tui_trainer.cli.application import HELD_LOCKS, app
 
     # Importing a module of this package adds its commands to the application.
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")
     try:
-        with UNTIL_THE_END:
+        with HELD_LOCKS:
             code = app(args=arguments, prog_name="tui-trainer", standalone_mode=False)
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", "tui-trainer")

@@ -3,11 +3,12 @@
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,9 +111,8 @@ class _TrainByDefault(TyperGroup):
         elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
             word, similar_names = args[0], get_close_matches(args[0], self.commands, n=1)
             if similar_names and not word.startswith("-") and not Path(word).exists():
-                raise InputError(
-                    f"{word!r} is neither a command nor a file", hint=f"did you mean the command {similar_names[0]}?"
-                )
+                hint = f"did you mean the command {similar_names[0]}?"
+                raise InputError(f"{word!r} is neither a command nor a file", hint=hint)
             args = [_DEFAULT_COMMAND, *args]
         if command := self.commands.get(args[0]):
             _refuse_wrong_arguments(command, args[1:])
@@ -142,8 +142,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         from importlib import metadata
 
         print(metadata.version("tui-trainer"))
@@ -231,22 +231,23 @@ def shares_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace parameters of the types `ConfigOptions` and `ScreenOptions` by the options in these classes.
 
     The options of `ConfigOptions` come before the command's other parameters, those of `ScreenOptions` after them."""
-    members = inspect.signature(command).parameters.values()
-    options_classes = {it.name: it.annotation for it in members if it.annotation in (ConfigOptions, ScreenOptions)}
-    parameters_by_group: dict[Any, list[inspect.Parameter]] = {ConfigOptions: [], None: [], ScreenOptions: []}
-    for parameter in members:
-        group = options_classes.get(parameter.name)
-        parameters_by_group[group] += inspect.signature(group).parameters.values() if group else [parameter]
+    declared = inspect.signature(command).parameters.values()
+    option_classes = {it.name: it.annotation for it in declared if it.annotation in (ConfigOptions, ScreenOptions)}
+    parameters_of_class: dict[Any, list[inspect.Parameter]] = {ConfigOptions: [], None: [], ScreenOptions: []}
+    for parameter in declared:
+        option_class = option_classes.get(parameter.name)
+        parameters = inspect.signature(option_class).parameters.values() if option_class else [parameter]
+        parameters_of_class[option_class] += parameters
 
     @wraps(command)
-    def with_shared(**options: Any) -> None:
-        for name, group in options_classes.items():
-            options[name] = group(**{it.name: options.pop(it.name) for it in parameters_by_group[group]})
+    def command_with_options(**options: Any) -> None:
+        for name, option_class in option_classes.items():
+            options[name] = option_class(**{it.name: options.pop(it.name) for it in parameters_of_class[option_class]})
         command(**options)
 
-    parameters = [parameter for group_parameters in parameters_by_group.values() for parameter in group_parameters]
-    with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return with_shared
+    signature = inspect.Signature(list(chain.from_iterable(parameters_of_class.values())))
+    command_with_options.__signature__ = signature  # type: ignore[attr-defined]
+    return command_with_options
 
 
 def run_named(reference: str) -> "RunFolder":
@@ -266,11 +267,10 @@ def detach_run(folder: "RunFolder", *, as_json: bool, **settings: Any) -> None:
         print_json({"name": folder.name, "folder": str(folder.root), "pid": pid})
         return
     name = one_line(folder.name)
-    print(f"{name} is training in background process {pid}")
-    print(come_back_words(name))
+    print(f"{name} is training in background process {pid}\n{come_back_words(name)}")
 
 
-UNTIL_THE_END = ExitStack()
+HELD_LOCKS = ExitStack()
 """Locks that the command holds until it ends."""
 
 
@@ -279,7 +279,7 @@ def lock_named_run(reference: str, command: str) -> "RunFolder":
     from tui_trainer.runs.lock import keep_in_use
 
     folder = run_named(reference)
-    UNTIL_THE_END.enter_context(keep_in_use(folder, f"{command} {folder.name}"))
+    HELD_LOCKS.enter_context(keep_in_use(folder, f"{command} {folder.name}"))
     return folder
 
 
@@ -291,6 +291,14 @@ def trained_model(folder: "RunFolder", *, unfinished: bool = False) -> "TrainedM
     for note in trained.notes:
         print_to_stderr(f"{folder.name}: {note}")
     return trained
+
+
+def print_result(value: object, lines: Sequence[str], as_json: bool) -> None:
+    """Print a result as JSON, or else as lines."""
+    if as_json:
+        print_json(value)
+    elif lines:
+        print("\n".join(lines))
 
 
 def print_json(value: object) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,14 +16,14 @@ from tui_trainer.cli.application import (
     app,
     lock_named_run,
     option,
-    print_json,
+    print_result,
     shares_options,
     trained_model,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, InputError
 from tui_trainer.terminal.standard_files import print_to_stderr
 
-_MODEL = "run"
+_DEFAULT_COMMAND = "run"
 _WIDTH = 200
 _START_SECONDS = 120.0
 
@@ -39,7 +38,7 @@ class _ModelByDefault(TyperGroup):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         if not args or (args[0] not in self.commands and args[0] not in ("--help", "-h")):
-            args = [_MODEL, *args]
+            args = [_DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
 
@@ -50,7 +49,7 @@ bench = typer.Typer(
 app.add_typer(bench, name="bench")
 
 
-@bench.command(_MODEL)
+@bench.command(_DEFAULT_COMMAND)
 def bench_model(
     run: RunReference = "last",
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out rows per round.")] = 32,
@@ -74,8 +73,8 @@ def bench_model(
         },
         "variants": figures,
     }  # fmt: skip
-    _print_result(result, [*speed_lines(result, _WIDTH), *notes(figures)], as_json)
-    _end(figures, cut_short)
+    print_result(result, [*speed_lines(result, _WIDTH), *notes(figures)], as_json)
+    _report_end(figures, cut_short)
 
 
 @bench.command("train")
@@ -109,16 +108,8 @@ def bench_train(
     seconds = math.inf if whole else 60.0 * (minutes or MINUTES)
     # Words that name parts of the start must not select variants of a step.
     step_variants = [word for word in only or () if not any(word in name for name in starting.NAMES)]
-    training = TrainingBench(
-        config.request,
-        steps,
-        rounds,
-        gpu,
-        print_to_stderr,
-        step_variants or ([BASELINE] if only else ()),
-        seconds,
-        whole,
-    )
+    names = step_variants or ([BASELINE] if only else ())
+    training = TrainingBench(config.request, steps, rounds, gpu, print_to_stderr, names, seconds, whole)
     variants, cut_short = training.measure()
     starts = starting.measure_start(config.request, rounds, gpu, _START_SECONDS, print_to_stderr, only or ())
     variant_figures = figures_of(variants, training.whole_tokens)
@@ -127,15 +118,8 @@ def bench_train(
         "cut_short": cut_short, "doubts": doubts(variant_figures, probe().usable_cores), "variants": variant_figures,
         "starts": starting.figures(starts),
     }  # fmt: skip
-    _print_result(result, [*trial_lines(result, _WIDTH), *reasons_of(result)], as_json)
-    _end(variant_figures, cut_short)
-
-
-def _print_result(result: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
-    if as_json:
-        print_json(result)
-    elif lines:
-        print("\n".join(lines))
+    print_result(result, [*trial_lines(result, _WIDTH), *reasons_of(result)], as_json)
+    _report_end(variant_figures, cut_short)
 
 
 @app.command()
@@ -145,8 +129,7 @@ def tune(
     gpu: GpuName = None,
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
-        bool,
-        typer.Option("--effective", help="Find how many rows per step make full use of this machine."),
+        bool, typer.Option("--effective", help="Find how many rows per step make full use of this machine.")
     ] = False,
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,
@@ -170,10 +153,10 @@ def tune(
 
         write_new(write, to_toml(load_config(with_settings(config.request, search.patch), gpu=gpu)))
         print_to_stderr(f"wrote {write}; next: tui-trainer plan {write}")
-    _end(result["sizes" if effective else "variants"], search.cut_short)
+    _report_end(result["sizes" if effective else "variants"], search.cut_short)
 
 
-def _end(figures: list[dict[str, Any]], cut_short: str) -> None:
+def _report_end(figures: list[dict[str, Any]], cut_short: str) -> None:
     """Report why measuring was cut short. Exit with an error code if it was interrupted or measured nothing."""
     if cut_short:
         print_to_stderr(f"{cut_short}: the results so far are shown")

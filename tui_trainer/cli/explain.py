@@ -15,21 +15,22 @@ from typer.core import TyperGroup
 from tui_trainer.cli.application import Assignments, ConfigOptions, ProfileName, app, option
 from tui_trainer.errors import EXIT_CODES, ConfigError, InputError
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import listed
 
 if TYPE_CHECKING:
     from tui_trainer.advice.contract import Rule, Symptom
     from tui_trainer.config.load import LoadedConfig
 
-_CODE_WORDS = ("exit code", "exit")
+_EXIT_CODE_PREFIXES = ("exit code", "exit")
 _LISTS = ("checks", "findings", "commands", "exit codes")
-_SIGNALS_FROM = 128
-_MOST_NEAR = 4
-_HOW_NEAR = 0.7
+# A shell reports a process that was ended by signal N as exit code 128 + N.
+_FIRST_SIGNAL_CODE = 128
+_MOST_SUGGESTIONS, _LEAST_SIMILARITY = 4, 0.7
 
 
 @app.command()
 def explain(
-    key: Annotated[
+    words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="WORD",
@@ -50,18 +51,18 @@ def explain(
     if schema:
         print(json.dumps(Config.model_json_schema(), indent=1))
         return
-    word, load = " ".join(key or ()), ConfigOptions(config, profile, assignments).load
+    text, load = " ".join(words or ()), ConfigOptions(config, profile, assignments).load
     try:
-        print("\n".join(explanation(word, load)))
+        print("\n".join(explanation(text, load)))
     except InputError as error:
         # The words may name several things, rather than one title or command that contains blanks.
         try:
-            explanations = [explanation(name, load) for name in key or ()]
+            explanations = [explanation(word, load) for word in words or ()]
         except InputError:
             raise error from None
         print("\n\n".join(map("\n".join, explanations)))
-    if not word:
-        print(f"\nother lists: `tui-trainer explain WORD`, where WORD is {', '.join(_LISTS[:-1])} or {_LISTS[-1]}")
+    if not text:
+        print(f"\nother lists: `tui-trainer explain WORD`, where WORD is {listed(_LISTS)}")
 
 
 def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
@@ -75,9 +76,8 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
         settings = find_settings(word)
     except ConfigError:
         if not sections:
-            raise InputError(
-                f"no setting, check, finding or command is called {one_line(word, 40)!r}", hint=_near_words(word)
-            ) from None
+            message = f"no setting, check, finding or command is called {one_line(word, 40)!r}"
+            raise InputError(message, hint=_suggestions(word)) from None
         settings = []
     if settings:
         loaded = load()
@@ -89,19 +89,19 @@ def _sections_about(word: str) -> Iterator[list[str]]:
     """Yield lines about each thing that `word` names, except settings."""
     name = word.lower()
     if name in _LISTS:
-        yield [f"{item}: {title}" if title else item for item, title in _names(name).items()]
+        yield [f"{item}: {title}" if title else item for item, title in _titles_by_name(name).items()]
         return
-    checks, symptoms = _rules()
+    checks, symptoms = _checks_and_symptoms()
     yield from (_check_lines(rule) for rule in checks if name in (rule.name, rule.title.lower()))
     yield from (_finding_lines(it, rule) for it, rule in symptoms if name in (it.name, it.title.lower()))
-    if name in (commands := _commands()):
+    if name in (commands := _command_helps()):
         yield [f"{name} (a command)", *commands[name]().splitlines()]
-    digits = next((name.removeprefix(it).strip() for it in _CODE_WORDS if name.startswith(it)), name)
+    digits = next((name.removeprefix(it).strip() for it in _EXIT_CODE_PREFIXES if name.startswith(it)), name)
     if digits.isascii() and digits.isdigit() and (meaning := _meaning_of_code(int(digits))):
         yield [f"{int(digits)} (an exit code)", f"  {meaning}"]
 
 
-def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
+def _checks_and_symptoms() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
     """Return all checks, and each symptom that the doctor looks for, paired with its rule."""
     from tui_trainer.advice.checklist import all_checks
     from tui_trainer.advice.contract import all_rules
@@ -124,16 +124,14 @@ def _finding_lines(symptom: "Symptom", rule: "Rule") -> list[str]:
 
     prefix = f"from {LEAST_STEPS} steps on, " if symptom.needs_steps else ""
     lines = [f"{symptom.name} (a finding of the doctor: {symptom.title})", f"  {' '.join(symptom.why.split())}"]
-    lines.append(
-        f"  reported:    {prefix}if it costs at least {format_percent(symptom.least_share)} of the time, or if "
-        "it is an error"
-    )
+    least_cost = format_percent(symptom.least_share)
+    lines.append(f"  reported:    {prefix}if it costs at least {least_cost} of the time, or if it is an error")
     lines += [f"  settings:    {', '.join(rule.settings)}"] if rule.settings else []
     lines += [f"  the check:   {rule.name}"] if rule.order else []
     return [*lines, "  `tui-trainer doctor RUN` shows the result"]
 
 
-def _commands() -> dict[str, Callable[[], str]]:
+def _command_helps() -> dict[str, Callable[[], str]]:
     """Return the help of each command by name. A subcommand has a name of two words, such as `bench train`."""
     context = typer.Context(typer.main.get_command(app), info_name="tui-trainer")
     help_by_name: dict[str, Callable[[], str]] = {}
@@ -154,40 +152,39 @@ def _meaning_of_code(code: int) -> str:
     if code in EXIT_CODES:
         return EXIT_CODES[code]
     try:
-        name = signal.Signals(code - _SIGNALS_FROM).name
+        name = signal.Signals(code - _FIRST_SIGNAL_CODE).name
     except ValueError:
         return ""
     cause = " The system does this when memory runs out: see `tui-trainer guide memory`." if name == "SIGKILL" else ""
     return f"The process was ended by signal {name}.{cause}"
 
 
-def _names(kind: str) -> dict[str, str]:
+def _titles_by_name(kind: str) -> dict[str, str]:
     """Return the titles of all checks, findings, commands or exit codes (`kind`), by name."""
-    checks, symptoms = _rules()
+    checks, symptoms = _checks_and_symptoms()
     if kind == "checks":
         return {check.name: check.title for check in checks}
     if kind == "findings":
         return {symptom.name: symptom.title for symptom, _ in symptoms}
     if kind == "commands":
-        return dict.fromkeys(sorted(_commands()), "")
+        return dict.fromkeys(sorted(_command_helps()), "")
     return {str(code): meaning for code, meaning in EXIT_CODES.items()}
 
 
-def _near_words(word: str) -> str:
+def _suggestions(word: str) -> str:
     """Return a hint with the names that are most similar to `word`. Similar settings come first."""
     from tui_trainer.config.explain import near_settings
 
     name = word.lower().replace(" ", "_")
     similar_names = near_settings(word)
     for kind in ("check", "finding", "command"):
-        names = _names(f"{kind}s")
-        matches = get_close_matches(name, names, n=1, cutoff=_HOW_NEAR) or get_close_matches(
-            word.lower(), [title.lower() for title in names.values() if title], n=1, cutoff=_HOW_NEAR
-        )
+        names = _titles_by_name(f"{kind}s")
+        titles = [title.lower() for title in names.values() if title]
+        matches = get_close_matches(name, names, n=1, cutoff=_LEAST_SIMILARITY)
+        matches = matches or get_close_matches(word.lower(), titles, n=1, cutoff=_LEAST_SIMILARITY)
         similar_names += [f"the {kind} {match}" for match in matches]
     if similar_names:
-        *first, last = similar_names[:_MOST_NEAR]
-        return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"
+        return f"did you mean {listed(similar_names[:_MOST_SUGGESTIONS])}?"
     example, *others = _LISTS
     lists_text = f"`tui-trainer explain {example}` lists all {example} (other lists: {', '.join(others)})"
     return f"`tui-trainer explain` lists all settings, and {lists_text}"

@@ -24,8 +24,7 @@ def diagnose(
         bool, option("--try", None, "Run quick tests first: precisions, attention, speed, disks.")
     ] = False,
     clear: Annotated[
-        list[str] | None,
-        option("--clear", "KIND", "Delete stored measurements of this kind, or all; may be repeated."),
+        list[str] | None, option("--clear", "KIND", "Delete stored measurements of this kind, or all; may be repeated.")
     ] = None,
 ) -> None:
     """Show hardware, drivers, libraries, measurements of this machine, and problems."""
@@ -41,6 +40,9 @@ def diagnose(
     raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
 
 
+_MEASURE_HELP = "First measure what the fix of a check gains (all: of every check); may be repeated."
+
+
 @app.command()
 @shares_options
 def check(
@@ -48,12 +50,7 @@ def check(
     gpu: GpuName = None,
     as_json: AsJson = False,
     fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with all fixes applied.")] = None,
-    measure: Annotated[
-        list[str] | None,
-        option(
-            "--measure", "NAME", "First measure what the fix of a check gains (all: of every check); may be repeated."
-        ),
-    ] = None,
+    measure: Annotated[list[str] | None, option("--measure", "NAME", _MEASURE_HELP)] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check, in seconds.")] = 300,
 ) -> None:
     """Run the checklist: is the run ready, and is it fast? Exit code 1 if a check fails."""
@@ -108,35 +105,35 @@ def preview(
     from tui_trainer.launching.preview import as_values, make_preview
 
     loaded = config.load(gpu)
-    made_preview = make_preview(loaded, samples, show_progress, gpu=gpu)
+    batch_preview = make_preview(loaded, samples, show_progress, gpu=gpu)
     if as_json:
-        print(json.dumps(as_values(made_preview), indent=1))
+        print(json.dumps(as_values(batch_preview), indent=1))
         return
     in_colour = not no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
     width = max(min(shutil.get_terminal_size((100, 24)).columns, _WIDEST), _LEAST_WIDTH)
-    print("\n".join(preview_lines(made_preview, _signs(in_colour), width, in_colour=in_colour)))
+    print("\n".join(preview_lines(batch_preview, _choose_signs(in_colour), width, in_colour=in_colour)))
 
 
-def preview_lines(made: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
+def preview_lines(preview: "Preview", signs: "Signs", width: int, *, in_colour: bool) -> Iterator[str]:
     """Yield the lines of the sample rows, and then the statistics, which stay visible above the shell's prompt."""
     from tui_trainer.launching.preview import legend, sample_lines, summary_lines
 
-    yield _printed(legend(signs, made.learns), in_colour)
-    for number, sample in enumerate(made.samples, 1):
+    yield _coloured(legend(signs, preview.learns), in_colour)
+    for number, sample in enumerate(preview.samples, 1):
         yield ""
-        for line in sample_lines(sample, number, len(made.samples), signs, width):
-            yield _printed(line, in_colour)
+        for line in sample_lines(sample, number, len(preview.samples), signs, width):
+            yield _coloured(line, in_colour)
     yield ""
-    yield from summary_lines(made, signs)
+    yield from summary_lines(preview, signs)
 
 
-def _printed(line: "Sequence[Marked]", in_colour: bool) -> str:
+def _coloured(line: "Sequence[Marked]", in_colour: bool) -> str:
     if not in_colour:
         return "".join(text for text, _ in line).rstrip()
     return "".join(f"\x1b[{code}m{text}\x1b[0m" if (code := _COLOURS[mark]) and text else text for text, mark in line)
 
 
-def _signs(in_colour: bool) -> "Signs":
+def _choose_signs(in_colour: bool) -> "Signs":
     """Return the marks for tokens. ASCII marks are used if standard output cannot encode the others."""
     from tui_trainer.launching.preview import ASCII_SIGNS, NO_SIGNS, UNICODE_SIGNS
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tui_trainer.cli.application import AsJson, app, option, print_json
-from tui_trainer.errors import EXIT_STOPPED, InputError
+from tui_trainer.cli.application import AsJson, app, option, print_json, print_result
+from tui_trainer.errors import EXIT_STOPPED, DataError, InputError
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import print_to_stderr, show_progress, write_progress
 
@@ -64,15 +64,13 @@ def install(
     if is_unsloth:
         folder = environment_folder()
         note = f", replacing {installed_version()}" if installed_version() else ""
-        heading = (
-            f"{PACKAGE_NAME} with its own torch, about {environment.SIZE_GIB:g} GiB, would be installed "
-            f"in {folder}{note}:"
-        )
-        steps = environment.creation_commands(folder)
+        contents = f"{PACKAGE_NAME} with its own torch, about {environment.SIZE_GIB:g} GiB,"
+        heading = f"{contents} would be installed in {folder}{note}:"
+        commands = environment.creation_commands(folder)
     else:
         heading = f"this command would install into the environment of tui-trainer, {sys.prefix}:"
-        steps = [environment.install_command(names)]
-    lines = [heading, *(f"  {shlex.join(command)}" for command in steps)]
+        commands = [environment.install_command(names)]
+    lines = [heading, *(f"  {shlex.join(command)}" for command in commands)]
     needs_converter = any(name.startswith(Gguf.name) for name in names)
     if needs_converter:
         lines.append(f"llama.cpp's converter would be fetched from {one_line(converter.index_url())}")
@@ -81,12 +79,11 @@ def install(
         print_to_stderr("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
     if is_unsloth:
-        result_lines = [
-            f"{PACKAGE_NAME} {environment.make_environment(print_to_stderr)} is in {folder}; set model.provider "
-            f"= {PACKAGE_NAME} to train with it"
-        ]
+        version = environment.make_environment(print_to_stderr)
+        setting = f"set model.provider = {PACKAGE_NAME} to train with it"
+        result_lines = [f"{PACKAGE_NAME} {version} is in {folder}; {setting}"]
     else:
-        result_lines = [*environment.install_here(steps[0], print_to_stderr), "restart tui-trainer if it is running"]
+        result_lines = [*environment.install_here(commands[0], print_to_stderr), "restart tui-trainer if it is running"]
     if needs_converter:
         folder = converter.fetch_converter(transfer_progress(as_json))
         result_lines.append(one_line(f"llama.cpp's converter is in {folder}"))
@@ -110,10 +107,7 @@ def user_confirms(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool =
 
 
 def print_done(lines: Sequence[str], *, as_json: bool, **more: str) -> None:
-    if as_json:
-        print_json({"words": list(lines), **more})
-    else:
-        print("\n".join(lines))
+    print_result({"words": list(lines), **more}, lines, as_json)
 
 
 def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]", progress: "Progress") -> list[str]:
@@ -122,8 +116,6 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     from tui_trainer.data.sources.hub import parse_hub_path
     from tui_trainer.data.sources.source import open_source
     from tui_trainer.downloading.hub import download_data
-    from tui_trainer.errors import DataError
-    from tui_trainer.terminal.safe_text import one_line
 
     hub_path = parse_hub_path(path, revision)
     folder = download_data(hub_path, ask=ask, progress=progress)
@@ -137,10 +129,8 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     else:
         if source.other_splits:
             labels = ", ".join(one_line(split.label, 60) for split in (source.split, *source.other_splits) if split)
-            lines.append(
-                f"the splits are {labels}: train is used for training, validation for evaluation, test is not used;"
-            )
-            lines.append("set data.split and data.eval_split to use other splits")
+            uses = "train is used for training, validation for evaluation, test is not used;"
+            lines += [f"the splits are {labels}: {uses}", "set data.split and data.eval_split to use other splits"]
     return [*lines, f"data.path = {toml_text(str(hub_path))}"]
 
 
@@ -153,7 +143,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
     free_bytes = read_place("model cache", offer.target).free_bytes
     note = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still to download"
     gate_note = " (only for accounts that accepted the licence on the hub)" if offer.gated else ""
-    rows = [
+    return labelled([
         (offer.kind.word, f"{offer.name}, revision {offer.revision}"),
         ("size", f"{size_words(offer)}{note}"),
         ("skipped", offer.left_out_words),
@@ -161,8 +151,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
         ("from", host()),
         ("folder", str(offer.target)),
         ("disk", f"{format_bytes(free_bytes)} free" if free_bytes is not None else ""),
-    ]
-    return labelled(rows)
+    ])  # fmt: skip
 
 
 def size_words(offer: "DownloadOffer | PublishOffer") -> str:
@@ -185,11 +174,11 @@ def transfer_progress(as_json: bool = False) -> "Progress":
         return show_progress
     shown_tenths = -1
 
-    def tell_tenths(action: str, done: float, total: float | None, unit: str) -> None:
+    def print_tenths(action: str, done: float, total: float | None, unit: str) -> None:
         nonlocal shown_tenths
         tenth = int(10 * done / total) if total else 0
         if tenth > shown_tenths:
             shown_tenths = tenth
             print_to_stderr(f"{action}: {tenth * 10} % of {total or done:,.0f} {unit}")
 
-    return tell_tenths
+    return print_tenths

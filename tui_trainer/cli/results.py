@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tui_trainer.cli.application import (
-    UNTIL_THE_END,
+    HELD_LOCKS,
     AsJson,
     RunReference,
     app,
     lock_named_run,
     option,
-    print_json,
+    print_result,
     run_named,
     trained_model,
 )
@@ -93,27 +93,28 @@ def export(
 
     trained = trained_model(folder)
     certifier = Certifier(trained)
-    targets = [target_of(trained, form, out) for form in formats]
+    targets = [target_of(trained, export_format, out) for export_format in formats]
     for target in targets:
         target_lock(target, "").refuse()
     all_match = True
-    for form, target in zip(formats, targets, strict=True):
+    progress = write_progress if as_json else show_progress
+    for export_format, target in zip(formats, targets, strict=True):
         if not as_json:
-            seconds = expected_seconds(trained, form)
+            seconds = expected_seconds(trained, export_format)
             time = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
-            print(f"{form.name}: about {format_bytes(form.needed_bytes(trained))}{time}", flush=True)
+            size = format_bytes(export_format.needed_bytes(trained))
+            print(f"{export_format.name}: about {size}{time}", flush=True)
         with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
-            path, certificate = write(trained, form, target, certifier, write_progress if as_json else show_progress)
+            path, certificate = write(trained, export_format, target, certifier, progress)
         all_match &= not certificate.faults
         if as_json:
             facts = json.loads(certificate.text())
             print(json.dumps({"folder": str(path), "words": certificate.lines(), **facts}))
         else:
-            print("\n".join([f"{form.title}: {one_line(str(path))}", *certificate.lines()]))
+            print("\n".join([f"{export_format.title}: {one_line(str(path))}", *certificate.lines()]))
     if not all_match:
-        print_to_stderr(
-            "the export differs from the trained model; its folder is kept under a name that begins with failed-"
-        )
+        kept_words = "its folder is kept under a name that begins with failed-"
+        print_to_stderr(f"the export differs from the trained model; {kept_words}")
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -124,22 +125,18 @@ def check_serving(
     model: Annotated[str, option("--model", "NAME", "The server's name of the model, if it has several.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Compare the tokens of a running server with those of training. It also compares stops and answers. If they
-    differ, the exit code is 1."""
+    """Compare the tokens, stops and answers of a running server with those of training. Exit code 1 if they differ."""
     from dataclasses import asdict
 
     from tui_trainer.exporting import check_serving as serving
     from tui_trainer.files.local_paths import absolute_path
 
-    progress = write_progress if as_json else show_progress
-    facts = serving.read_serving(absolute_path(str(folder)))
-    check = serving.check_serving(
-        url, facts, model, lambda done, total: progress("asking the server", done, total, "conversations")
-    )
-    if as_json:
-        print_json({"is_same": not check.causes, **asdict(check), "words": check.lines()})
-    else:
-        print("\n".join(map(one_line, check.lines())))
+    def show(done: int, total: int) -> None:
+        (write_progress if as_json else show_progress)("asking the server", done, total, "conversations")
+
+    check = serving.check_serving(url, serving.read_serving(absolute_path(str(folder))), model, show)
+    facts = {"is_same": not check.causes, **asdict(check), "words": check.lines()}
+    print_result(facts, list(map(one_line, check.lines())), as_json)
     if check.causes:
         raise typer.Exit(EXIT_FAILED)
 
@@ -159,15 +156,14 @@ def publish(
 
     folder = lock_named_run(run, "publish")
     if not to:
-        raise InputError(
-            "no repository was given", hint=f"`tui-trainer publish {shell_word(folder.name)} --to OWNER/NAME`"
-        )
+        hint = f"`tui-trainer publish {shell_word(folder.name)} --to OWNER/NAME`"
+        raise InputError("no repository was given", hint=hint)
     source = source_of(folder, export)
     if export:
         from tui_trainer.exporting.export import target_lock
 
         # Without the lock, a new export could replace the folder during the upload.
-        UNTIL_THE_END.enter_context(target_lock(source, f"publish {folder.name}"))
+        HELD_LOCKS.enter_context(target_lock(source, f"publish {folder.name}"))
     offer = make_offer(folder, source, to, private=private)
     if not user_confirms("publish", _offer_lines(offer), yes=yes, as_json=as_json):
         print_to_stderr("nothing was published")
@@ -216,11 +212,13 @@ def track(
     if holder := read_lock_owner(folder.lock):
         hint = lock_hint(holder, folder.lock, "an active run reports to the trackers of logging.report_to")
         raise InputError(f"{folder.name} is active: {holder}", hint=hint)
+
+    def notify(*words: str) -> None:
+        print_to_stderr("; ".join(filter(None, words)))
+
     status, has_failed = overview(folder).status, False
     for name in names:
-        feeder = Feeder(
-            folder, find_tracker(name), lambda *words: print_to_stderr("; ".join(filter(None, words))), most_failures=1
-        )
+        feeder = Feeder(folder, find_tracker(name), notify, most_failures=1)
         sent_before = feeder.sent_events
         feeder.end(status)
         has_failed |= feeder.given_up

@@ -23,6 +23,7 @@ from tui_trainer.cli.application import (
     detach_run,
     option,
     print_json,
+    print_result,
     run_named,
     shares_options,
 )
@@ -52,8 +53,7 @@ def resume(
 ) -> None:
     """Resume a run from its latest complete checkpoint.
 
-    Without --gpu, the run continues on the GPU that it started on, if that GPU is available.
-    """
+    Without --gpu, the run continues on the GPU that it started on, if that GPU is available."""
     from tui_trainer.launching.open_run import reopen_run
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
@@ -140,11 +140,9 @@ def compare(
     from tui_trainer.runs.comparison import compare
 
     comparison = compare([run_named(name) for name in runs])
-    if as_json:
-        print_json(asdict(comparison))
-    else:
-        warning_lines = [one_line(comparison.warning), ""] if comparison.warning else []
-        print("\n".join([*warning_lines, *comparison_lines(comparison, _terminal_width())]))
+    warning_lines = [one_line(comparison.warning), ""] if comparison.warning else []
+    lines = [*warning_lines, *comparison_lines(comparison, _terminal_width())]
+    print_result(asdict(comparison), lines, as_json)
 
 
 @app.command()
@@ -286,11 +284,10 @@ watches the run from anywhere, `stop RUN` stops it, or removes it from the queue
 def submit(
     config: ConfigOptions,
     time: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Time limit of one job, such as 90 (minutes), 8:00:00 or 2-12 (days-hours)."),
+        str, option("--time", "TIME", "Time limit of one job, such as 90 (minutes), 8:00:00 or 2-12 (days-hours).")
     ] = "",
     partition: Annotated[
-        str, typer.Option(metavar="NAME", help="The partition. If not given: the cluster's default.")
+        str, option("--partition", "NAME", "The partition. If not given: the cluster's default.")
     ] = "",
     nodes: Annotated[
         int | None, option("--nodes", "N", "Short for --set distributed.nodes=N.", min=1, max=4096)
@@ -313,13 +310,9 @@ def submit(
 
     node_settings = [f"distributed.nodes={nodes}"] if nodes else []
     loaded = replace(config, assignments=[*(config.assignments or ()), *node_settings]).load()
+    node_count, options = loaded.config.distributed.nodes, tuple(sbatch or ())
     resources = Resources(
-        nodes=loaded.config.distributed.nodes,
-        gpus_per_node=gpus,
-        cpus_per_node=cpus,
-        time=time,
-        partition=partition,
-        options=tuple(sbatch or ()),
+        nodes=node_count, gpus_per_node=gpus, cpus_per_node=cpus, time=time, partition=partition, options=options
     )
     if problems := resources.problems():
         raise ConfigError(problems)

@@ -14,6 +14,8 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.terminal.standard_files import show_progress
 
 _LEAST_WIDTH = 40
+# Longer lines of prose are hard to read.
+WIDEST_COLUMNS = 120
 
 
 @app.command()
@@ -87,8 +89,7 @@ def import_config(
     """Import another tool's config, and show how each key is rewritten and which keys are ignored.
 
     Without --to, the TOML goes to standard output, and the report to standard error. With --to, the report goes to
-    standard output.
-    """
+    standard output."""
     from tui_trainer.importing.imported import import_file, write_config
 
     if force and to is None:
@@ -109,10 +110,6 @@ def import_config(
     else:
         print("\n".join([*report, "--to OUT.toml writes the config to a file"]), file=sys.stderr)
         print(imported.toml, end="")
-
-
-# Longer lines of prose are hard to read.
-WIDEST_COLUMNS = 120
 
 
 @app.command()

@@ -4,7 +4,8 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,7 +19,7 @@ from tui_trainer.cli.application import (
     app,
     lock_named_run,
     option,
-    print_json,
+    print_result,
     trained_model,
 )
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, DataError, FolderError, InputError
@@ -35,6 +36,9 @@ Temperature = Annotated[float, typer.Option(min=0, max=10, help="0: greedy decod
 Beams = Annotated[int, typer.Option(min=1, max=64, help="Number of beams; the likeliest text is taken.")]
 NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of tokens to generate.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")]
+ComparedModel = Annotated[
+    str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
+]
 
 
 @app.command()
@@ -68,10 +72,10 @@ def generate(
 
     writer = Writer(folder)
     print(f"{folder.name}: {source}" + (f", {beams} beams" if beams > 1 else ""), file=sys.stderr)
-    if prompt is not None:
+    if prompt is None:
+        answer_lines(writer, sampling)
+    else:
         print_answer(writer, prompt, sampling)
-        return
-    answer_lines(writer, sampling)
 
 
 def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
@@ -81,10 +85,8 @@ def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
     if sampling.temperature:
         raise InputError("--beams cannot be combined with --temperature above 0", hint="remove one of them")
     if not trained.generates_text:
-        message = (
-            f"{trained.run.name} was trained for {trained.task.name} and generates no text, so --beams has no effect"
-        )
-        raise InputError(message, hint="remove --beams")
+        message = f"{trained.run.name} was trained for {trained.task.name} and generates no text"
+        raise InputError(f"{message}, so --beams has no effect", hint="remove --beams")
 
 
 @app.command()
@@ -122,15 +124,8 @@ def chat(
     writers["tuned"] = Writer(folder, device=device)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
     print(f"{folder.name}: {source}; /help lists commands, Ctrl+C stops an answer, Ctrl+D quits", file=sys.stderr)
-    hold_conversation(
-        ChatSession(
-            writers,
-            sampling,
-            system,
-            show=lambda piece: print(piece, end="", flush=True),
-            tell=lambda words: print(words, file=sys.stderr, flush=True),
-        )
-    )
+    show, notify = partial(print, end="", flush=True), partial(print, file=sys.stderr, flush=True)
+    hold_conversation(ChatSession(writers, sampling, system, show=show, notify=notify))
 
 
 @app.command()
@@ -139,9 +134,7 @@ def evaluate(
         list[str], typer.Argument(metavar="RUN|FOLDER...", help="Runs, or folders with models of the same kind.")
     ],
     data: Annotated[str, option("--data", "FILE", "Use this file instead of the run's held-out rows.")] = "",
-    against: Annotated[
-        str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
-    ] = "base",
+    against: ComparedModel = "base",
     rows: Annotated[
         int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as many as the run evaluated.")
     ] = 0,
@@ -152,26 +145,21 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate trained models on held-out rows or a file: loss and scores, compared with the base model."""
-    from dataclasses import asdict
-
     from tui_trainer.exporting.evaluating import Evaluator
     from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.lines.evaluation import evaluation_lines
 
-    trained = _first_in_use(models, against, "evaluate")
+    trained = _lock_and_load(models, against, "evaluate")
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
     with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
         result = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in result.notes:
         print_to_stderr(note)
-    if as_json:
-        print_json(asdict(result))
-    else:
-        print("\n".join(evaluation_lines(asdict(result))))
+    print_result(asdict(result), evaluation_lines(asdict(result)), as_json)
 
 
-def _first_in_use(models: Sequence[str], against: str, command: str) -> "TrainedModel":
-    """Return the model of the first run. Its run and those of the other models are in use until the command ends."""
+def _lock_and_load(models: Sequence[str], against: str, command: str) -> "TrainedModel":
+    """Lock the runs of all models until the command ends, and return the model of the first run."""
     from tui_trainer.exporting.evaluating import run_of
 
     for name in {*models, against} - {"base", "none", ""}:
@@ -187,9 +175,7 @@ def gate(
         list[str], typer.Argument(metavar="RUN|FOLDER...", help="A run; then other runs, or folders of exports.")
     ],
     suite: Annotated[str, option("--suite", "FILE.jsonl", "Rows to answer; default: 40 general ones.")] = "",
-    against: Annotated[
-        str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
-    ] = "base",
+    against: ComparedModel = "base",
     allow_broken: Annotated[
         int, typer.Option("--allow-broken", min=0, help="Rows that may be right before and wrong now.")
     ] = 0,
@@ -201,30 +187,18 @@ def gate(
     as_json: AsJson = False,
 ) -> None:
     """Check that a trained model has learnt what it should and broken nothing: its answers beside the base model's."""
-    from dataclasses import asdict
-
     from tui_trainer.exporting.gate import Gate
     from tui_trainer.exporting.predicting import inference_device
     from tui_trainer.lines.gate import gate_lines
 
-    judge = Gate(
-        _first_in_use(models, against, "gate"), inference_device(gpu), write_progress if as_json else show_progress
-    )
+    trained = _lock_and_load(models, against, "gate")
+    judge = Gate(trained, inference_device(gpu), write_progress if as_json else show_progress)
+    limits = {"max_new_tokens": max_new_tokens, "allow_broken": allow_broken, "allow_missing": allow_missing}
     with redirect_stdout(sys.stderr):  # libraries print warnings, but with --json standard output must be JSON only
-        result = judge.judge(
-            models,
-            suite=suite,
-            against=against,
-            max_new_tokens=max_new_tokens,
-            allow_broken=allow_broken,
-            allow_missing=allow_missing,
-        )
+        result = judge.judge(models, suite=suite, against=against, **limits)
     for note in result.notes:
         print_to_stderr(note)
-    if as_json:
-        print_json({**asdict(result), "passed": result.is_passed})
-    else:
-        print("\n".join(gate_lines(asdict(result))))
+    print_result({**asdict(result), "passed": result.is_passed}, gate_lines(asdict(result)), as_json)
     if not result.is_passed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -269,7 +243,7 @@ def predict(
     """Predict every row of a file with a trained model. If interrupted, rerun the same command to continue."""
     if column and len(column) > 2:
         raise InputError("--column can be given at most twice, for the two texts of a pair")
-    batch_rows = _batch_size(batch_size)
+    batch_rows = _parse_batch_size(batch_size)
     folder = lock_named_run(run, "predict")
     from tui_trainer.exporting.predicting import PredictionRequest, inference_device, predict_file
     from tui_trainer.files.local_paths import absolute_path
@@ -292,7 +266,7 @@ def predict(
     )
     try:
         with redirect_stdout(sys.stderr):
-            result = predict_file(trained, request, lambda: inference_device(gpu), _progress(as_json))
+            result = predict_file(trained, request, lambda: inference_device(gpu), _choose_progress(as_json))
     except DataError as error:
         problems = (replace(it, hint=it.hint.replace("data.text_column", "--column")) for it in error.problems)
         raise DataError(problems) from None
@@ -312,7 +286,7 @@ def predict(
     print(f"{one_line(str(out))}: {result.rows:,} rows{earlier}, {timing}")
 
 
-def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
+def _choose_progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
     """Return the function that shows progress: as JSON, in place on a terminal, or as a line each half minute."""
     if as_json:
         return write_progress
@@ -320,16 +294,16 @@ def _progress(as_json: bool) -> Callable[[str, float, float | None, str], None]:
         return show_progress
     last_line_at = monotonic()
 
-    def tell_sometimes(action: str, done: float, total: float | None, unit: str) -> None:
+    def print_sometimes(action: str, done: float, total: float | None, unit: str) -> None:
         nonlocal last_line_at
         if monotonic() - last_line_at >= _SECONDS_BETWEEN_LINES:
             last_line_at = monotonic()
             print_to_stderr(f"{action} {done:,.0f} of {total:,.0f} {unit}" if total else f"{action} {done:,.0f} {unit}")
 
-    return tell_sometimes
+    return print_sometimes
 
 
-def _batch_size(word: str) -> int:
+def _parse_batch_size(word: str) -> int:
     """Return the number of rows for `--batch-size`; 0 for auto. Raises InputError for another word."""
     if word == "auto":
         return 0

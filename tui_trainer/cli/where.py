@@ -56,7 +56,7 @@ def paths() -> Mapping[str, Path]:
     }
 
 
-def look_at(name: str, path: Path) -> WrittenPath:
+def inspect_path(name: str, path: Path) -> WrittenPath:
     """Return whether a path exists, and its size in bytes, as a `WrittenPath` called `name`."""
     from tui_trainer.hardware.storage import call_with_deadline, is_there
     from tui_trainer.runs.folder import folder_size
@@ -66,18 +66,18 @@ def look_at(name: str, path: Path) -> WrittenPath:
             return False, None
         return True, folder_size(path).bytes if path.is_dir() else path.stat().st_size
 
-    return WrittenPath(
-        name, str(path.absolute()), *(call_with_deadline(_DEADLINE_SECONDS, read_exists_and_size) or (None, None))
-    )
+    exists, size_bytes = call_with_deadline(_DEADLINE_SECONDS, read_exists_and_size) or (None, None)
+    return WrittenPath(name, str(path.absolute()), exists, size_bytes)
 
 
 @app.command()
 def where(as_json: AsJson = False) -> None:
     """Show where files are kept: runs, measurements, logs, caches, your own keys and profiles."""
-    places = [look_at(name, path) for name, path in paths().items()]
+    written_paths = [inspect_path(name, path) for name, path in paths().items()]
     if as_json:
-        print(json.dumps([asdict(place) for place in places], indent=1))
+        print(json.dumps([asdict(written) for written in written_paths], indent=1))
         return
-    for place in places:
-        size_text = format_bytes(place.bytes) if place.exists else "no answer" if place.exists is None else "not there"
-        print(f"{place.name:<13}  {size_text:>10}  {one_line(place.path)}")
+    for written in written_paths:
+        missing_text = "no answer" if written.exists is None else "not there"
+        size_text = format_bytes(written.bytes) if written.exists else missing_text
+        print(f"{written.name:<13}  {size_text:>10}  {one_line(written.path)}")

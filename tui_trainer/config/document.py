@@ -4,8 +4,7 @@ A file with mistakes opens too. The mistakes become `problems`, and `loaded` is 
 its setting. `save.py` writes the file, and `launching/drafts.py` writes edits that are not saved yet.
 
 An edit returns at once. `set_fitted` receives what takes longer to compute: the presets that suit the model and the
-data, and settings that contradict these.
-"""
+data, and settings that contradict these."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -47,7 +46,7 @@ EDITED_HERE = "edited here"
 
 
 class ConfigDocument:
-    """The edited config. `revision` increases with every change. `problems` are `own_problems` and those of planning.
+    """The edited config. `revision` increases with every change. `problems` has `config_problems` and those of plans.
 
     `unfitted` has the user's values on top of the unchanged presets. In `loaded`, presets that do not suit the rest of
     the config are replaced."""
@@ -58,22 +57,22 @@ class ConfigDocument:
         self._choose_hardware = choose_hardware
         self.unfitted: LoadedConfig | None
         self.loaded: LoadedConfig | None = None
-        self._fitted: dict[str, Layer] = {}
-        self._fitted_from: LoadedConfig | None = None
+        self._fitted_layers: dict[str, Layer] = {}
+        self._fit_source: LoadedConfig | None = None
         self._presets_cache: dict[tuple[str, Any], Presets] = {}
         self._saved: dict[str, Any] = {}
-        self.own_problems: tuple[Problem, ...] = ()
+        self.config_problems: tuple[Problem, ...] = ()
         self._read()
 
     def _read(self) -> None:
         problems: list[Problem] = []
         self.digest = file_digest(self.file) if self.file else None
         layers = self._written_layers = user_layers(self.request, problems)
-        self._base = {key: layer for layer in layers for key in layer.values}
+        self._base_layers = {key: layer for layer in layers for key in layer.values}
         self._file_problems = tuple(problems)
-        self._done, self._undone = list[UndoStep](), list[UndoStep]()
+        self._undo_steps, self._redo_steps = list[UndoStep](), list[UndoStep]()
         self._apply({})
-        self._saved = self.own_values()
+        self._saved = self.user_values()
 
     @property
     def recipe_name(self) -> str:
@@ -91,13 +90,13 @@ class ConfigDocument:
 
     def value(self, key: str) -> Any:
         """Return a setting's value as it was written, with relative paths. It may be invalid (see `problems`)."""
-        return self._own[key] if key in self._own else self.preset_value(key)
+        return self._user_values[key] if key in self._user_values else self.preset_value(key)
 
     def preset_value(self, key: str) -> Any:
         """Return the value that a setting has without the user's value; for the setting `profile` the recipe's name."""
         if key == "profile":
             return self._presets.recipe_name
-        return self._fitted[key].values[key] if key in self._fitted else self._presets.value(key)
+        return self._fitted_layers[key].values[key] if key in self._fitted_layers else self._presets.value(key)
 
     def is_changed(self, key: str) -> bool:
         """Return whether a setting's value differs from its preset."""
@@ -109,27 +108,22 @@ class ConfigDocument:
 
     def changes(self) -> tuple[Change, ...]:
         """Return all settings that differ from their preset. `Change.old` is the preset."""
-        return tuple(
-            Change(key=key, old=self.preset_value(key), new=self.value(key))
-            for key in all_settings()
-            if self.is_changed(key)
-        )
+        changed_keys = filter(self.is_changed, all_settings())
+        return tuple(Change(key=key, old=self.preset_value(key), new=self.value(key)) for key in changed_keys)
 
-    def own_values(self) -> dict[str, Any]:
+    def user_values(self) -> dict[str, Any]:
         """Return the user's values from config file, command line and edits, in the order of declaration."""
-        return dict(self._own)
+        return dict(self._user_values)
 
     def unsaved_values(self) -> dict[str, Any]:
         """Return the user's values that are not saved. A saved value that was removed is PRESET."""
-        removed_values = {key: PRESET for key in self._saved if key not in self._own}
-        new_values = {
-            key: value for key, value in self._own.items() if not is_same_value(value, self._saved.get(key, PRESET))
-        }
-        return removed_values | new_values
+        keys = [*(key for key in self._saved if key not in self._user_values), *self._user_values]
+        values = {key: self._user_values.get(key, PRESET) for key in keys}
+        return {key: value for key, value in values.items() if not is_same_value(value, self._saved.get(key, PRESET))}
 
     def where(self, key: str) -> str:
         """Return the source of the value: `recipe quickstart`, `my.toml`, `edited here`, `default`."""
-        layer = self._fitted.get(key) or self._layers.get(key)
+        layer = self._fitted_layers.get(key) or self._layers.get(key)
         return layer.where if layer else "default"
 
     def problems_of(self, key: str) -> tuple[Problem, ...]:
@@ -137,17 +131,17 @@ class ConfigDocument:
 
     def set_plan_problems(self, problems: tuple[Problem, ...]) -> None:
         """Set the problems that planning found, until the next change. One without a setting is put at `data.path`."""
-        new_problems = [problem for problem in problems if problem not in self.own_problems]
+        new_problems = [problem for problem in problems if problem not in self.config_problems]
         keyed = (problem if problem.key else Problem(key="data.path", message=str(problem)) for problem in new_problems)
-        self.problems = (*self.own_problems, *keyed)
+        self.problems = (*self.config_problems, *keyed)
 
     def set_fitted(self, fitted_config: LoadedConfig, problems: Sequence[Problem] = ()) -> None:
         """Set `loaded` to `fitted_config`, which is `unfitted` with unsuitable presets replaced, and its problems."""
         assert self.unfitted is not None, "nothing else is fitted"
         replaced_presets = _replaced_presets(self.unfitted, fitted_config)
-        self.revision += replaced_presets != self._fitted
-        self.loaded, self._fitted, self._fitted_from = fitted_config, replaced_presets, self.unfitted
-        self.own_problems = self.problems = (*self._written_problems, *problems)
+        self.revision += replaced_presets != self._fitted_layers
+        self.loaded, self._fitted_layers, self._fit_source = fitted_config, replaced_presets, self.unfitted
+        self.config_problems = self.problems = (*self._written_problems, *problems)
 
     # Changes
 
@@ -165,8 +159,8 @@ class ConfigDocument:
             return tuple(problems)
         edits = self._merge_edits(self._edits, valid_values)
         if edits != self._edits:
-            self._done.append(UndoStep(label=label, before=self._edits, after=edits))
-            self._undone.clear()
+            self._undo_steps.append(UndoStep(label=label, before=self._edits, after=edits))
+            self._redo_steps.clear()
             self._apply(edits)
         return ()
 
@@ -177,80 +171,78 @@ class ConfigDocument:
     def reset_all(self) -> None:
         """Reset all settings except the recipe and the hardware profile."""
         profiles = ("profile", "hardware_profile")
-        self.patch({key: PRESET for key in self.own_values() if key not in profiles}, "the reset of all settings")
+        self.patch({key: PRESET for key in self.user_values() if key not in profiles}, "the reset of all settings")
 
     def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
         """Set the recipe as one step. With `keep_own` False, the step also resets all other settings."""
-        resets = {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
+        resets = {} if keep_own else dict.fromkeys(self.user_values(), PRESET)
         return next(iter(self.patch({**resets, "profile": name}, f"the change to recipe {name}")), None)
 
     def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
         """Return `unfitted` for another recipe, with or without the user's values. The document does not change.
 
-        Returns None if a value is invalid. Raises ConfigError if there is no such recipe.
-        """
-        own_values = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
-        presets = self._presets_for({**own_values, "profile": name})
+        Returns None if a value is invalid. Raises ConfigError if there is no such recipe."""
+        user_values = {key: value for key, value in self._user_values.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**user_values, "profile": name})
         if presets.problems:
             raise ConfigError(presets.problems)
-        return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own_values}}, [])
+        return self._load_from(presets, {**presets.layers, **{key: self._layer(key) for key in user_values}}, [])
 
-    def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
+    def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda it: it) -> RecipePreview:
         """Return the changes that `choose_recipe` would make. `fit` replaces unsuitable presets. Raises ConfigError."""
-        plain = self.with_recipe(name, keep_own=keep_own)
-        own_values = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
-        presets = self._presets_for({**own_values, "profile": name})
+        unfitted = self.with_recipe(name, keep_own=keep_own)
+        user_values = {key: value for key, value in self._user_values.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**user_values, "profile": name})
         keys = [key for key in all_settings() if key != "profile"]
-        replaced_presets = _replaced_presets(plain, fit(plain)) if plain else {}
+        replaced_presets = _replaced_presets(unfitted, fit(unfitted)) if unfitted else {}
         fitted_values = {key: layer.values[key] for key, layer in replaced_presets.items()}
-        new_values = {key: presets.value(key) for key in keys} | fitted_values | own_values
+        new_values = {key: presets.value(key) for key in keys} | fitted_values | user_values
         changed_keys = [key for key in keys if not is_same_value(self.value(key), new_values[key])]
-        kept_keys = [key for key in own_values if not is_same_value(own_values[key], presets.value(key))]
+        kept_keys = [key for key in user_values if not is_same_value(user_values[key], presets.value(key))]
         return RecipePreview(
             changes=tuple(Change(key=key, old=self.value(key), new=new_values[key]) for key in changed_keys),
-            kept_changes=tuple(Change(key=key, old=own_values[key], new=presets.value(key)) for key in kept_keys),
+            kept_changes=tuple(Change(key=key, old=user_values[key], new=presets.value(key)) for key in kept_keys),
         )
 
     @property
     def can_undo(self) -> bool:
-        return bool(self._done)
+        return bool(self._undo_steps)
 
     @property
     def can_redo(self) -> bool:
-        return bool(self._undone)
+        return bool(self._redo_steps)
 
     def undo(self) -> str:
         """Undo the last step. Returns a message, which is empty if there was no step."""
-        if not self._done:
+        if not self._undo_steps:
             return ""
-        self._undone.append(step := self._done.pop())
+        self._redo_steps.append(step := self._undo_steps.pop())
         return self._go_to(step.before, f"undid {step.label}" if step.label else "", step)
 
     def redo(self) -> str:
         """Repeat the last undone step. Returns a message, which is empty if there was no such step."""
-        if not self._undone:
+        if not self._redo_steps:
             return ""
-        self._done.append(step := self._undone.pop())
+        self._undo_steps.append(step := self._redo_steps.pop())
         return self._go_to(step.after, f"redid {step.label}" if step.label else "", step)
 
     def replace_values(
         self,
         text: str,
         label: str = "the text from the editor",
-        without: Collection[str] = (),
-        also: Patch | None = None,
+        ignored_keys: Collection[str] = (),
+        patch: Patch | None = None,
     ) -> None:
-        """Replace the user's values by those of a TOML text, ignoring the keys `without`, and add `also`, in one step.
+        """Replace the user's values by those of a TOML text, ignoring `ignored_keys`, and add `patch`, in one step.
 
-        Raises ConfigError and changes nothing if the text or a value is invalid.
-        """
+        Raises ConfigError and changes nothing if the text or a value is invalid."""
         problems: list[Problem] = []
         toml_values = flatten(parse_toml(text, label), label, problems)
-        edits = {key: value for key, value in toml_values.items() if key not in without} | dict(also or {})
+        edits = {key: value for key, value in toml_values.items() if key not in ignored_keys} | dict(patch or {})
         valid_values = {key: _check_value(key, value, self._choose_hardware, problems) for key, value in edits.items()}
         if problems:
             raise ConfigError(problems)
-        resets = dict.fromkeys(self.own_values(), PRESET)
+        resets = dict.fromkeys(self.user_values(), PRESET)
         self.patch(resets | valid_values, label)
 
     def restore(self, edits: Edits) -> int:
@@ -277,27 +269,27 @@ class ConfigDocument:
         self._presets_cache.clear()
         self._apply(self._edits)
 
-    def mark_saved(self, path: Path, digest: str, own_values: Mapping[str, Any] | None = None) -> None:
-        """Record that `path` now contains `own_values`, or by default the present values."""
+    def mark_saved(self, path: Path, digest: str, user_values: Mapping[str, Any] | None = None) -> None:
+        """Record that `path` now contains `user_values`, or by default the present values."""
         self.file, self.digest = path, digest
-        self._saved = self.own_values() if own_values is None else dict(own_values)
+        self._saved = self.user_values() if user_values is None else dict(user_values)
         self._apply(self._edits)
 
-    def _written(self, key: str) -> Any:
+    def _user_value(self, key: str) -> Any:
         if key in self._edits:
             return self._edits[key]
-        return self._base[key].values[key] if key in self._base else PRESET
+        return self._base_layers[key].values[key] if key in self._base_layers else PRESET
 
     def _merge_edits(self, edits: Edits, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the edits with `values` merged in. A value equal to the file's is no edit; a preset becomes PRESET."""
-        own_values = {key: value for key, value in {**self._own, **values}.items() if value is not PRESET}
-        presets, merged_edits = self._presets_for(own_values), dict(edits)
+        user_values = {key: value for key, value in {**self._user_values, **values}.items() if value is not PRESET}
+        presets, merged_edits = self._presets_for(user_values), dict(edits)
         for key, value in values.items():
-            base_value = self._base[key].values[key] if key in self._base else PRESET
+            base_value = self._base_layers[key].values[key] if key in self._base_layers else PRESET
             if key == "profile":
-                preset_value = self._default_recipe(own_values)
+                preset_value = self._default_recipe(user_values)
             else:
-                preset_value = self.preset_value(key) if key in self._fitted else presets.value(key)
+                preset_value = self.preset_value(key) if key in self._fitted_layers else presets.value(key)
             new_value = PRESET if is_same_value(value, preset_value) and not is_same_value(value, base_value) else value
             merged_edits.pop(key, None)
             if not is_same_value(new_value, base_value):
@@ -319,57 +311,57 @@ class ConfigDocument:
     def _apply(self, edits: Edits) -> None:
         """Set the edits, and compute the document's presets, layers, configs and problems from them."""
         self._edits = edits
-        self._own = {key: value for key in all_settings() if (value := self._written(key)) is not PRESET}
-        self._presets = self._presets_for(self._own)
+        self._user_values = {key: value for key in all_settings() if (value := self._user_value(key)) is not PRESET}
+        self._presets = self._presets_for(self._user_values)
         default_values = {"profile": self.recipe_name} if self.recipe_name else {}
         default_layer = Layer(origin=Origin.DEFAULT, where="default", values=default_values)
-        own_layers = {key: self._layer(key) for key in self._own}
-        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **own_layers}
+        layers_of_user = {key: self._layer(key) for key in self._user_values}
+        self._layers = {**dict.fromkeys(default_values, default_layer), **self._presets.layers, **layers_of_user}
         problems = [*self._file_problems, *self._presets.problems]
-        self.unfitted = self._plain_of(self._presets, self._layers, problems)
-        self.loaded = self._with_former_fit(self.unfitted) if self.unfitted else None
-        self.own_problems = self.problems = self._written_problems = tuple(problems)
+        self.unfitted = self._load_from(self._presets, self._layers, problems)
+        self.loaded = self._with_earlier_fit(self.unfitted) if self.unfitted else None
+        self.config_problems = self.problems = self._written_problems = tuple(problems)
         self.revision += 1
 
-    def _plain_of(self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]) -> LoadedConfig | None:
+    def _load_from(self, presets: Presets, layers: dict[str, Layer], problems: list[Problem]) -> LoadedConfig | None:
         """Return the config that the layers give, without fitted presets; None if a value is invalid."""
         config = validate({key: layer.values[key] for key, layer in layers.items()}, layers, problems)
         return presets.loaded(config, layers).with_notes_of(self._written_layers) if config else None
 
-    def _with_former_fit(self, plain: LoadedConfig) -> LoadedConfig:
+    def _with_earlier_fit(self, unfitted: LoadedConfig) -> LoadedConfig:
         """Return `unfitted` with those replacements of the last `set_fitted` whose presets have not changed since.
 
-        It is shown until the next `set_fitted`, so that values do not change back and forth.
-        """
-        old_layers = self._fitted_from.layers if self._fitted_from else {}
-        layers = {key: layer for key, layer in self._fitted.items() if old_layers.get(key) == plain.layers.get(key)}
-        self._fitted = layers
-        config = with_changes(plain.config, {key: layer.values[key] for key, layer in layers.items()})
+        It is shown until the next `set_fitted`, so that values do not change back and forth."""
+        old_layers = self._fit_source.layers if self._fit_source else {}
+        is_unchanged = {key: old_layers.get(key) == unfitted.layers.get(key) for key in self._fitted_layers}
+        layers = {key: layer for key, layer in self._fitted_layers.items() if is_unchanged[key]}
+        self._fitted_layers = layers
+        config = with_changes(unfitted.config, {key: layer.values[key] for key, layer in layers.items()})
         columns = self.loaded.columns if self.loaded else {}
-        return replace(plain, config=config, layers={**plain.layers, **layers}, columns=columns)
+        return replace(unfitted, config=config, layers={**unfitted.layers, **layers}, columns=columns)
 
-    def _default_recipe(self, own_values: Mapping[str, Any]) -> str:
-        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(own_values))])
+    def _default_recipe(self, user_values: Mapping[str, Any]) -> str:
+        return default_recipe(self.request, [Layer(origin=Origin.EDITED, where=EDITED_HERE, values=dict(user_values))])
 
-    def _presets_for(self, own_values: Mapping[str, Any]) -> Presets:
-        requested_name = own_values.get("profile")
-        name = requested_name if isinstance(requested_name, str) else self._default_recipe(own_values)
-        cache_key = (name, repr(own_values.get("hardware_profile")))
+    def _presets_for(self, user_values: Mapping[str, Any]) -> Presets:
+        requested_name = user_values.get("profile")
+        name = requested_name if isinstance(requested_name, str) else self._default_recipe(user_values)
+        cache_key = (name, repr(user_values.get("hardware_profile")))
         if cache_key not in self._presets_cache:
-            self._presets_cache[cache_key] = find_presets(name, own_values, self._choose_hardware)
+            self._presets_cache[cache_key] = find_presets(name, user_values, self._choose_hardware)
         return self._presets_cache[cache_key]
 
     def _layer(self, key: str) -> Layer:
-        value = self._own[key]
+        value = self._user_values[key]
         if key not in self._edits:
-            return self._base[key]
+            return self._base_layers[key]
         if self.file and is_same_value(value, self._saved.get(key, PRESET)):
             return Layer(origin=Origin.FILE, where=str(self.file), values={key: value})
         return Layer(origin=Origin.EDITED, where=EDITED_HERE, values={key: value})
 
 
-def _replaced_presets(plain: LoadedConfig, fitted_config: LoadedConfig) -> dict[str, Layer]:
-    return {key: layer for key, layer in fitted_config.layers.items() if plain.layers.get(key) is not layer}
+def _replaced_presets(unfitted: LoadedConfig, fitted_config: LoadedConfig) -> dict[str, Layer]:
+    return {key: layer for key, layer in fitted_config.layers.items() if unfitted.layers.get(key) is not layer}
 
 
 def _check_value(key: str, value: Any, choose_hardware: HardwareChoice, problems: list[Problem]) -> Any:

@@ -1,8 +1,7 @@
 """Conversion between a setting's value and the text that a user reads or types, and completion of such text.
 
 Text for display and text for an editor come from two functions, because an editor never starts with a placeholder such
-as `empty`.
-"""
+as `empty`."""
 
 import math
 import re
@@ -94,8 +93,7 @@ def refused_values(
 ) -> Iterator[Problem]:
     """Yield a problem for each setting whose value is not allowed. `settings` maps keys to (value, allowed values).
 
-    The hint suggests the first allowed value, followed by `otherwise`.
-    """
+    The hint suggests the first allowed value, followed by `otherwise`."""
     for key, (value, allowed_values) in settings.items():
         if value not in allowed_values:
             hint = f"set it to {toml_text(allowed_values[0])}{otherwise}"
@@ -107,19 +105,18 @@ def parse(setting: Setting, text: str) -> Any:
     """Return the value that a typed text means, or a Problem with the setting's key if the text is invalid.
 
     Accepts `2e-4`, `1_000`, `8k` (8000), `8ki` (8192), `1.5M`, `10%`, `yes`, `off`, `none` if empty is allowed, and
-    texts with or without quotes.
-    """
+    texts with or without quotes."""
     bare_text = text.strip()
     is_quoted = len(bare_text) >= 2 and bare_text[0] == bare_text[-1] and bare_text[0] in "\"'"
     if str in setting.kinds:
-        return _text(setting, bare_text, is_quoted)
+        return _parse_text(setting, bare_text, is_quoted)
     bare_text = bare_text[1:-1].strip() if is_quoted else bare_text
     for choice in setting.choices:
         if bare_text.lower() == str(choice).lower():
             return choice
     if bool in setting.kinds and bare_text.lower() in (*_TRUE, *_FALSE):
         return bare_text.lower() in _TRUE
-    number = _number(bare_text) if {int, float} & set(setting.kinds) else None
+    number = _parse_number(bare_text) if {int, float} & set(setting.kinds) else None
     if number is None:
         return _problem(setting, f"{one_line(bare_text, 40)!r} is not valid" if bare_text else "no value was entered")
     if float not in setting.kinds and int(number) != number:
@@ -140,10 +137,8 @@ def completions(setting: Setting, text: str, *, names: Iterable[str] = ()) -> li
     """Return up to 100 completions of a typed text: paths, profiles, choices, and the `names` given for the setting."""
     if setting.completes == "files":
         head, tail = last_path(text)
-        paths = [
-            *(name for name in names if name.startswith(tail)),
-            *map(escape_commas, _paths(tail, folders_only=False)),
-        ]
+        paths = [name for name in names if name.startswith(tail)]
+        paths += map(escape_commas, _paths(tail, folders_only=False))
         return [head + path for path in paths[:MOST_COMPLETIONS]]
     matching_names = [name for name in names if name.startswith(text)]
     if setting.completes in ("file", "folder"):
@@ -175,7 +170,7 @@ def _paths(text: str, *, folders_only: bool) -> list[str]:
     return [path for path in paths if one_line(path) == path]
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     digits = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     match = _NUMBER.fullmatch(digits)
     if not match or len(digits) > _LONGEST_NUMBER:
@@ -190,20 +185,15 @@ def _number(text: str) -> float | None:
     return number if abs(number) != float("inf") else None
 
 
-def _text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
+def _parse_text(setting: Setting, bare_text: str, is_quoted: bool) -> Any:
     if is_quoted:
-        return _unquoted(bare_text)
+        try:
+            return str(parse_toml(f"x = {bare_text}", "")["x"])
+        except ConfigError:
+            return bare_text[1:-1]
     if bare_text.lower() in ("", EMPTY) or (bare_text.lower() == "none" and setting.default == ""):
         return "" if setting.default == "" else _problem(setting, "the value must not be empty")
     return bare_text
-
-
-def _unquoted(text: str) -> str:
-    """Return the text that a quoted TOML string means, or the text between the quotes if it is not valid TOML."""
-    try:
-        return str(parse_toml(f"x = {text}", "")["x"])
-    except ConfigError:
-        return text[1:-1]
 
 
 def _problem(setting: Setting, message: str) -> Problem:
@@ -265,7 +255,7 @@ def _bound(setting: Setting, value: Any, direction: Direction) -> Any:
 def _one_two_five(value: float, direction: Direction) -> float:
     """Return the next number of the series 1, 2, 5, 10, 20, 50 and so on, up or down from the value."""
     exponent = math.floor(math.log10(value) + 1e-9)
-    series = [_scaled(digit, power) for power in (exponent - 1, exponent, exponent + 1) for digit in (1, 2, 5)]
+    series = [_decimal(digit, power) for power in (exponent - 1, exponent, exponent + 1) for digit in (1, 2, 5)]
     if direction > 0:
         return next(number for number in series if number > value * (1 + 1e-9))
     return next(number for number in reversed(series) if number < value * (1 - 1e-9))
@@ -273,10 +263,10 @@ def _one_two_five(value: float, direction: Direction) -> float:
 
 def _tenfold(value: float, direction: Direction) -> float:
     exponent = math.log10(value)
-    return _scaled(1, math.floor(exponent + 1e-9) + 1 if direction > 0 else math.ceil(exponent - 1e-9) - 1)
+    return _decimal(1, math.floor(exponent + 1e-9) + 1 if direction > 0 else math.ceil(exponent - 1e-9) - 1)
 
 
-def _scaled(digit: int, power: int) -> float:
+def _decimal(digit: int, power: int) -> float:
     # A product of floats is not always the nearest float: 3 * 0.1 is 0.30000000000000004.
     return float(f"{digit}e{power}")
 

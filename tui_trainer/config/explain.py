@@ -28,9 +28,8 @@ def near_settings(words: str) -> list[str]:
     """Return a list with the table or setting that an unknown name most likely means; empty if none is similar."""
     settings = all_settings()
     table_names = {key.split(".")[0] for key in settings}
-    similar_tables = (
-        [] if "." in words or words in SETTING_BY_FOREIGN_NAME else get_close_matches(words, table_names, n=1)
-    )
+    is_setting = "." in words or words in SETTING_BY_FOREIGN_NAME
+    similar_tables = [] if is_setting else get_close_matches(words, table_names, n=1)
     return similar_tables or list(filter(None, [nearest_setting(words, settings)]))
 
 

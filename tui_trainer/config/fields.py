@@ -1,8 +1,7 @@
 """The declaration of a setting: type, default, bounds, unit, help, and its effect on memory and speed.
 
 The declaration is a pydantic field made by `option`. `settings_of` returns all declarations as `Setting` objects, which
-need no knowledge of pydantic.
-"""
+need no knowledge of pydantic."""
 
 import json
 import re
@@ -24,10 +23,10 @@ RouterWeight = Annotated[float, Field(ge=0, le=10)]
 StepsOrShare = Annotated[float, Field(ge=0)]
 
 
-def join_with_commas(value: Any, each: Callable[[str], str] = str) -> Any:
-    """Convert a list of texts to one text with commas; any other value stays unchanged. `each` converts each text."""
+def join_with_commas(value: Any, convert: Callable[[str], str] = str) -> Any:
+    """Join a list of texts with commas, each after `convert`. Any other value stays unchanged."""
     is_text_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return ", ".join(map(each, value)) if is_text_list else value
+    return ", ".join(map(convert, value)) if is_text_list else value
 
 
 # Names in one text, separated by commas. A TOML list of names is accepted too.
@@ -102,14 +101,8 @@ Completes = Literal["file", "files", "folder", "recipe", "hardware profile"]
 class SettingsSection(BaseModel):
     """A TOML table of settings. It is immutable and strict: `"1e-4"` is not a number, and unknown keys are errors."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False,
+                              protected_namespaces=(), use_attribute_docstrings=True)  # fmt: skip
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -140,8 +133,7 @@ def option(
 
     `memory` and `speed` describe the setting's effect. `step` is the series through which an editor's keys change a
     number, and `completes` the kind of name that a text holds. An `advanced` setting is hidden by default. The measured
-    time of a step is reused only if all settings with `in_step_key`, and `measured_steps.StepKey`, are equal.
-    """
+    time of a step is reused only if all settings with `in_step_key`, and `measured_steps.StepKey`, are equal."""
     extra: dict[str, Any] = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes}
     extra |= {"advanced": advanced, "in_step_key": in_step_key}
     nonempty_values = {name: value for name, value in extra.items() if value}

@@ -1,7 +1,6 @@
 """Merging defaults, profiles, config file and command line into one Config, with the origin of each value.
 
-Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
-"""
+Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +47,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What the command line asks for: a config file, a recipe, `KEY=VALUE` settings, and options like `--data`."""
+    """Arguments that select a config: a config file, a recipe, `KEY=VALUE` settings, and options like `--data`."""
 
     config_file: Path | None = None
     profile: str = ""
@@ -119,8 +118,7 @@ class LoadedConfig:
         """Return this config with another value in place of a preset or default that does not suit the user's choices.
 
         The note about the change and the value's source contain `why`. Do not call this for a value that the user
-        wrote: an unsuitable one must be refused.
-        """
+        wrote: an unsuitable one must be refused."""
         preset, where = value_of(self.config, key), self.where(key)
         layer = Layer(origin=self.origin(key), where=f"{where}, but {why}", values={key: value}, fitted_because=why)
         return replace(
@@ -185,14 +183,13 @@ def all_tables() -> frozenset[str]:
 def load(request: Request, choose_hardware: HardwareChoice) -> LoadedConfig:
     """Merge all layers and check every value. Raises ConfigError with all problems.
 
-    `choose_hardware(name)` returns the hardware profile, and the reason for choosing it.
-    """
+    `choose_hardware(name)` returns the hardware profile, and the reason for choosing it."""
     problems: list[Problem] = []
     written_layers = user_layers(request, problems)
-    own_layers = {key: layer for layer in written_layers for key in layer.values}
-    recipe_name = _last("profile", written_layers, default_recipe(request, written_layers))
-    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in own_layers.items()}, choose_hardware)
-    layer_of_key = {**presets.layers, **own_layers}
+    user_layer = {key: layer for layer in written_layers for key in layer.values}
+    recipe_name = _last_text("profile", written_layers, default_recipe(request, written_layers))
+    presets = find_presets(recipe_name, {key: layer.values[key] for key, layer in user_layer.items()}, choose_hardware)
+    layer_of_key = {**presets.layers, **user_layer}
     for problem in presets.problems:
         where = layer_of_key[problem.key].where if problem.key in layer_of_key else ""
         problems.append(problem if problem.where else replace(problem, where=where))
@@ -220,21 +217,21 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
             where, notes = str(path), list[str]()
             values = resolve_relative_paths(flatten(tables, where, problems, notes), path, notes)
             layers.append(Layer(origin=Origin.FILE, where=where, values=values, notes=tuple(notes)))
-    layers += [_option(key, value) for key, value in request.shortcuts.items()]
+    layers += [_option_layer(key, value) for key, value in request.shortcuts.items()]
     notes = []
-    assigned_values = _assignments(request.assignments, problems, notes)
+    assigned_values = _assigned_values(request.assignments, problems, notes)
     for key, value in request.shortcuts.items():
         if assigned_values.get(key, value) != value:
             notes.append(f"{OPTIONS[key]} {one_line(value, 60)} is ignored, because --set {key} is given")
     layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned_values, notes=tuple(notes)))
-    return [*layers, _option("profile", request.profile)] if request.profile else layers
+    return [*layers, _option_layer("profile", request.profile)] if request.profile else layers
 
 
-def _option(key: str, value: str) -> Layer:
+def _option_layer(key: str, value: str) -> Layer:
     return Layer(origin=Origin.COMMAND_LINE, where=OPTIONS.get(key, "--set"), values={key: value})
 
 
-def find_presets(recipe_name: str, own_values: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
+def find_presets(recipe_name: str, user_values: Mapping[str, Any], choose_hardware: HardwareChoice) -> Presets:
     """Return the recipe and the hardware profile for the user's values, with a problem if one does not exist."""
     problems: list[Problem] = []
     notes: list[str] = []
@@ -254,7 +251,7 @@ def find_presets(recipe_name: str, own_values: Mapping[str, Any], choose_hardwar
     except ConfigError as error:
         problems += [replace(problem, key="profile") for problem in error.problems]
     key = "hardware_profile"
-    candidate_names = [own_values.get(key), layers[key].values[key] if key in layers else None, "auto"]
+    candidate_names = [user_values.get(key), layers[key].values[key] if key in layers else None, "auto"]
     try:
         hardware, hardware_reason = choose_hardware(next(name for name in candidate_names if isinstance(name, str)))
         if hardware:
@@ -274,17 +271,17 @@ def find_presets(recipe_name: str, own_values: Mapping[str, Any], choose_hardwar
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
     """Return the recipe if the user names none: `finetune` for a pretrained model, `quickstart` without any config."""
-    if _last(MODEL_KEY, user_layers, ""):
-        return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
+    if _last_text(MODEL_KEY, user_layers, ""):
+        return DEFAULT_RECIPE_FOR_A_MODEL if _last_text("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE
 
 
-def _last(key: str, layers: list[Layer], default: str) -> str:
+def _last_text(key: str, layers: list[Layer], default: str) -> str:
     values = [layer.values[key] for layer in layers if isinstance(layer.values.get(key), str)]
     return values[-1] if values else default
 
 
-def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: list[str]) -> dict[str, Any]:
+def _assigned_values(assignments: tuple[str, ...], problems: list[Problem], notes: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -294,9 +291,9 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
             message = f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE"
             problems.append(Problem(message=message, where="--set", hint=hint))
         elif key not in all_settings() and key not in REMOVED:
-            problems.append(_unknown(key, "--set"))
+            problems.append(_unknown_setting(key, "--set"))
         else:
-            value = _value(key, text.strip())
+            value = _parse_value(key, text.strip())
             if key in values and values[key] != value:
                 ignored_text = one_line(str(values[key]), 60)
                 notes.append(f"{key} is given twice with --set: the last value is used, {ignored_text} is ignored")
@@ -304,7 +301,7 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
     return flatten(nest(values), "--set", problems, notes)
 
 
-def _value(key: str, text: str) -> Any:
+def _parse_value(key: str, text: str) -> Any:
     """Return the TOML value that a text is, or the text itself if it is not exactly one TOML value."""
     try:
         # In a list, a comment or a line break within the text makes the TOML invalid.
@@ -336,13 +333,13 @@ def flatten(raw: dict[str, Any], where: str, problems: list[Problem], notes: lis
                 hint = f"did you mean [{similar_tables[0]}]?"
                 problems.append(Problem(message="unknown table", where=where, key=key[:80], hint=hint))
             else:
-                problems.append(_unknown(key, where))
+                problems.append(_unknown_setting(key, where))
 
     walk(without_removed(raw, where, notes if notes is not None else [], problems), "")
     return flat_values
 
 
-def _unknown(key: str, where: str) -> Problem:
+def _unknown_setting(key: str, where: str) -> Problem:
     return Problem(message="unknown setting", where=where, key=key[:80], hint=did_you_mean(key))
 
 

@@ -24,7 +24,7 @@ def escape_commas(path: str) -> str:
 
 
 # Paths in one text, separated by commas. A comma within a path is written as \,. A TOML list is accepted too.
-Paths = Annotated[str, BeforeValidator(partial(join_with_commas, each=escape_commas))]
+Paths = Annotated[str, BeforeValidator(partial(join_with_commas, convert=escape_commas))]
 
 
 def paths_in(text: str) -> tuple[str, ...]:
@@ -60,22 +60,22 @@ def parse_weights(paths: Sequence[str], weights: str) -> tuple[float, ...]:
     if len(number_texts) != len(paths):
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
         numbers = "1 number" if len(number_texts) == 1 else f"{len(number_texts)} numbers"
-        raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number per source, in the same order")
-    weight_values = tuple(map(_weight, number_texts))
+        raise _error(f"has {numbers}, but data.path has {sources}", "give one number per source, in the same order")
+    weight_values = tuple(map(_parse_weight, number_texts))
     return () if all(value == 1 for value in weight_values) else weight_values
 
 
-def _weight(word: str) -> float:
+def _parse_weight(word: str) -> float:
     quoted = one_line(repr(word), 40)
     try:
         weight = float(word)
     except ValueError:
-        raise _wrong(f"{quoted} is not a number", "2 uses each row twice, and 0.5 uses half of the rows") from None
+        raise _error(f"{quoted} is not a number", "2 uses each row twice, and 0.5 uses half of the rows") from None
     if not 0 < weight <= MOST_WEIGHT:
         hint = "to leave out a source, remove it from data.path" if weight <= 0 else "1 uses each row once"
-        raise _wrong(f"{quoted} must be above 0 and at most {MOST_WEIGHT:,}", hint)
+        raise _error(f"{quoted} must be above 0 and at most {MOST_WEIGHT:,}", hint)
     return weight
 
 
-def _wrong(message: str, hint: str) -> ConfigError:
+def _error(message: str, hint: str) -> ConfigError:
     return ConfigError(Problem(message=message, key=WEIGHTS_KEY, hint=hint))

@@ -25,27 +25,22 @@ def data_of(config: Config) -> ResolvedData:
     """Return the data that the settings of a config describe, without looking for the files."""
     field_names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
     data = config.data
-    return ResolvedData(
-        paths=data.paths,
-        replay_paths=data.replay_paths,
-        eval_paths=data.eval_paths,
-        **data.model_dump(include=field_names),
-    )
+    fields = data.model_dump(include=field_names)
+    return ResolvedData(paths=data.paths, replay_paths=data.replay_paths, eval_paths=data.eval_paths, **fields)
 
 
 def with_absolute_paths(config: Config) -> Config:
     """Return the config with absolute paths, so that a run can be resumed from any folder.
 
-    A file of added tokens is replaced by its content, because it may change before the run is resumed.
-    """
+    A file of added tokens is replaced by its content, because it may change before the run is resumed."""
     template, suite = config.task.chat_template, config.evaluation.gate_suite
     is_file = "/" in template or template.endswith(".jinja")
     absolute_values = {
         "task.chat_template": absolute(template) if is_file else template,
-        DATA_KEY: _data(config.data.paths),
-        "data.replay": _data(config.data.replay_paths),
-        "data.eval_path": _data(config.data.eval_paths),
-        MODEL_KEY: _model(config.model.model_name_or_path),
+        DATA_KEY: _absolute_data(config.data.paths),
+        "data.replay": _absolute_data(config.data.replay_paths),
+        "data.eval_path": _absolute_data(config.data.eval_paths),
+        MODEL_KEY: _absolute_model(config.model.model_name_or_path),
         GATE_SUITE: suite if suite in ("", GENERAL_SUITE) else absolute(suite),
         "output.runs_dir": absolute(config.output.runs_dir),
     }
@@ -59,8 +54,7 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
     """Return the values of a config file with its relative paths resolved.
 
     A path is relative to the working directory, as on the command line. If it does not exist there, it is relative to
-    the folder of the config file. Adds a note for each path that was found in the folder of the config file.
-    """
+    the folder of the config file. Adds a note for each path that was found in the folder of the config file."""
     folder, working_directory = absolute_path(str(file)).parent, absolute_path(".")
     resolved_values = dict(values)
     for key in _PATH_SETTINGS if folder != working_directory else ():
@@ -75,9 +69,8 @@ def resolve_relative_paths(values: Mapping[str, Any], file: Path, notes: list[st
             verb = "read from" if path in folder_only_paths else "read from the working directory, but is also in"
             notes.append(f"{key}: {one_line(path, 80)} is {verb} the folder of {one_line(str(file), 120)}")
         if folder_only_paths:
-            resolved_values[key] = join_paths(
-                [str(folder / path) if path in folder_only_paths else path for path in paths]
-            )
+            resolved_paths = [str(folder / path) if path in folder_only_paths else path for path in paths]
+            resolved_values[key] = join_paths(resolved_paths)
     return resolved_values
 
 
@@ -88,7 +81,7 @@ def _is_in(folder: Path, path: str) -> bool:
         return False
 
 
-def _data(paths: Sequence[str]) -> str:
+def _absolute_data(paths: Sequence[str]) -> str:
     """Return `data.path` with absolute files and folders. Samples and data sets on the hub stay unchanged."""
 
     def is_local(path: str) -> bool:
@@ -99,7 +92,7 @@ def _data(paths: Sequence[str]) -> str:
     return join_paths([absolute(path) if is_local(path) else path for path in paths])
 
 
-def _model(name: str) -> str:
+def _absolute_model(name: str) -> str:
     """Return the absolute path of an existing folder, or the name of a model on the hub unchanged."""
     try:
         return absolute(name) if name and Path(name).expanduser().is_dir() else name

@@ -1,8 +1,7 @@
 """Removed settings and values in configs and plans of earlier versions, and the meaning of unknown setting names.
 
 A removed setting that does not affect what the model learns is dropped with a note. A removed setting that does is
-refused, unless it has its former default. In the config of a finished run nothing is refused.
-"""
+refused, unless it has its former default. In the config of a finished run nothing is refused."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -55,9 +54,8 @@ def nearest_setting(key: str, known_keys: Collection[str]) -> str:
     name = key.rsplit(".", 1)[-1].lower().replace("-", "_")
     if same_name_keys := [setting for setting in known_keys if setting.rsplit(".", 1)[-1] == name]:
         return get_close_matches(key, same_name_keys, n=1, cutoff=0.0)[0]
-    key_of_name = {
-        setting.rsplit(".", 1)[-1]: setting for setting in reversed(list(known_keys))
-    } | SETTING_BY_FOREIGN_NAME
+    key_of_name = {known_key.rsplit(".", 1)[-1]: known_key for known_key in reversed(list(known_keys))}
+    key_of_name |= SETTING_BY_FOREIGN_NAME
     return next((key_of_name[similar_name] for similar_name in get_close_matches(name, key_of_name, n=1)), "")
 
 
@@ -77,16 +75,10 @@ _LANGUAGES = "set src_lang and tgt_lang in the tokenizer_config.json of the mode
 # By dotted key.
 REMOVED: dict[str, Removed] = {
     "task.source_language": Removed(
-        reason="the language of the texts is no longer a setting",
-        hint=_LANGUAGES,
-        default="",
-        affects_training=True,
+        reason="the language of the texts is no longer a setting", hint=_LANGUAGES, default="", affects_training=True
     ),
     "task.target_language": Removed(
-        reason="the language of the answers is no longer a setting",
-        hint=_LANGUAGES,
-        default="",
-        affects_training=True,
+        reason="the language of the answers is no longer a setting", hint=_LANGUAGES, default="", affects_training=True
     ),
     "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(
@@ -112,9 +104,8 @@ def without_removed(
 ) -> dict[str, Any]:
     """Return the nested tables of a config without removed settings and values.
 
-    Reports dropped settings in `notes` and refused settings in `problems`. `finished` is true for the config of a run
-    that will not be trained further: nothing is refused.
-    """
+    Reports dropped settings in `notes` and refused settings in `problems`. With `finished`, for the config of a run
+    that will not be trained further, nothing is refused."""
 
     def walk(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         remaining_values: dict[str, Any] = {}

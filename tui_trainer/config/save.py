@@ -1,8 +1,7 @@
 """Saving a config as TOML: the names of its profiles, and the values that the user set.
 
 A value of the user is written even if it equals the preset. On another machine it then takes precedence over that
-machine's hardware profile, and a micro-batch that the user set is not reduced.
-"""
+machine's hardware profile, and a micro-batch that the user set is not reduced."""
 
 import os
 import re
@@ -47,11 +46,11 @@ def to_toml(loaded: LoadedConfig) -> str:
         # A recipe may have a path relative to its own file, while the run's config has the absolute path.
         is_recipe_path = key == "data.path" and any(map(os.path.isabs, loaded.config.data.paths))
         if (loaded.origin(key).by_user or is_recipe_path) and key not in flat_values:
-            flat_values[key] = _plain(value_of(loaded.config, key))
+            flat_values[key] = _whole_as_int(value_of(loaded.config, key))
     return tomli_w.dumps(nest(flat_values))
 
 
-def _plain(value: Any) -> Any:
+def _whole_as_int(value: Any) -> Any:
     """Return a whole float as an integer (128 for 128.0), which a setting of type float also accepts."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE_BELOW else value
 
@@ -59,7 +58,7 @@ def _plain(value: Any) -> Any:
 def saved_values(document: ConfigDocument) -> dict[str, Any]:
     """Return the values to save for a document: the recipe and the user's values, with paths as they were written."""
     recipe_value = {"profile": document.recipe_name} if document.recipe_name else {}
-    return {"schema_version": SCHEMA_VERSION, **recipe_value, **document.own_values()}
+    return {"schema_version": SCHEMA_VERSION, **recipe_value, **document.user_values()}
 
 
 def document_text(document: ConfigDocument) -> str:
@@ -111,8 +110,7 @@ def save(document: ConfigDocument, path: Path, *, force: bool = False) -> None:
     """Write the document to a file atomically. Keeps comments, order and mode of an existing file.
 
     Raises ConfigError and leaves the file unchanged if it cannot be written. Without `force`, raises OverwriteError if
-    another program changed the document's file, or if `path` is another existing file.
-    """
+    another program changed the document's file, or if `path` is another existing file."""
     document.mark_saved(path, *prepare_save(document, path, force=force)())
 
 
@@ -120,7 +118,7 @@ def prepare_save(
     document: ConfigDocument, path: Path, *, force: bool = False
 ) -> Callable[[], tuple[str, dict[str, Any]]]:
     """Return a function that any thread may call to save the present values. It returns the digest and those values."""
-    values, new_text, own_values = saved_values(document), document_text(document), document.own_values()
+    values, new_text, user_values = saved_values(document), document_text(document), document.user_values()
     document_file, document_digest, where = document.file, document.digest, str(path)
 
     def write() -> tuple[str, dict[str, Any]]:
@@ -128,7 +126,7 @@ def prepare_save(
         digest = file_digest(resolved_path)
         if not force:
             _refuse_to_overwrite(document_file, document_digest, resolved_path, digest, where)
-        text = _merged(resolved_path, values, where) if digest else new_text
+        text = _merged_text(resolved_path, values, where) if digest else new_text
         if digest != file_digest(resolved_path):
             raise ConfigError("was changed by another program just now", where=where, hint="save again")
         try:
@@ -138,7 +136,7 @@ def prepare_save(
             hint = "create the folder first, or choose another name" if is_folder_missing else "choose another name"
             reason = f"the folder {resolved_path.parent} does not exist" if is_folder_missing else system_reason(error)
             raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
-        return file_digest(resolved_path) or "", own_values
+        return file_digest(resolved_path) or "", user_values
 
     return write
 
@@ -163,7 +161,7 @@ def _refuse_to_overwrite(
         raise OverwriteError("already exists", where=where, hint="overwrite it, or choose another name")
 
 
-def _merged(path: Path, values: dict[str, Any], where: str) -> str:
+def _merged_text(path: Path, values: dict[str, Any], where: str) -> str:
     """Return the text of the file at `path` with `values` instead of its settings. Raises ConfigError if that fails."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -182,9 +180,8 @@ def _merged(path: Path, values: dict[str, Any], where: str) -> str:
     written_values = flatten(parse_toml(text, where), where, problems := list[Problem]())
     if problems:
         raise ConfigError(problems)
-    if written_values.keys() != values.keys() or not all(
-        is_same_value(written_values[key], values[key]) for key in values
-    ):
+    has_same_keys = written_values.keys() == values.keys()
+    if not has_same_keys or not all(is_same_value(written_values[key], values[key]) for key in values):
         raise ConfigError("cannot be updated", where=where, hint=hint)
     return text
 

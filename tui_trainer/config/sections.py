@@ -1,7 +1,6 @@
 """The declarations of all settings. The docstring below a setting is its help.
 
-Names are those of Hugging Face if they exist there. `planning/conflicts.py` checks combinations of values.
-"""
+Names are those of Hugging Face if they exist there. `planning/conflicts.py` checks combinations of values."""
 
 import re
 from typing import Annotated, Literal, NewType, get_args
@@ -279,10 +278,7 @@ class QuantizationSection(SettingsSection):
     )
     """QLoRA: also quantise the scale shared by each block of 64 weights."""
     bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
-        "auto",
-        speed="float32 is several times slower",
-        advanced=True,
-        in_step_key=True,
+        "auto", speed="float32 is several times slower", advanced=True, in_step_key=True
     )
     """QLoRA: data type that weights are unpacked to for a matmul; auto: that of the weights that are not in 4 bits."""
 
@@ -433,8 +429,7 @@ class TrainingSection(SettingsSection):
     gradient_accumulation_steps: PositiveInt | Auto = option("auto", step="x2", advanced=True)
     """Micro-batches per optimizer step; auto: effective batch / micro-batch."""
     learning_rate: PositiveRate | Auto = option(
-        "auto",
-        "Peak learning rate; auto: a published value for the method and model size, adjusted by lr_scaling.",
+        "auto", "Peak learning rate; auto: a published value for the method and model size, adjusted by lr_scaling."
     )
     lr_scaling: Literal["auto", "none", "sqrt", "linear"] = option("auto", advanced=True)
     """How a learning rate that you did not set grows with the effective batch; auto: with its square root (SGD:
@@ -502,19 +497,13 @@ class TrainingSection(SettingsSection):
     )
     """Store only the layers' inputs and recompute the other activations in the backward pass."""
     loss_chunk_tokens: WholeNumber | Auto = option(
-        "auto",
-        memory="logits of one chunk instead of all",
-        step="x2",
-        advanced=True,
-        in_step_key=True,
+        "auto", memory="logits of one chunk instead of all", step="x2", advanced=True, in_step_key=True
     )
     """Tokens per chunk of head and loss; 0: all at once; auto: in chunks on a GPU."""
     torch_compile: bool = option(False, speed="10 to 30 % faster on GPUs")
     """Compile each layer with torch.compile; takes a minute or more at the start."""
     torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs"] = option(
-        "default",
-        advanced=True,
-        in_step_key=True,
+        "default", advanced=True, in_step_key=True
     )
     """How much time the compiler spends on faster code."""
     empty_cache_steps: int = option(
@@ -678,8 +667,7 @@ class Config(SettingsSection):
     def libraries(self) -> list[tuple[str, str]]:
         """Pairs of a setting and a library that its value needs in addition to torch and transformers.
 
-        Libraries of attention and fused kernels are not included, because a run has a fallback without them.
-        """
+        Libraries of attention and fused kernels are not included, because a run has a fallback without them."""
         needed_libraries = [(METHOD_KEY, library) for library in TUNING_METHODS[self.tuning.method].libraries]
         needed_libraries += [(OPTIMIZER_KEY, OPTIMIZERS[self.training.optim].library)]
         needed_libraries += [("distributed.strategy", "deepspeed" * self.distributed.strategy.startswith("deepspeed"))]

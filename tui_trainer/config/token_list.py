@@ -20,7 +20,7 @@ _FILE_LIMIT_BYTES = MIB
 def _tokens_with_commas(value: Any) -> Any:
     """Return a list of tokens as one text with commas. A list with a token that ends in a backslash stays invalid."""
     is_ambiguous = isinstance(value, list) and any(isinstance(token, str) and token.endswith("\\") for token in value)
-    return value if is_ambiguous else join_with_commas(value, each=escape_commas)
+    return value if is_ambiguous else join_with_commas(value, convert=escape_commas)
 
 
 # Tokens in one text, separated by commas. A comma within a token is written as \,. A TOML list is accepted too.

@@ -117,8 +117,7 @@ Kind = Literal["recipes", "hardware"]
 class BatchSize:
     """A number of rows per step that uses a GPU fully, according to `source`.
 
-    It holds for rows of `tokens`, GPUs with memory in this range in GiB, and models up to `parameters_at_most`.
-    """
+    It holds for rows of `tokens`, GPUs with memory in this range in GiB, and models up to `parameters_at_most`."""
 
     tasks: list[str]
     tokens: int
@@ -147,7 +146,7 @@ def user_profiles_folder() -> Path:
     return config_home / "tui-trainer" / "profiles"
 
 
-def _files(kind: Kind) -> dict[str, Path]:
+def _profile_files(kind: Kind) -> dict[str, Path]:
     """Return the files of all profiles by name. The user's profiles take precedence over those of the package."""
     package = Path(__file__).resolve().parent.parent
     checkout_folders = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
@@ -157,19 +156,19 @@ def _files(kind: Kind) -> dict[str, Path]:
 
 def profile_names(kind: Kind) -> tuple[str, ...]:
     """Return the names of all profiles of one kind, without reading their files."""
-    return tuple(_files(kind))
+    return tuple(_profile_files(kind))
 
 
 def all_profiles(kind: Kind) -> dict[str, Profile]:
     """Return all profiles of one kind by name. Raises ConfigError."""
-    return {name: read_profile(path, kind) for name, path in _files(kind).items()}
+    return {name: read_profile(path, kind) for name, path in _profile_files(kind).items()}
 
 
 def find_profile(name: str, kind: Kind) -> Profile:
     """Return a profile by its name or the path of its file. Raises ConfigError with the most similar name."""
     if name.endswith(".toml"):
         return read_profile(Path(name), kind)
-    files = _files(kind)
+    files = _profile_files(kind)
     if name in files:
         return read_profile(files[name], kind)
     similar_names = get_close_matches(name, files, n=1, cutoff=0.5)
@@ -193,7 +192,7 @@ def _read_profile(path: Path, kind: Kind, _signature: tuple[int, int, int] | Non
     about_table, match_table = values.pop("about", {}), values.pop("match", {})
     if not isinstance(about_table, dict) or not isinstance(match_table, dict):
         raise ConfigError("[about] and [match] must be tables", where=str(path))
-    batches = _batches(values.pop("batches", []), path) if kind == "hardware" else ()
+    batches = _read_batches(values.pop("batches", []), path) if kind == "hardware" else ()
     return Profile(
         name=path.stem,
         kind=kind,
@@ -224,11 +223,8 @@ Shapes = dict[str, tuple[Callable[[object], bool], str]]
 
 def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str]) -> list[tuple[str, str]]:
     """Return the keys of a TOML table that are missing or have wrong values, each with its hint."""
-    return [
-        (key, hint)
-        for key, (is_right, hint) in shapes.items()
-        if (key in table or key in required) and not is_right(table.get(key))
-    ]
+    checked = {key: shape for key, shape in shapes.items() if key in table or key in required}
+    return [(key, hint) for key, (is_right, hint) in checked.items() if not is_right(table.get(key))]
 
 
 # The check does without pydantic, whose import would take a quarter of the time to the first screen.
@@ -246,7 +242,7 @@ _BATCH_SHAPES: Shapes = {
 _REQUIRED = _BATCH_SHAPES.keys() - {"memory_gib", "parameters_at_most"}
 
 
-def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
+def _read_batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
     """Return the entries of `[[batches]]`. Raises ConfigError for the first invalid one."""
     where = str(path)
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -256,9 +252,9 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
         names_hint = "available: " + ", ".join(_BATCH_SHAPES)
         mistakes += [(one_line(name), "is unknown", names_hint) for name in table if name not in _BATCH_SHAPES]
         if mistakes:
-            place_text = f"in table {number} of [[batches]]"
+            place = f"in table {number} of [[batches]]"
             raise ConfigError(
-                Problem(message=f"{mistake} {place_text}", where=where, key=f"batches.{name}", hint=hint)
+                Problem(message=f"{mistake} {place}", where=where, key=f"batches.{name}", hint=hint)
                 for name, mistake, hint in mistakes
             )
     return tuple(BatchSize(**table) for table in tables)

@@ -33,7 +33,7 @@ COMMANDS = {
 class ChatSession:
     """A conversation with one model, or with two models that get the same questions, each with its own history.
 
-    `show` is called with each piece of generated text, and `tell` with lines about the conversation."""
+    `show` is called with each piece of generated text, and `notify` with lines about the conversation."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class ChatSession:
         system: str = "",
         *,
         show: Callable[[str], None],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._writers, self._sampling, self._system = writers, sampling, system
-        self._show, self._tell = show, tell
+        self._show, self._notify = show, notify
         self._turns = 0
         self._messages: dict[str, list[dict[str, Any]]] = {}
         self._begin()
@@ -59,7 +59,7 @@ class ChatSession:
             try:
                 return self._command(command, argument.strip())
             except (ValueError, OSError) as error:
-                self._tell(system_reason(error))
+                self._notify(system_reason(error))
                 return True
         self._ask(line.removeprefix("/") if line.startswith("//") else line)
         return True
@@ -74,37 +74,37 @@ class ChatSession:
             case "/quit" | "/exit":
                 return False
             case "/help":
-                self._tell("\n".join(f"{usage:<18} {description}" for usage, description in COMMANDS.items()))
+                self._notify("\n".join(f"{usage:<18} {description}" for usage, description in COMMANDS.items()))
             case "/system":
                 self._system = value
                 self._begin()
-                self._tell(f"system prompt: {one_line(value, 60)!r}" if value else "no system prompt")
+                self._notify(f"system prompt: {one_line(value, 60)!r}" if value else "no system prompt")
             case "/temperature":
                 self._sampling = replace(self._sampling, temperature=_number(value, 0, 10))
-                self._tell(f"temperature: {self._sampling.temperature:g}")
+                self._notify(f"temperature: {self._sampling.temperature:g}")
             case "/max":
                 self._sampling = replace(self._sampling, max_new_tokens=int(_number(value, 1, 100_000)))
-                self._tell(f"at most {self._sampling.max_new_tokens:,} tokens per answer")
+                self._notify(f"at most {self._sampling.max_new_tokens:,} tokens per answer")
             case "/reset":
                 self._begin()
-                self._tell("started over")
+                self._notify("started over")
             case "/undo":
                 self._undo()
             case "/save":
                 self._save(value)
             case _:
                 hint = "/help lists the commands; to send a text that starts with /, type // instead of /"
-                self._tell(f"unknown command {one_line(name, 40)}; {hint}")
+                self._notify(f"unknown command {one_line(name, 40)}; {hint}")
         return True
 
     def _undo(self) -> None:
         first_index = int(bool(self._system))
         if all(len(messages) == first_index for messages in self._messages.values()):
-            self._tell("nothing to undo")
+            self._notify("nothing to undo")
             return
         for messages in self._messages.values():
             del messages[max(first_index, len(messages) - 2) :]
-        self._tell("removed the last question and its answer")
+        self._notify("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
         """Append the conversation to the file `value`. Of two conversations, save that with the trained model."""
@@ -114,7 +114,7 @@ class ChatSession:
         path = expand_home(value)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
-        self._tell(f"appended to {one_line(str(path))}")
+        self._notify(f"appended to {one_line(str(path))}")
 
     def _ask(self, question: str) -> None:
         """Ask each model. Ctrl+C ends an answer. A question that a model refuses is not added to its history."""
@@ -132,11 +132,12 @@ class ChatSession:
                 self._show(f"[{name}] ")
             try:
                 if dropped_count := writer.reply(messages, sampling, show_piece):
-                    self._tell(f"(the first {dropped_count} messages no longer fit into the context and were left out)")
+                    dropped_text = f"the first {dropped_count} messages"
+                    self._notify(f"({dropped_text} no longer fit into the context and were left out)")
             except KeyboardInterrupt:
                 self._show(" [ended]")
             except InputError as error:
-                self._tell(one_line(str(error), 300))
+                self._notify(one_line(str(error), 300))
                 continue
             self._show("\n")
             self._messages[name] = [*messages, {"role": "assistant", "content": "".join(pieces)}]

@@ -1,4 +1,4 @@
-"""Compare what a running server makes of conversations with `serving.json`, the tokens of training in a chat export.
+"""Compare how a running server tokenizes and answers conversations with `serving.json`, which a chat export contains.
 
 Servers are llama.cpp's llama-server, vLLM and Ollama. Sources of their answers: tools/server/README.md of llama.cpp,
 vLLM's OpenAI-compatible server and its /tokenize, and docs/api.md of Ollama."""
@@ -24,20 +24,22 @@ _DETECTION_SECONDS = 10.0
 # Servers compute in another precision, so that a later token may differ. Below this share something else is wrong.
 _LEAST_AGREEMENT, _BASE_MARGIN = 0.5, 0.1
 _SHOWN_CHARACTERS = 24
+_OTHER_TOKENIZER = "another tokenizer: the text is the same, its tokens are not"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
+class ServerReply:
     """Prompt and answer of a server for one conversation. None and "" where it does not report a value.
 
-    `ids` is the whole prompt. The answer follows the prompt of training, and `has_stopped` is whether the server ended
-    it by itself. Its ids may end with the token that ended it."""
+    `prompt_tokens` counts the tokens of the conversation, and `raw_prompt_tokens` those of the prompt of training. The
+    answer follows the prompt of training. `has_stopped` is whether the server ended it by itself, and `answer_ids` may
+    end with the token that ended it."""
 
-    text: str = ""
-    ids: Sequence[int] | None = None
-    count: int | None = None
-    raw_count: int | None = None
-    answer: Sequence[int] | None = None
+    prompt_text: str = ""
+    prompt_ids: Sequence[int] | None = None
+    prompt_tokens: int | None = None
+    raw_prompt_tokens: int | None = None
+    answer_ids: Sequence[int] | None = None
     answer_text: str = ""
     has_stopped: bool = False
 
@@ -82,129 +84,130 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
 
     Raises InputError if no server answers, its kind is unknown, or it refuses a request."""
     url = url.rstrip("/")
-    name, serve, model = _find_server(url, model)
-    check = ServingCheck(server=name)
+    server_kind, ask_about, model = _find_server(url, model)
+    model_field = {"model": model} if model else {}
+
+    def ask(path: str, **fields: Any) -> dict[str, Any]:
+        return _request(url + path, model_field | fields)
+
+    check = ServingCheck(server=server_kind)
     for number, row in enumerate(facts["conversations"]):
         show(number, len(facts["conversations"]))
         try:
-            served = serve(
-                lambda path, **fields: _request(url + path, ({"model": model} if model else {}) | fields),
-                row,
-                facts["new_tokens"],
-            )
+            reply = ask_about(ask, row, facts["new_tokens"])
         except (LookupError, TypeError, ValueError) as error:
-            message = f"{name} at {url} gives an answer of another form: {type(error).__name__} {error}"
+            message = f"{server_kind} at {url} gives an answer of another form: {type(error).__name__} {error}"
             raise InputError(one_line(message, 200), hint="its version may be too old or too new") from None
-        _compare(check, row, served, facts)
-    is_base = check.base_tokens > check.same_tokens + _BASE_MARGIN * check.answer_tokens
-    if is_base:
+        _compare(check, row, reply, facts)
+    if check.base_tokens > check.same_tokens + _BASE_MARGIN * check.answer_tokens:
         check.causes.append("the adapter is not loaded: the answers are those of the base model")
     elif check.same_tokens < _LEAST_AGREEMENT * check.answer_tokens:
         check.causes.append("other weights: after the same prompts the answers differ")
     return check
 
 
-def _compare(check: ServingCheck, row: Mapping[str, Any], served: Served, facts: Mapping[str, Any]) -> None:
+def _compare(check: ServingCheck, row: Mapping[str, Any], reply: ServerReply, facts: Mapping[str, Any]) -> None:
     check.conversations += 1
-    differences = [_prompt_difference(row, served, facts["bos"]["id"])]
+    differences = [_prompt_difference(row, reply, facts["bos"]["id"])]
     if answer := row["answer"]:
         stops = {stop["id"]: stop["token"] for stop in facts["stops"]}
-        if served.answer and served.answer[-1] in stops and served.has_stopped:
-            served = replace(served, answer=served.answer[:-1])
-        count = _agreement(answer, served)
-        check.same_tokens += count
+        if reply.answer_ids and reply.answer_ids[-1] in stops and reply.has_stopped:
+            reply = replace(reply, answer_ids=reply.answer_ids[:-1])
+        same_tokens = _same_tokens(answer, reply)
+        check.same_tokens += same_tokens
         check.answer_tokens += len(answer["ids"])
-        check.base_tokens += _agreement(row["base_answer"], served) if row["base_answer"] else 0
+        check.base_tokens += _same_tokens(row["base_answer"], reply) if row["base_answer"] else 0
         check.should_stop += answer["stops"]
-        differences.append(_stop_difference(check, answer, served, count, stops))
+        differences.append(_stop_difference(answer, reply, same_tokens, " or ".join(stops.values())))
+        check.stopped += bool(answer["stops"]) and same_tokens == len(answer["ids"]) and differences[-1] is None
     for sentence, cause in filter(None, differences):
         check.differences.append(f"{row['name']}: {sentence}")
         check.causes.append(cause)
 
 
 def _stop_difference(
-    check: ServingCheck, answer: Mapping[str, Any], served: Served, count: int, stops: Mapping[int, str]
+    answer: Mapping[str, Any], reply: ServerReply, same_tokens: int, stop_words: str
 ) -> tuple[str, str] | None:
-    """Return the difference of a server that continues after a stop token of training, or stops elsewhere. Count the
-    answers that stop as they should."""
-    length, names = len(answer["ids"]), " or ".join(stops.values())
-    served_length = count if served.answer is None else len(served.answer)
-    is_whole = count == served_length and (served.answer is not None or len(served.answer_text) <= len(answer["text"]))
-    if answer["stops"] and count == length:
-        if served.has_stopped and is_whole:
-            check.stopped += 1
-            return None
-        sentence = f"the server continues after {length} tokens, where {names} ends the answer of training"
-        return sentence, f"another stop token: the server does not stop at {names}"
-    if served.has_stopped and is_whole and count < length:
-        sentence = f"the server stops after {count} tokens, where the answer of training continues"
-        return sentence, f"another stop token: the server stops at more than {names}"
+    """Return the difference of a server that continues after a stop token of training, or stops elsewhere."""
+    length = len(answer["ids"])
+    if reply.answer_ids is None:
+        adds_nothing = len(reply.answer_text) <= len(answer["text"])
+    else:
+        adds_nothing = len(reply.answer_ids) == same_tokens
+    stops_here = reply.has_stopped and adds_nothing
+    if answer["stops"] and same_tokens == length and not stops_here:
+        sentence = f"the server continues after {length} tokens, where {stop_words} ends the answer of training"
+        return sentence, f"another stop token: the server does not stop at {stop_words}"
+    if stops_here and same_tokens < length:
+        sentence = f"the server stops after {same_tokens} tokens, where the answer of training continues"
+        return sentence, f"another stop token: the server stops at more than {stop_words}"
     return None
 
 
-def _agreement(answer: Mapping[str, Any], served: Served) -> int:
+def _same_tokens(answer: Mapping[str, Any], reply: ServerReply) -> int:
     """Return how many greedy tokens agree. Without ids of the server, whole tokens of the equal text are counted."""
-    if served.answer is not None:
-        return _equal_start(answer["ids"], served.answer)
-    characters = _equal_start(answer["text"], served.answer_text)
+    if reply.answer_ids is not None:
+        return _common_prefix(answer["ids"], reply.answer_ids)
+    characters = _common_prefix(answer["text"], reply.answer_text)
     return sum(length <= characters for length in answer["lengths"])
 
 
-def _equal_start(one: Sequence[Any], other: Sequence[Any]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((index for index, (x, y) in pairs if x != y), min(len(one), len(other)))
+def _common_prefix(left: Sequence[Any], right: Sequence[Any]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((index for index, (x, y) in pairs if x != y), min(len(left), len(right)))
 
 
-def _prompt_difference(row: Mapping[str, Any], served: Served, bos: int | None) -> tuple[str, str] | None:
+def _prompt_difference(row: Mapping[str, Any], reply: ServerReply, bos: int | None) -> tuple[str, str] | None:
     """Return (description, likely cause) of the first token of the prompt that differs; None if all are equal."""
-    ids, tokens, theirs = row["ids"], row["tokens"], served.ids
-    if theirs is None:
-        return _count_difference(len(ids), served)
-    if list(theirs) == ids:
+    ids, tokens, server_ids = row["ids"], row["tokens"], reply.prompt_ids
+    if server_ids is None:
+        return _count_difference(len(ids), reply)
+    if list(server_ids) == ids:
         return None
-    index = _equal_start(ids, theirs)
-    own_word = f"{tokens[index]!r} ({ids[index]})" if index < len(ids) else "its end"
-    names = dict(zip(ids, tokens, strict=True))
-    served_id = theirs[index] if index < len(theirs) else None
-    served_word = "the prompt ends" if served_id is None else f"{names.get(served_id, 'token')!r} ({served_id}) comes"
-    sentence = f"token {index + 1} of the prompt should be {one_line(own_word, 60)}, but {one_line(served_word, 60)}"
-    if bos is not None and list(theirs[1:]) == ids and theirs[0] == bos:
+    index = _common_prefix(ids, server_ids)
+    expected = f"{tokens[index]!r} ({ids[index]})" if index < len(ids) else "its end"
+    actual = "the prompt ends"
+    if index < len(server_ids):
+        token_id = server_ids[index]
+        actual = f"{dict(zip(ids, tokens, strict=True)).get(token_id, 'token')!r} ({token_id}) comes"
+    sentence = f"token {index + 1} of the prompt should be {one_line(expected, 60)}, but {one_line(actual, 60)}"
+    if bos is not None and [bos, *ids] == list(server_ids):
         is_double = ids[0] == bos
         return sentence, "BOS twice: template and tokenizer each add it" if is_double else "a BOS that training had not"
-    if bos is not None and [bos, *theirs] == ids:
+    if bos is not None and [bos, *server_ids] == ids:
         return sentence, "no BOS, which training had"
-    if served.text and (cause := _text_difference(row["text"], served.text, tokens[0] if ids[0] == bos else "")):
+    bos_token = tokens[0] if ids[0] == bos else ""
+    if reply.prompt_text and (cause := _text_difference(row["text"], reply.prompt_text, bos_token)):
         return sentence, cause
-    return sentence, "another tokenizer: the text is the same, its tokens are not"
+    return sentence, _OTHER_TOKENIZER
 
 
-def _text_difference(text: str, served: str, bos: str) -> str:
+def _text_difference(text: str, server_text: str, bos: str) -> str:
     """Return the likely cause of two different texts of one prompt; "" if they differ at most in the BOS."""
-    text, served = text.removeprefix(bos), served.removeprefix(bos)
-    if text == served:
+    text, server_text = text.removeprefix(bos), server_text.removeprefix(bos)
+    if text == server_text:
         return ""
-    index = _equal_start(text, served)
+    index = _common_prefix(text, server_text)
     before = one_line(text[max(0, index - _SHOWN_CHARACTERS) : index].rpartition("\n")[2], 60)
     missing = text[index : len(text) - len(text[index:].lstrip())]
     rest = text[index + len(missing) :]
-    if missing and rest[:_SHOWN_CHARACTERS] == served[index:][: min(len(rest), _SHOWN_CHARACTERS)]:
+    if missing and server_text[index:].startswith(rest[:_SHOWN_CHARACTERS]):
         missing_kind = "newline" if set(missing) == {"\n"} else "blank"
         return f"another chat template: a {missing_kind} is missing after {before!r}"
-    wanted, come = (one_line(part[index : index + _SHOWN_CHARACTERS], 60) for part in (text, served))
-    return f"another chat template: after {before!r} comes {come!r} instead of {wanted!r}"
+    expected, actual = (one_line(part[index : index + _SHOWN_CHARACTERS], 60) for part in (text, server_text))
+    return f"another chat template: after {before!r} comes {actual!r} instead of {expected!r}"
 
 
-def _count_difference(count: int, served: Served) -> tuple[str, str] | None:
+def _count_difference(expected: int, reply: ServerReply) -> tuple[str, str] | None:
     """Return the difference for a server that reports only how many tokens a prompt has."""
-    for served_count, read_text in ((served.raw_count, "the text of training"), (served.count, "the conversation")):
-        if served_count is None or served_count == count:
-            continue
-        sentence = f"the server reads {served_count} tokens in {read_text}, training {count}"
-        if read_text == "the conversation":
-            return sentence, f"another chat template: {abs(served_count - count)} tokens differ"
-        if served_count == count + 1:
-            return sentence, "BOS twice: the server adds it to a text that has it, or to one that had none in training"
-        return sentence, "another tokenizer: the text is the same, its tokens are not"
+    sentence = "the server reads {} tokens in {}, training {}".format
+    if (count := reply.raw_prompt_tokens) is not None and count != expected:
+        doubled = "BOS twice: the server adds it to a text that has it, or to one that had none in training"
+        cause = doubled if count == expected + 1 else _OTHER_TOKENIZER
+        return sentence(count, "the text of training", expected), cause
+    if (count := reply.prompt_tokens) is not None and count != expected:
+        cause = f"another chat template: {abs(count - expected)} tokens differ"
+        return sentence(count, "the conversation", expected), cause
     return None
 
 
@@ -212,57 +215,60 @@ Ask = Callable[..., dict[str, Any]]
 """Function that sends fields to a path of a server and returns its answer."""
 
 
-def _serve_llama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> Served:
+def _ask_llama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> ServerReply:
     text = ask("/apply-template", **_messages(row))["prompt"]
     ids = ask("/tokenize", content=text, add_special=True, parse_special=True)["tokens"]
+    reply = ServerReply(prompt_text=text, prompt_ids=ids)
     if not row["answer"]:
-        return Served(text=text, ids=ids)
+        return reply
     fields = {"temperature": 0, "n_predict": new_tokens, "return_tokens": True, "cache_prompt": False}
     answer = ask("/completion", prompt=row["ids"], **fields)
-    stopped = answer["stop_type"] in ("eos", "word")
-    return Served(text=text, ids=ids, answer=answer["tokens"], answer_text=answer["content"], has_stopped=stopped)
+    has_stopped = answer["stop_type"] in ("eos", "word")
+    return replace(reply, answer_ids=answer["tokens"], answer_text=answer["content"], has_stopped=has_stopped)
 
 
-def _serve_vllm(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> Served:
+def _ask_vllm(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> ServerReply:
     ids = ask("/tokenize", **_messages(row), add_generation_prompt=True)["tokens"]
     text = "" if ids == row["ids"] else ask("/detokenize", tokens=ids)["prompt"]
+    reply = ServerReply(prompt_text=text, prompt_ids=ids)
     if not row["answer"]:
-        return Served(text=text, ids=ids)
+        return reply
     fields = {"temperature": 0, "max_tokens": new_tokens, "return_token_ids": True}
     [choice] = ask("/v1/completions", prompt=row["ids"], **fields)["choices"]
-    return Served(text=text, ids=ids, answer=choice["token_ids"], has_stopped=choice["finish_reason"] == "stop")
+    return replace(reply, answer_ids=choice["token_ids"], has_stopped=choice["finish_reason"] == "stop")
 
 
-def _serve_ollama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> Served:
+def _ask_ollama(ask: Ask, row: Mapping[str, Any], new_tokens: int) -> ServerReply:
     options = {"stream": False, "options": {"temperature": 0, "num_predict": new_tokens}}
-    count = ask("/api/chat", **_messages(row), **options)["prompt_eval_count"]
+    prompt_tokens = ask("/api/chat", **_messages(row), **options)["prompt_eval_count"]
     raw = ask("/api/generate", prompt=row["text"], raw=True, **options)
-    stopped = raw["done_reason"] == "stop"
-    return Served(count=count, raw_count=raw["prompt_eval_count"], answer_text=raw["response"], has_stopped=stopped)
+    reply = ServerReply(prompt_tokens=prompt_tokens, raw_prompt_tokens=raw["prompt_eval_count"])
+    return replace(reply, answer_text=raw["response"], has_stopped=raw["done_reason"] == "stop")
 
 
 def _messages(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"messages": row["messages"], **({"tools": row["tools"]} if row["tools"] else {})}
 
 
-def _find_server(url: str, model: str) -> tuple[str, Callable[[Ask, Mapping[str, Any], int], Served], str]:
-    """Return (kind of the server, function that asks it, its name of the model). Raises InputError.
+def _find_server(url: str, model: str) -> tuple[str, Callable[[Ask, Mapping[str, Any], int], ServerReply], str]:
+    """Return (kind of the server, function that asks about a conversation, model of the server). Raises InputError.
 
     A kind is recognized by a path that only it answers."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{one_line(url, 80)!r} is no address", hint="an address looks like http://127.0.0.1:8080")
-    if _answer(url, "/props"):
-        return "llama-server", _serve_llama, model
-    if _answer(url, "/api/version"):
-        names = [entry["name"] for entry in (_answer(url, "/api/tags") or {}).get("models", [])]
-        return "Ollama", _serve_ollama, _only(names, model)
-    models = (_answer(url, "/v1/models") or {}).get("data", [])
+    if _get(f"{url}/props"):
+        return "llama-server", _ask_llama, model
+    if _get(f"{url}/api/version"):
+        names = [entry["name"] for entry in _get(f"{url}/api/tags").get("models", [])]
+        return "Ollama", _ask_ollama, _served_model(names, model)
+    models = _get(f"{url}/v1/models").get("data", [])
     if any(entry.get("owned_by") == "vllm" for entry in models):
-        return "vLLM", _serve_vllm, _only([entry["id"] for entry in models], model)
+        return "vLLM", _ask_vllm, _served_model([entry["id"] for entry in models], model)
     raise InputError(f"the server at {url} is none of llama-server, vLLM and Ollama", hint="start one of these")
 
 
-def _only(names: Sequence[str], model: str) -> str:
+def _served_model(names: Sequence[str], model: str) -> str:
+    """Return `model`, or the server's only one if it is empty. Raises InputError if the server does not have it."""
     if model in names or (model and f"{model}:latest" in names):
         return model
     if not model and len(names) == 1:
@@ -275,10 +281,10 @@ class _RefusedError(InputError):
     """Raised if a server refuses a request, for example because it has no such path."""
 
 
-def _answer(url: str, path: str) -> dict[str, Any] | None:
+def _get(url: str) -> dict[str, Any]:
     with suppress(_RefusedError):
-        return _request(f"{url}{path}")
-    return None
+        return _request(url)
+    return {}
 
 
 def _request(url: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -79,8 +79,8 @@ class Format(Protocol):
 
 def fp32_bytes(trained: TrainedModel, is_int8: Callable[[str], bool] = lambda name: False) -> int:
     """Return the bytes of the whole model's weights: 1 byte each in matrices whose name `is_int8`, otherwise 4."""
-    headers = read_headers(trained.base or trained.folder)
-    return sum(one.parameters * (1 if len(one.shape) == 2 and is_int8(name) else 4) for name, one in headers.items())
+    tensors = read_headers(trained.base or trained.folder).items()
+    return sum(it.parameters * (1 if len(it.shape) == 2 and is_int8(name) else 4) for name, it in tensors)
 
 
 def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:
@@ -111,8 +111,8 @@ def all_formats() -> list[Format]:
     return [format_of(name) for name in format_names()]
 
 
-def require_libraries(form: Format) -> None:
+def require_libraries(export_format: Format) -> None:
     """Raise InputError if a library that the format needs is not installed."""
-    if missing_libraries := [library for library in form.libraries if find_spec(library) is None]:
-        hint = f"install it with `tui-trainer install {form.name}`"
-        raise InputError(f"{form.name} needs {', '.join(missing_libraries)}, which is not installed", hint=hint)
+    if missing_libraries := [library for library in export_format.libraries if find_spec(library) is None]:
+        message = f"{export_format.name} needs {', '.join(missing_libraries)}, which is not installed"
+        raise InputError(message, hint=f"install it with `tui-trainer install {export_format.name}`")

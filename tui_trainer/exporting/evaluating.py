@@ -1,7 +1,7 @@
 """Compare trained models on the same rows: the task's loss and scores, and the rows whose losses differ most.
 
-Models are loaded one after another. The two whose rows are compared wait in host memory, if they fit, until it is known
-which rows differ most."""
+Models are loaded one after another. The two models whose rows are compared stay in host memory, if they fit, until the
+rows that differ most are known."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +42,8 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`. `owner` is the model
-    of a run that is named by itself, with the run's own settings."""
+    """Model to measure. `folder` has the whole model, or an adapter whose base model is in `base`. `owner` has the
+    settings of the run if a run was named, and is None if a folder was named."""
 
     name: str
     folder: Path
@@ -115,27 +115,29 @@ class Evaluator:
             row_limit = rows or (0 if config_limit == "auto" else config_limit)
             chosen_rows = evenly_spaced(len(stored_rows), row_limit or len(stored_rows))
             measurer = MeasuredRows(trained, data, stored_rows, chosen_rows, self.device, self.progress)
-            compares = reference is not None and changed > 0
-            base = measurer.measure(reference, keeps=compares) if reference else None
-            result = measurer.measure(candidates[0], keeps=compares)
-            pairs = measurer.changed(reference, candidates[0], base, result, changed) if base and reference else ()
-            results = (result, *(measurer.measure(candidate) for candidate in candidates[1:]))
+            keep = reference is not None and changed > 0
+            before = measurer.measure(reference, keep=keep) if reference else None
+            after = measurer.measure(candidates[0], keep=keep)
+            changed_rows = list[ChangedRow]()
+            if before and reference:
+                changed_rows = measurer.changed(reference, candidates[0], before, after, changed)
+            results = (after, *map(measurer.measure, candidates[1:]))
             return ModelEvaluation(
                 rows=len(chosen_rows),
                 data=data.source if file else f"held-out data of {self.trained.run.name}",
-                reference=base,
+                reference=before,
                 models=results,
-                changed=tuple(pairs),
+                changed=tuple(changed_rows),
                 notes=tuple(self.notes),
             )
 
-    def _refuse_incomparable(self, model: Candidate, own_tokenizer: Any) -> None:
+    def _refuse_incomparable(self, model: Candidate, run_tokenizer: Any) -> None:
         """Raise InputError if a model cannot be compared, because its tokens or labels differ from the run's."""
         trained, tokenizer = self.trained, saved_tokenizer(self.trained, model.folder)
         model_names = f"{model.name} and {trained.run.name}"
         if tokenizer is None:
             return
-        if tokenizer.get_vocab() != own_tokenizer.get_vocab():
+        if tokenizer.get_vocab() != run_tokenizer.get_vocab():
             if model.name == BASE:
                 return
             raise InputError(f"{model_names} have different tokens, so their losses are not comparable")
@@ -169,10 +171,10 @@ class MeasuredRows:
     chosen: Sequence[int]
     device: torch.device
     progress: Progress
-    waiting: dict[Candidate, Any] = field(default_factory=dict)
+    kept_models: dict[Candidate, Any] = field(default_factory=dict)
 
-    def measure(self, candidate: Candidate, *, keeps: bool = False) -> MeasuredModel:
-        """Measure one model. With `keeps` it stays in host memory for `changed`, if it fits."""
+    def measure(self, candidate: Candidate, *, keep: bool = False) -> MeasuredModel:
+        """Measure one model. With `keep` it stays in host memory for `changed`, if it fits."""
         model, task, config = self._load(candidate), self.trained.task, self.trained.config
         losses: list[float] = []
 
@@ -188,8 +190,8 @@ class MeasuredRows:
             with torch.inference_mode():
                 scores |= task.answer_scores(config, model, load_tokenizer(self.trained), examples)
         self.progress(f"measuring {candidate.name}", 1, 1, "rows")
-        if keeps and memory_available_now() > 2 * model.get_memory_footprint():
-            self.waiting[candidate] = model.to("cpu")
+        if keep and memory_available_now() > 2 * model.get_memory_footprint():
+            self.kept_models[candidate] = model.to("cpu")
         return MeasuredModel(name=candidate.name, loss=loss, scores=scores, row_losses=losses)
 
     def changed(
@@ -198,11 +200,13 @@ class MeasuredRows:
         """Return the rows whose losses differ most between two models, with the output of each."""
         losses = list(zip(before.row_losses, after.row_losses, strict=True))
         order = sorted(range(len(losses)), key=lambda i: -abs(losses[i][0] - losses[i][1]))[:limit]
+        if not order:
+            return []
         # The model that was measured last comes first.
-        new_texts, old_texts = (self._samples(model, order) for model in (candidate, reference)) if order else ([], [])
+        new_samples, old_samples = (self._samples(model, order) for model in (candidate, reference))
         return [
             ChangedRow(number=i, text=text, loss_before=losses[i][0], loss_after=losses[i][1], before=old, after=new)
-            for i, (text, old), (_, new) in zip(order, old_texts, new_texts, strict=True)
+            for i, (text, old), (_, new) in zip(order, old_samples, new_samples, strict=True)
         ]
 
     def _samples(self, candidate: Candidate, indices: Sequence[int]) -> list[tuple[str, str]]:
@@ -216,8 +220,8 @@ class MeasuredRows:
         return texts
 
     def _load(self, candidate: Candidate) -> Any:
-        if candidate in self.waiting:
-            return self.waiting.pop(candidate).to(self.device)
+        if candidate in self.kept_models:
+            return self.kept_models.pop(candidate).to(self.device)
         return load_candidate(self.trained, candidate, load_tokenizer(self.trained), self.device, self.progress)
 
 
@@ -263,13 +267,13 @@ def run_of(name: str) -> RunFolder:
     folder = expand_home(name)
     if not is_model_folder(folder):
         return find_run(name)
-    if run := _run_around(folder):
+    if run := _enclosing_run(folder):
         return run
     hint = "name the run before the folder: `tui-trainer evaluate RUN FOLDER`"
     raise FolderError("no run found for this model", where=name, hint=hint)
 
 
-def _run_around(folder: Path) -> RunFolder | None:
+def _enclosing_run(folder: Path) -> RunFolder | None:
     """Return the run whose folder contains this folder, or None."""
     parents = folder.absolute().parents
     return next((RunFolder.open(parent) for parent in parents if (parent / "plan.json").is_file()), None)
@@ -278,7 +282,7 @@ def _run_around(folder: Path) -> RunFolder | None:
 def _base_of_folder(folder: Path, trained: TrainedModel) -> Path | None:
     """Return the folder of the base model of the adapter in `folder`; None for a whole model. Raises FolderError if the
     adapter was trained on another base model."""
-    run = _run_around(folder)
+    run = _enclosing_run(folder)
     if run and run.model.is_dir() and folder.samefile(run.model):
         return TrainedModel.of(run).base
     plan = plan_of(run) if run else trained.plan

@@ -1,6 +1,6 @@
 """Export a trained model: write it into a temporary folder, compare it with the trained model, then rename the folder.
 
-For the comparison each of the two is loaded in a fresh process and evaluated on held-out rows."""
+For the comparison, each of the two models is loaded in a fresh process and evaluated on held-out rows."""
 
 import json
 import logging as standard_logging
@@ -110,27 +110,31 @@ class Certifier:
 
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
-        self._before: dict[str, Any] = {}
+        self._trained_answer: dict[str, Any] = {}
 
     @property
     def serving(self) -> dict[str, Any] | None:
         """Content of `serving.json` of an export that was compared; None if the model holds no conversations."""
-        return self._before.get("serving")
+        return self._trained_answer.get("serving")
 
     def certify(self, export_format: Format, folder: Path) -> Certificate:
         """Compare the export in `folder` with the trained model. Raises RunError if the model cannot be measured."""
         try:
-            self._before = trained_answer = self._before or self._measure(self._trained.folder, "", None)
+            self._trained_answer = self._trained_answer or self._measure(self._trained.folder, "", None)
         except WorkerFailed as failure:
             raise RunError(f"the trained model cannot be measured: the process {failure}") from None
-        tolerance, logit_difference, export_figures = export_format.tolerance(self._trained), None, None
+        trained_answer, tolerance = self._trained_answer, export_format.tolerance(self._trained)
+        logit_difference, exported = None, None
         try:
             export_answer = self._measure(folder, export_format.name, trained_answer["texts"])
         except WorkerFailed as failure:
             faults = [f"the export cannot be loaded: {failure.reason or failure}"]
         else:
-            logit_difference = _logit_difference(trained_answer["logits"], export_answer["logits"])
-            export_figures = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(export_answer))
+            before, after = trained_answer["logits"], export_answer["logits"]
+            largest_logit = max(float(np.abs(before).max()), 1e-9)
+            is_comparable = before.shape == after.shape
+            logit_difference = float(np.abs(before - after).max() / largest_logit) if is_comparable else math.inf
+            exported = _measured_export(export_answer, folder_size(folder).bytes)
             faults = _faults(trained_answer, export_answer, logit_difference, tolerance)
         finish = finish_of(self._trained.run)
         run_loss = (finish.calibrated_loss or finish.eval_loss) if finish else None
@@ -139,14 +143,14 @@ class Certifier:
             rows=trained_answer["rows"],
             logit_difference=logit_difference,
             tolerance=tolerance,
-            trained=MeasuredExport(bytes=self._trained.weight_bytes, **_figures(trained_answer)),
-            exported=export_figures,
-            faults=(*self._changes_since_the_run(trained_answer, run_loss), *faults),
+            trained=_measured_export(trained_answer, self._trained.weight_bytes),
+            exported=exported,
+            faults=(*self._changes_since_run(trained_answer, run_loss), *faults),
             run_loss=run_loss,
             notes=tuple(generation_notes(self._trained, self.serving)),
         )
 
-    def _changes_since_the_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
+    def _changes_since_run(self, before: dict[str, Any], run_loss: float | None) -> list[str]:
         """Return a fault if the loss of the model in the run folder is not the loss that the run measured; else []."""
         if run_loss is None or not math.isfinite(run_loss):
             return []
@@ -159,14 +163,9 @@ class Certifier:
         return [f"the model in the run's folder itself has changed since the run: {loss_words}"]
 
     def _measure(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
-        question: dict[str, Any] = {
-            "run": str(self._trained.run.root),
-            "folder": str(folder),
-            "format": name,
-            "texts": texts,
-        }
+        question: dict[str, Any] = {"run": str(self._trained.run.root), "folder": str(folder), "format": name}
         with tempfile.TemporaryDirectory() as logits_folder:
-            question |= {"rows": EVALUATED_ROWS, "logits": f"{logits_folder}/logits.npy"}
+            question |= {"texts": texts, "rows": EVALUATED_ROWS, "logits": f"{logits_folder}/logits.npy"}
             answer = ask("compare_export", question, timeout_seconds=_TIMEOUT_SECONDS)
             return {**answer, "logits": np.load(f"{logits_folder}/logits.npy")}
 
@@ -181,22 +180,15 @@ def generation_notes(trained: TrainedModel, serving: dict[str, Any] | None) -> I
             yield f"left out of the base model's generation settings, as the data contradicts them: {words}"
 
 
-def _figures(answer: dict[str, Any]) -> dict[str, Any]:
-    return {name: answer[name] for name in ("loss", "scores", "seconds_per_row")}
-
-
-def _logit_difference(before: Any, after: Any) -> float:
-    if before.shape != after.shape:
-        return float("inf")
-    return float(np.abs(before - after).max() / max(float(np.abs(before).max()), 1e-9))
+def _measured_export(answer: dict[str, Any], size_bytes: int) -> MeasuredExport:
+    return MeasuredExport(bytes=size_bytes, **{name: answer[name] for name in ("loss", "scores", "seconds_per_row")})
 
 
 def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, tolerance: Tolerance) -> list[str]:
     faults = []
     if not difference <= tolerance.logits:
-        faults.append(
-            f"the logits differ by {difference:.1e} of the largest logit, more than the allowed {tolerance.logits:.0e}"
-        )
+        allowed_words = f"more than the allowed {tolerance.logits:.0e}"
+        faults.append(f"the logits differ by {difference:.1e} of the largest logit, {allowed_words}")
     if not abs(after["loss"] - before["loss"]) <= tolerance.loss * max(abs(before["loss"]), 1e-3):
         faults.append(f"the held-out loss is {after['loss']:.4f} instead of {before['loss']:.4f}")
     if after["labels"] != before["labels"]:
@@ -241,10 +233,10 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
 
 def expected_seconds(trained: TrainedModel, export_format: Format) -> float | None:
     """Return the seconds that the newest export of such a model to this format took on this machine, or None."""
-    own_key = StepKey.read(trained.plan.shape_key)
+    trained_key = StepKey.read(trained.plan.shape_key)
     for run in reversed(known_runs()):
-        key = StepKey.read(read_fields(run.plan).get("shape_key"))
-        if own_key is None or key is None or key.model != own_key.model:
+        run_key = StepKey.read(read_fields(run.plan).get("shape_key"))
+        if trained_key is None or run_key is None or run_key.model != trained_key.model:
             continue
         for certificate in certificates(run).values():
             with suppress(LookupError, TypeError, ValueError):

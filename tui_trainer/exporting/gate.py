@@ -19,6 +19,7 @@ from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.suite import (
+    NO_ANSWERS,
     ModelVerdict,
     Reply,
     SuiteRow,
@@ -29,13 +30,11 @@ from tui_trainer.tasks.parts.suite import (
     refuse_unsuitable,
 )
 
-_GENERAL = "the general suite"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateResult:
-    """Verdicts on `models`, in the order of the command line. `reference` is the name of the model whose answers are
-    those before; empty without one. Answers have at most `new_tokens` tokens."""
+    """Verdicts on `models`, in the order of the command line. `reference` is the name of the model with which they are
+    compared; empty without one. Answers have at most `new_tokens` tokens."""
 
     suite: str
     rows: int
@@ -49,23 +48,15 @@ class GateResult:
         return not any(model.failures for model in self.models)
 
 
-class _Answerer(Predictor):
-    """Predictor whose predictions of a generating model also say how each answer ends."""
+class _Replier(Predictor):
+    """Predictor whose predictions are replies: a text and how it ends, or the labels of a classifier."""
 
     def forward(self, rows: Sequence[InputRow]) -> list[dict[str, Any]]:
-        if not isinstance(self.task, LearnsNextToken):
-            return super().forward(rows)
-        answers = self.task.greedy_answers(self.model, self.tokenizer, rows, self.sampling)
-        return [{"reply": Reply.of(answer)} for answer in answers]
-
-
-def _reply(prediction: dict[str, Any]) -> Reply:
-    """Return the reply in a prediction of a text, of a label, or of several labels."""
-    reply: Reply | None = prediction.get("reply")
-    if reply:
-        return reply
-    labels = [prediction["label"]] if "label" in prediction else prediction["labels"]
-    return Reply(text=", ".join(labels), labels=tuple(labels))
+        if isinstance(self.task, LearnsNextToken):
+            answers = self.task.greedy_answers(self.model, self.tokenizer, rows, self.sampling)
+            return [{"reply": Reply.of(answer)} for answer in answers]
+        row_labels = [it["labels"] if "labels" in it else [it["label"]] for it in super().forward(rows)]
+        return [{"reply": Reply(text=", ".join(labels), labels=tuple(labels))} for labels in row_labels]
 
 
 @dataclass(slots=True)
@@ -81,7 +72,7 @@ class Gate:
         self, models: Sequence[str], *, suite: str = "", against: str = BASE, max_new_tokens: int, **allowed: int
     ) -> GateResult:
         """Judge models, each named by run or folder, on a suite, or on the general one if `suite` is empty. `allowed`
-        are the limits of `suite.judge`.
+        has the limits `allow_broken` and `allow_missing`, in rows.
 
         Raises InputError if the suite or a model cannot be used, before any model is loaded."""
         reference, task = reference_of(against, self.trained, self.notes), self.trained.task
@@ -101,7 +92,7 @@ class Gate:
             for candidate, row_contents in zip(candidates, contents, strict=False)
         ]
         return GateResult(
-            suite=suite or _GENERAL,
+            suite=suite or "the general suite",
             rows=len(rows),
             reference=reference.name if reference else "",
             new_tokens=limit,
@@ -121,8 +112,8 @@ class Gate:
     def _tokenizer(self, candidate: Candidate) -> Any:
         """Return the tokenizer of a run or an export or, for the base model, that of the first run."""
         owner = candidate.owner or self.trained
-        own_tokenizer = None if candidate.name == BASE else saved_tokenizer(owner, candidate.folder)
-        tokenizer = own_tokenizer or load_tokenizer(owner)
+        saved = None if candidate.name == BASE else saved_tokenizer(owner, candidate.folder)
+        tokenizer = saved or load_tokenizer(owner)
         owner.task.set_length(owner.config, tokenizer)
         return tokenizer
 
@@ -133,19 +124,19 @@ class Gate:
         return inputs_of(rows, reader, owner.config.data.text_column)
 
     def _replies(self, candidate: Candidate, contents: Sequence[Any], sampling: Sampling) -> list[Reply]:
-        owner, tokenizer, done = candidate.owner or self.trained, self._tokenizer(candidate), 0
+        owner, tokenizer, done_rows = candidate.owner or self.trained, self._tokenizer(candidate), 0
         model = load_candidate(owner, candidate, tokenizer, self.device, self.progress)
 
         def add(rows: int) -> None:
-            nonlocal done
-            done += rows
-            self.progress(f"answers of {candidate.name}", done, len(contents), "rows")
+            nonlocal done_rows
+            done_rows += rows
+            self.progress(f"answers of {candidate.name}", done_rows, len(contents), "rows")
 
         add(0)
-        answerer = _Answerer(owner.task, owner.config, model, tokenizer, sampling)
-        predictions = answerer.predict(contents, add)
+        replier = _Replier(owner.task, owner.config, model, tokenizer, sampling)
+        predictions = replier.predict(contents, add)
         if cut_count := sum("truncated" in prediction for prediction in predictions):
             self.notes.append(f"{candidate.name} read {cut_count:,} prompts only in part: they are too long for it")
-        del answerer, model
+        del replier, model
         free_memory()
-        return [_reply(prediction) for prediction in predictions]
+        return [prediction["reply"] for prediction in predictions]

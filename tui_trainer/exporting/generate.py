@@ -48,9 +48,8 @@ class Writer:
     def answer(self, text: str, sampling: Sampling) -> str:
         """Return the model's answer to a text, made safe for a terminal."""
         torch.manual_seed(sampling.seed)
-        return show_control_characters(
-            self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling)
-        )
+        answer = self._task.answer(self._config, self._model, self._tokenizer, whole_text(text), sampling)
+        return show_control_characters(answer)
 
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
         """Generate the next answer of a conversation, and call `show` with each piece.
@@ -126,8 +125,8 @@ class _Pieces(TextStreamer):
         self._show(text)
 
 
-_loaded: dict[tuple[str, bool], Writer] = {}
-_moved = False
+_writers: dict[tuple[str, bool], Writer] = {}
+_uses_cpu = False
 """Whether the GPU has run out of memory. All models then stay on the CPU until the process ends."""
 
 
@@ -135,7 +134,7 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
     """Answer a worker question: load the model of a run or its base model, and generate if the question has a text.
 
     If the GPU runs out of memory, the models move to the CPU. A text that is already shown in part is not repeated."""
-    global _moved
+    global _uses_cpu
     piece_count = 0
 
     def show_piece(piece: str) -> None:
@@ -143,17 +142,17 @@ def try_model(question: dict[str, Any], report: Report) -> dict[str, Any]:
         piece_count += 1
         report(piece=piece)
 
-    if (gpu := question.get("card")) and not _moved:
+    if (gpu := question.get("card")) and not _uses_cpu:
         try:
             return _answer(question, _limited_gpu(**gpu), show_piece) | {"moved": False}
         except torch.OutOfMemoryError:
-            _moved = True
-        for writer in _loaded.values():
+            _uses_cpu = True
+        for writer in _writers.values():
             writer.move_to_cpu()
         torch.cuda.empty_cache()
         if piece_count:
             raise RunError("the GPU has no memory for a longer text; the next text is generated on the CPU")
-    return _answer(question, None, show_piece) | {"moved": _moved}
+    return _answer(question, None, show_piece) | {"moved": _uses_cpu}
 
 
 def _limited_gpu(uuid: str, bytes: int) -> torch.device:
@@ -166,14 +165,14 @@ def _limited_gpu(uuid: str, bytes: int) -> torch.device:
 
 def _answer(question: dict[str, Any], device: torch.device | None, show: Callable[[str], None]) -> dict[str, Any]:
     key = question["run"], question["base"]
-    if key not in _loaded:
+    if key not in _writers:
         run, base = RunFolder(Path(question["run"])), None
         if question["base"]:
             base, reason = TrainedModel.of(run, unfinished=True).base_model()
             if base is None:
                 raise FolderError(reason or "the model was trained from scratch, so it has no base model")
-        _loaded[key] = Writer(run, device=device, base=base)
-    writer = _loaded[key]
+        _writers[key] = Writer(run, device=device, base=base)
+    writer = _writers[key]
     facts = {"source": writer.source.name, "continues": writer.continues}
     if "sampling" not in question:
         return facts

@@ -68,11 +68,11 @@ def score_rows(
     rows: Rows,
     parts: Sequence[Sequence[int]],
     layout: RowLayout,
-    seen: Callable[[MicroBatch, float, int, float], None] = lambda batch, loss, labels, seconds: None,
+    on_pass: Callable[[MicroBatch, float, int, float], None] = lambda *_: None,
 ) -> tuple[float, dict[str, float]]:
     """Return the loss in nats per label and the task's scores on the rows of `parts`.
 
-    Rows of one part share passes. After each pass `seen` gets the batch, its summed loss, its label count and its
+    Rows of one part share passes. After each pass `on_pass` gets the batch, its summed loss, its label count and its
     seconds. Raises InputError if the loss needs the model before training, which is not on this disk."""
     objective = trained.task.objective(trained.config, data, model, chunk_tokens=0)
     scorer = trained.task.scorer(trained.config, data, objective)
@@ -95,7 +95,7 @@ def score_rows(
                 loss_sums.count([batch])
                 loss_sums.add(observed_losses)
             loss = float(batch_sums.loss_sum)  # waits for the device, so that the seconds include its work
-            seen(batch, loss, batch_sums.label_count, perf_counter() - started_at)
+            on_pass(batch, loss, batch_sums.label_count, perf_counter() - started_at)
     named_means = {name: float(mean) for name, mean in sums.means().items()} if sums.has_names else {}
     scores = scorer.scores().values if scorer else {}
     return float(sums.loss_sum) / sums.label_count, {**named_means, **scores}
@@ -134,15 +134,14 @@ def _base_model_values(
 
 # Number of rows whose logits are compared, and of rows in one forward pass.
 COMPARED_ROWS, ROWS_AT_A_TIME = 50, 8
-_TEXTS, _TEXT_TOKENS = 20, 64
+_TEXT_COUNT, _TEXT_TOKENS = 20, 64
 
 
 def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     """Measure one model in a worker.
 
     `question` has `run`; `folder` and `format` of the export (both empty: the trained model); `rows`, how many rows to
-    measure on; `logits`, the file to write; `texts`, the texts to tokenize (None: they are chosen from the rows).
-    """
+    measure on; `logits`, the file to write; `texts`, the texts to tokenize (None: they are chosen from the rows)."""
     trained = TrainedModel.of(RunFolder.open(Path(question["run"])))
     folder = Path(question["folder"])
     data = prepared_data(trained)
@@ -153,16 +152,16 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     texts: list[list[str]] | None = question["texts"]
     measurements = _measure_on_rows(trained, data, model, rows, question)
     if texts is None:
-        row_starts = (rows.row(index)[:_TEXT_TOKENS] for index in evenly_spaced(len(rows), _TEXTS))
+        row_starts = (rows.row(index)[:_TEXT_TOKENS] for index in evenly_spaced(len(rows), _TEXT_COUNT))
         start_texts = [str(tokenizer.decode(start.tolist(), skip_special_tokens=True)) for start in row_starts]
         texts = _compared_texts(trained, start_texts, tokenizer)
-    cuts, asks = trained.head != CAUSAL, trained.task.holds_conversations and export_format is None
+    truncates, is_trained_chat = trained.head != CAUSAL, trained.task.holds_conversations and export_format is None
     return {
         **measurements,
-        "serving": serving_facts(trained, model, tokenizer) if asks else None,
+        "serving": serving_facts(trained, model, tokenizer) if is_trained_chat else None,
         "labels": list((model.config.id2label or {}).values()) if trained.head.endswith("classification") else [],
         "texts": texts,
-        "token_ids": [_token_ids(tokenizer, pair, cuts=cuts) for pair in texts] if tokenizer else None,
+        "token_ids": [_token_ids(tokenizer, pair, truncates=truncates) for pair in texts] if tokenizer else None,
     }
 
 
@@ -180,16 +179,16 @@ ODD_TEXTS = (
     "\U0001f469\u200d\U0001f4bb \U0001f1e8\U0001f1ed \U0001f44d\U0001f3fd", "!!! ??? ... --- === ~~~", "\x00\x01\x7f",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "CamelCase snake_case kebab-case SHOUT",
 )  # fmt: skip
-_MOST_ADDED = 50
+_MOST_ADDED_TOKENS = 50
 
 
 def _compared_texts(trained: TrainedModel, texts: Sequence[str], tokenizer: Any) -> list[list[str]]:
     """Return lists of one text, or of a pair, whose token ids are compared.
 
-    For a language model, odd texts and those with its added tokens are added. For a model that truncates rows, pairs or
-    joined texts are added, and texts longer than its longest row."""
+    For a language model they include odd texts and texts with its added tokens. For a model that truncates rows they
+    include pairs or joined texts, and texts longer than its longest row."""
     if trained.head == CAUSAL:
-        added_tokens = [] if tokenizer.split_special_tokens else list(tokenizer.get_added_vocab())[-_MOST_ADDED:]
+        added_tokens = [] if tokenizer.split_special_tokens else list(tokenizer.get_added_vocab())[-_MOST_ADDED_TOKENS:]
         return [[text] for text in (*texts, *ODD_TEXTS, *(f"x{token}y {token} z" for token in added_tokens))]
     is_pair = trained.head == "question_answering" or bool(trained.config.data.text_pair_column)
     pair_texts = [[texts[0], text] if is_pair else [f"{texts[0]} {text}"] for text in texts]
@@ -199,9 +198,9 @@ def _compared_texts(trained: TrainedModel, texts: Sequence[str], tokenizer: Any)
     return [*([text] for text in texts), *pair_texts, [long, *[texts[0]] * is_pair], [texts[0], *[long] * is_pair]]
 
 
-def _token_ids(tokenizer: Any, texts: Sequence[str], *, cuts: bool) -> dict[str, list[int]]:
+def _token_ids(tokenizer: Any, texts: Sequence[str], *, truncates: bool) -> dict[str, list[int]]:
     """Return the token ids (and segments) of one text or a pair, from one call of the tokenizer as users make it."""
-    encoding, names = tokenizer(*texts, truncation=cuts), ("input_ids", *[SEGMENTS] * cuts)
+    encoding, names = tokenizer(*texts, truncation=truncates), ("input_ids", *[SEGMENTS] * truncates)
     return {name: list(encoding[name]) for name in names if name in encoding}
 
 
@@ -223,19 +222,15 @@ def _measure_on_rows(
     np.save(question["logits"], np.concatenate(logits))
     run_rows = list(evenly_spaced(len(rows), trained.plan.eval_rows.value))
     loss_error = 0.0 if run_rows == list(chosen) else _standard_error(pass_losses, len(chosen) / max(len(run_rows), 1))
-    return {
-        "rows": len(chosen),
-        "loss": loss,
-        "loss_error": loss_error,
-        "scores": scores,
-        "seconds_per_row": sum(pass_seconds) / len(chosen),
-    }
+    row_seconds = sum(pass_seconds) / len(chosen)
+    return dict(rows=len(chosen), loss=loss, loss_error=loss_error, scores=scores, seconds_per_row=row_seconds)
 
 
-def _standard_error(parts: list[tuple[float, int]], ratio: float) -> float:
+def _standard_error(passes: list[tuple[float, int]], ratio: float) -> float:
     """Return the standard error of the difference between the mean losses of these passes and of other rows.
 
-    `parts` has (summed loss, label count) of each pass. `ratio` is the number of these rows divided by the others."""
-    labels, mean = sum(count for _, count in parts), sum(loss for loss, _ in parts) / sum(count for _, count in parts)
-    squared_deviations = sum((loss - mean * count) ** 2 for loss, count in parts)
-    return math.sqrt(squared_deviations * len(parts) / max(len(parts) - 1, 1) * (1 + ratio)) / labels
+    `passes` has (summed loss, label count) of each pass. `ratio` is the number of these rows divided by the others."""
+    labels = sum(count for _, count in passes)
+    mean = sum(loss for loss, _ in passes) / labels
+    squared_deviations = sum((loss - mean * count) ** 2 for loss, count in passes)
+    return math.sqrt(squared_deviations * len(passes) / max(len(passes) - 1, 1) * (1 + ratio)) / labels

@@ -39,7 +39,6 @@ from tui_trainer.tasks.contract import InputReader, InputRow
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import format_rate, format_seconds
 
-TEXT = "text"
 FIELD = "prediction"
 # Number of batches in a part. The rows of a part are sorted by length into batches, and written together.
 _BATCHES_OF_A_PART = 8
@@ -85,7 +84,7 @@ def _rows_of(source: Source, problems: ProblemList) -> Iterator[Row]:
         yield from source.rows(problems, choices=ColumnChoices(""))
         return
     for document in source.documents(problems=problems):
-        yield Row(document.where, {TEXT: document.text})
+        yield Row(document.where, {"text": document.text})
 
 
 class PredictedFile:
@@ -94,20 +93,19 @@ class PredictedFile:
     def __init__(self, out: Path, command: Mapping[str, Any], part_rows: int) -> None:
         self.out, self._command, self._part_rows = out, {**command, "part_rows": part_rows}, part_rows
         self.partial = out.with_name(f"{out.name}.partial")
-        self._about = out.with_name(f"{out.name}.partial.json")
+        self._command_file = out.with_name(f"{out.name}.partial.json")
 
     @contextmanager
-    def held(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
+    def locked(self, sources: Sequence[Path], *, overwrite: bool) -> Iterator[None]:
         """Return a context that locks the file. Raises FolderError if the file cannot be written or is in use."""
         where = str(self.out)
         try:
-            self._about.stat()
+            self._command_file.stat()
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:  # for example a name that is too long
-            raise FolderError(
-                f"cannot be used: {system_reason(error)}", where=where, hint="choose another file"
-            ) from None
+            message = f"cannot be used: {system_reason(error)}"
+            raise FolderError(message, where=where, hint="choose another file") from None
         if self.out.is_dir():
             raise FolderError("is a folder", where=where, hint="--out must be a file")
         if not self.out.parent.is_dir():
@@ -115,10 +113,10 @@ class PredictedFile:
         if not os.access(self.out.parent, os.W_OK | os.X_OK):
             raise FolderError("its folder is not writable", where=where, hint="choose another file with --out")
         with FileLock(self.out.with_name(f"{self.out.name}.partial.lock"), "predict", self.out):
-            self._refuse_taken(sources, overwrite)
+            self._refuse_overwriting(sources, overwrite)
             yield
 
-    def _refuse_taken(self, sources: Sequence[Path], overwrite: bool) -> None:
+    def _refuse_overwriting(self, sources: Sequence[Path], overwrite: bool) -> None:
         """Raise FolderError if the file exists, or if another command has left it unfinished, unless `overwrite`."""
         where = str(self.out)
         if any(self.out.exists() and path.exists() and path.samefile(self.out) for path in sources):
@@ -126,17 +124,18 @@ class PredictedFile:
         if self.out.exists() and not overwrite:
             raise FolderError("already exists", where=where, hint="use --overwrite to replace it")
         if not self.partial.exists():
-            self._about.unlink(missing_ok=True)
-        elif differences := self._differences():
+            self._command_file.unlink(missing_ok=True)
+        elif other_command := self._other_command():
             if not overwrite:
                 hint = "rerun the original command to continue it, or use --overwrite to start over"
-                raise FolderError(f"was started with {differences}", where=str(self.partial), hint=hint)
+                raise FolderError(f"was started with {other_command}", where=str(self.partial), hint=hint)
             self.partial.unlink()
-            self._about.unlink(missing_ok=True)
+            self._command_file.unlink(missing_ok=True)
 
-    def _differences(self) -> str:
+    def _other_command(self) -> str:
+        """Return how the command of the unfinished file differs from this one; empty if it does not."""
         try:
-            before = json.loads(self._about.read_bytes())
+            before = json.loads(self._command_file.read_bytes())
             names = [name for name, value in json.loads(json.dumps(self._command)).items() if before.get(name) != value]
         except (OSError, ValueError, AttributeError):
             return "an unknown command"
@@ -147,11 +146,11 @@ class PredictedFile:
     ) -> None:
         """Write a line for each row: its own fields, and its prediction as the field `name`.
 
-        `predict` gets the number of a part and the inputs of its rows. The file must be `held`. Raises RunError if the
+        `predict` gets the number of a part and the inputs of its rows. Call it within `locked`. Raises RunError if the
         file cannot be written."""
         try:
-            with self._opened() as file:
-                part_number = self._whole_parts(file)
+            with self._open() as file:
+                part_number = self._keep_complete_parts(file)
                 rows = islice(rows, part_number * self._part_rows, None)
                 while pairs := list(islice(rows, self._part_rows)):
                     predictions = predict(part_number, [content for _, content in pairs])
@@ -161,7 +160,7 @@ class PredictedFile:
                     os.fsync(file.fileno())
                     part_number += 1
             self.partial.replace(self.out)
-            self._about.unlink(missing_ok=True)
+            self._command_file.unlink(missing_ok=True)
             sync_folder(self.out.absolute().parent)
         except OSError as error:
             reason = f"{system_reason(error)}; rerun the same command to continue"
@@ -174,15 +173,13 @@ class PredictedFile:
         except FileNotFoundError:
             return 0
 
-    @contextmanager
-    def _opened(self) -> Iterator[BufferedRandom]:
+    def _open(self) -> BufferedRandom:
         if not self.partial.exists():
-            write_atomically(self._about, json.dumps(self._command, indent=1).encode())
+            write_atomically(self._command_file, json.dumps(self._command, indent=1).encode())
         fd = os.open(self.partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "r+b") as file:
-            yield file
+        return os.fdopen(fd, "r+b")
 
-    def _whole_parts(self, file: BufferedRandom) -> int:
+    def _keep_complete_parts(self, file: BufferedRandom) -> int:
         """Truncate the file after its last complete part, and return the number of parts."""
         part_count = parts_end = position = 0
         for number, line in enumerate(file, start=1):
@@ -204,7 +201,7 @@ def _line(values: Mapping[str, Any]) -> bytes:
 
 @dataclass(slots=True)
 class Predictor:
-    """Loaded model and its batch size (0: rows that fit into `_TOKENS`), which is halved when memory runs out."""
+    """Loaded model and its batch size (0: rows that fit into `_TOKENS`). The size is halved when memory runs out."""
 
     task: Task
     config: Config
@@ -302,15 +299,12 @@ def predict_file(
     source = open_source(request.data, config.data.text_column, DataChoice(is_evaluation=True))
     part_rows = _BATCHES_OF_A_PART * (request.batch_size or _ROWS)
     predicted_file = PredictedFile(request.out, _identity(trained, request, source), part_rows)
-    with predicted_file.held(source.files, overwrite=request.overwrite):
+    with predicted_file.locked(source.files, overwrite=request.overwrite):
         rows = InputRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
         row_count = rows.count(request.field, skips_bad_rows=request.skips_bad_rows, progress=progress)
-        hints = (
-            (f"the data has several splits; only this one is used: {source.description}",)
-            if source.other_splits
-            else ()
-        )
-        notes, rows_before = (*hints, *rows.problems.notes()), predicted_file.rows_before()
+        split_note = f"the data has several splits; only this one is used: {source.description}"
+        notes = (*[split_note] * bool(source.other_splits), *rows.problems.notes())
+        rows_before = predicted_file.rows_before()
         progress("loading the model", 0, None, "")
         predictor = load_predictor(trained, device(), sampling, request.batch_size)
         speed = _Speed(row_count, rows_before, progress)
@@ -342,19 +336,20 @@ class _Speed:
     """Reporter of progress, with rows per second and the remaining time."""
 
     def __init__(self, rows: int, before: int, progress: Progress) -> None:
-        self._rows, self._before, self._done, self._progress = rows, before, before, progress
-        self._started = perf_counter()
+        self._rows, self._rows_before, self._done_rows, self._progress = rows, before, before, progress
+        self._started_at = perf_counter()
         self.add(0)
 
     @property
     def seconds(self) -> float:
-        return perf_counter() - self._started
+        return perf_counter() - self._started_at
 
     def add(self, rows: int) -> None:
-        self._done += rows
-        speed = (self._done - self._before) / max(self.seconds, 1e-9)
-        left_words = format_seconds((self._rows - self._done) / speed) if speed else "--"
-        self._progress("predicting", self._done, self._rows, f"rows, {format_rate(speed, 'rows')}, {left_words} left")
+        self._done_rows += rows
+        speed = (self._done_rows - self._rows_before) / max(self.seconds, 1e-9)
+        left_words = format_seconds((self._rows - self._done_rows) / speed) if speed else "--"
+        unit = f"rows, {format_rate(speed, 'rows')}, {left_words} left"
+        self._progress("predicting", self._done_rows, self._rows, unit)
 
 
 def load_predictor(trained: TrainedModel, device: torch.device, sampling: Sampling, batch_size: int = 0) -> Predictor:

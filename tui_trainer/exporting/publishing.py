@@ -65,7 +65,7 @@ class PublishOffer:
 def source_of(folder: RunFolder, export: str) -> Path:
     """Return the folder to publish: the final model or an export. Raises InputError for an unknown export."""
     if not export:
-        return _own_model(folder)
+        return _final_model_to_publish(folder)
     exports = folder.exports
     export_names = sorted(path.name for path in exports.iterdir() if path.is_dir()) if exports.is_dir() else []
     if export in export_names and not export.startswith((".", "failed-")):
@@ -76,7 +76,7 @@ def source_of(folder: RunFolder, export: str) -> Path:
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
 
 
-def _own_model(folder: RunFolder) -> Path:
+def _final_model_to_publish(folder: RunFolder) -> Path:
     """Return the folder of the final model. Raises FolderError if the base model of its adapter has changed."""
     source, plan, base = final_model(folder), None, None
     if name := adapter_base(source):
@@ -92,7 +92,7 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
     """Read the files of `source`, ask the hub about the repository, and return the offer. Raises InputError."""
     if name.count("/") != 1 or not is_hub_name(name):
         raise InputError(f"{one_line(name, 80)!r} is not a valid repository name", hint="use --to OWNER/NAME")
-    files, notes = _files(folder, source)
+    files, notes = _published_files(folder, source)
     base_name = str(settings_of(folder).get("model.model_name_or_path") or "")
     api = _api()
     is_private: bool | None = None
@@ -160,7 +160,7 @@ def _license_of(api: Any, base: str) -> str:
     return one_line(str(license_name or ""), 80)
 
 
-def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[str]]:
+def _published_files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[str]]:
     file_names = [name for name in files_below(source) if not any(part.startswith(".") for part in Path(name).parts)]
     if not file_names:
         raise FolderError("contains no files", where=one_line(str(source)))

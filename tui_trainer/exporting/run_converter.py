@@ -29,9 +29,8 @@ def pattern_name(tokenizer: dict[str, Any]) -> str:
     steps = steps.get("pretokenizers", [steps])
     patterns = [step["pattern"].get("Regex", "?") for step in steps if step.get("type") == "Split"]
     byte_level = [step for step in steps if step.get("type") == "ByteLevel" and not step.get("add_prefix_space")]
-    if len(byte_level) != 1 or len(steps) != 1 + len(patterns) or len(patterns) > 1:
-        return ""
-    if bool(patterns) == byte_level[0].get("use_regex", True):
+    is_known = len(byte_level) == 1 and len(patterns) <= 1 and len(steps) == 1 + len(patterns)
+    if not is_known or bool(patterns) == byte_level[0].get("use_regex", True):
         return ""
     return PATTERNS.get(("".join(patterns), bool(tokenizer["model"].get("ignore_merges"))), "")
 
@@ -45,16 +44,15 @@ def merge_scores(tokenizer: dict[str, Any]) -> dict[str, float]:
     return scores
 
 
-def _correct(text_model: Any, gguf: Any) -> None:
+def _patch_converter(text_model: Any, gguf: Any) -> None:
     """Replace the methods of the converter that find no description of a tokenizer."""
-    own_sentencepiece, own_byte_level = text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2
-    own_name, own_special = text_model.get_vocab_base_pre, gguf.SpecialVocab._try_load_from_tokenizer_json
+    set_sentencepiece, set_byte_level = text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2
+    find_name, load_special = text_model.get_vocab_base_pre, gguf.SpecialVocab._try_load_from_tokenizer_json
 
-    def tokenizer_of(model: Any) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((model.dir_model / "tokenizer.json").read_bytes())
-        return content
+    def tokenizer_of(model: Any) -> Any:
+        return json.loads((model.dir_model / "tokenizer.json").read_bytes())
 
-    def set_merged(model: Any) -> None:
+    def set_byte_fallback(model: Any) -> None:
         content = tokenizer_of(model)
         if content["model"]["type"] != "BPE" or not content["model"].get("byte_fallback"):
             raise FileNotFoundError("neither tokenizer.model nor a tokenizer.json with byte fallback")
@@ -62,13 +60,13 @@ def _correct(text_model: Any, gguf: Any) -> None:
         added = {token["content"]: token["special"] for token in content["added_tokens"]}
         ids = {**content["model"]["vocab"], **{token["content"]: token["id"] for token in content["added_tokens"]}}
         size = max(model.hparams.get("vocab_size", 0), max(ids.values()) + 1)
-        rows = [(f"[PAD{number}]", _LOWEST_SCORE, kinds.UNUSED) for number in range(size)]
-        for token, number in ids.items():
+        rows = [(f"[PAD{token_id}]", _LOWEST_SCORE, kinds.UNUSED) for token_id in range(size)]
+        for token, token_id in ids.items():
             kind = kinds.BYTE if len(token) == 6 and token.startswith("<0x") else kinds.NORMAL
             if token in added:
                 kind = kinds.CONTROL if added[token] else kinds.USER_DEFINED
             text = token.replace("\u2581", " ") if kind == kinds.USER_DEFINED else token
-            rows[number] = (text, scores.get(token, _LOWEST_SCORE), kind)
+            rows[token_id] = (text, scores.get(token, _LOWEST_SCORE), kind)
         texts, token_scores, token_kinds = map(list, zip(*rows, strict=True))
         model.gguf_writer.add_tokenizer_model("llama")
         model.gguf_writer.add_tokenizer_pre("default")
@@ -79,33 +77,33 @@ def _correct(text_model: Any, gguf: Any) -> None:
             step in json.dumps(content.get("pre_tokenizer")) for step in ('"first"', '"always"')))  # fmt: skip
         gguf.SpecialVocab(model.dir_model, n_vocab=size).add_to_gguf(model.gguf_writer)
 
-    def set_sentencepiece(model: Any) -> None:
+    def patched_sentencepiece(model: Any) -> None:
         try:
-            own_sentencepiece(model)
+            set_sentencepiece(model)
         except FileNotFoundError:
-            set_merged(model)
+            set_byte_fallback(model)
 
-    def set_byte_level(model: Any) -> None:
+    def patched_byte_level(model: Any) -> None:
         has_fallback = tokenizer_of(model)["model"].get("byte_fallback")
-        (set_merged if has_fallback else own_byte_level)(model)
+        (set_byte_fallback if has_fallback else set_byte_level)(model)
 
-    def name_of(model: Any, tokenizer: Any) -> str:
+    def patched_name(model: Any, tokenizer: Any) -> str:
         try:
-            return str(own_name(model, tokenizer))
+            return str(find_name(model, tokenizer))
         except NotImplementedError:
             if name := pattern_name(tokenizer_of(model)):
                 return name
             raise
 
-    def load_special(vocabulary: Any, path: Path) -> bool:
-        is_found = bool(own_special(vocabulary, path))
+    def patched_special(vocabulary: Any, path: Path) -> bool:
+        is_found = bool(load_special(vocabulary, path))
         settings = json.loads((path / "tokenizer_config.json").read_bytes())
         vocabulary.add_special_token |= {name: settings[f"add_{name}_token"] for name in ("bos", "eos")}
         return is_found
 
-    text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2 = set_sentencepiece, set_byte_level
-    text_model.get_vocab_base_pre = name_of
-    gguf.SpecialVocab._try_load_from_tokenizer_json = load_special
+    text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2 = patched_sentencepiece, patched_byte_level
+    text_model.get_vocab_base_pre = patched_name
+    gguf.SpecialVocab._try_load_from_tokenizer_json = patched_special
 
 
 def main() -> None:
@@ -116,7 +114,7 @@ def main() -> None:
         import gguf
         from conversion import TextModel  # type: ignore[import-not-found]
 
-        _correct(TextModel, gguf)
+        _patch_converter(TextModel, gguf)
     runpy.run_path(str(script), run_name="__main__")
 
 

@@ -24,14 +24,14 @@ else:  # in the folder of an export
 
 Arrays = dict[str, Any]
 _CACHE = "past_key_values"
-_PLACES = ("start_logits", "end_logits")
+_SPAN_LOGITS = ("start_logits", "end_logits")
 
 
 class Graphs:
     """The ONNX graphs of an export.
 
     An encoder-decoder model has the graphs `encoder`, `decoder` (first pass) and `decoder_with_past` (one more token).
-    Other models have one graph, `model`. In a decoder it reads any number of tokens after its key-value cache."""
+    Other models have one graph, `model`. That of a decoder reads any number of tokens after its key-value cache."""
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
@@ -43,7 +43,7 @@ class Graphs:
         input_names = {name: {entry.name for entry in session.get_inputs()} for name, session in self._sessions.items()}
         self.has_encoder = "encoder" in input_names
         output_names = {entry.name for session in self._sessions.values() for entry in session.get_outputs()}
-        self.marks_answers = set(_PLACES) <= output_names
+        self.has_span_logits = set(_SPAN_LOGITS) <= output_names
         self.has_cache = any(_cache_name(name) for names in input_names.values() for name in names)
 
     def run(self, graph: str, values: Mapping[str, Any], cache: Arrays | None = None) -> tuple[Any, Arrays]:
@@ -73,18 +73,18 @@ class Graphs:
             values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_types}
             return self.run("model", values)[0]
         half_length = input_ids.shape[1] // 2
-        first_logits, cache = self.continued(input_ids[:, :half_length], attention_mask[:, :half_length], None)
-        second_logits, _ = self.continued(input_ids[:, half_length:], attention_mask, cache)
+        first_logits, cache = self.decode_with_cache(input_ids[:, :half_length], attention_mask[:, :half_length], None)
+        second_logits, _ = self.decode_with_cache(input_ids[:, half_length:], attention_mask, cache)
         return np.concatenate([first_logits, second_logits], axis=1)
 
-    def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+    def span_logits(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
         """Return two arrays [B, T]: logits that a token begins, and ends, the answer. Inputs are int64 [B, T]."""
         token_types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         values = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_types}
         session = self._sessions["model"]
-        return session.run(list(_PLACES), {entry.name: values[entry.name] for entry in session.get_inputs()})
+        return session.run(list(_SPAN_LOGITS), {entry.name: values[entry.name] for entry in session.get_inputs()})
 
-    def continued(self, input_ids: Any, attention_mask: Any, cache: Arrays | None) -> tuple[Any, Arrays]:
+    def decode_with_cache(self, input_ids: Any, attention_mask: Any, cache: Arrays | None) -> tuple[Any, Arrays]:
         """Run a decoder after a cache. Return (logits [B, T, V], new cache). The mask includes cached tokens."""
         positions = (attention_mask.cumsum(axis=1) - 1).clip(0)[:, -input_ids.shape[1] :]
         values = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions}
@@ -92,22 +92,22 @@ class Graphs:
 
     def answer_logits(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any) -> Any:
         """Return the logits [B, T, V] of an answer's tokens. The last token is read with the key-value cache."""
-        values = {"attention_mask": attention_mask, _STATES: self._encoded(input_ids, attention_mask)}
+        values = {"attention_mask": attention_mask, _STATES: self._run_encoder(input_ids, attention_mask)}
         if decoder_input_ids.shape[1] == 1:
             return self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids})[0]
         first_logits, cache = self.run("decoder", {**values, "decoder_input_ids": decoder_input_ids[:, :-1]})
         end_logits, _ = self.run("decoder_with_past", {**values, "decoder_input_ids": decoder_input_ids[:, -1:]}, cache)
         return np.concatenate([first_logits, end_logits], axis=1)
 
-    def _encoded(self, input_ids: Any, attention_mask: Any) -> Any:
+    def _run_encoder(self, input_ids: Any, attention_mask: Any) -> Any:
         return self.run("encoder", {"input_ids": input_ids, "attention_mask": attention_mask})[0]
 
-    def written(self, ids: list[int], max_new_tokens: int) -> list[int]:
+    def generate(self, ids: list[int], max_new_tokens: int) -> list[int]:
         """Generate text by greedy decoding after the tokens `ids`. Return the new tokens without the stop token."""
         next_ids = np.array([ids], dtype=np.int64)
         mask = np.ones_like(next_ids)
         if self.has_encoder:
-            values = {"attention_mask": mask, _STATES: self._encoded(next_ids, mask)}
+            values = {"attention_mask": mask, _STATES: self._run_encoder(next_ids, mask)}
             next_ids = np.array([[self.generation["decoder_start_token_id"]]], dtype=np.int64)
         stop_ids = self.generation.get("eos_token_id")
         stop_ids = stop_ids if isinstance(stop_ids, list) else [stop_ids]
@@ -121,7 +121,7 @@ class Graphs:
                 graph = "decoder_with_past" if cache else "decoder"
                 logits, cache = self.run(graph, {**values, "decoder_input_ids": next_ids}, cache)
             elif self.has_cache:
-                logits, cache = self.continued(next_ids, mask, cache)
+                logits, cache = self.decode_with_cache(next_ids, mask, cache)
             else:
                 logits = self.logits(next_ids, mask)
             logits[0, -1, banned_ids] = -np.inf
@@ -161,12 +161,12 @@ def read_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strategy: str = "longest_first") -> Any:
+def encode(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strategy: str = "longest_first") -> Any:
     """Return the encoding of one or two texts, truncated as in training. The prompt of a decoder is not truncated.
 
     Its `overflowing` has the rest of the text as windows that overlap by `stride` tokens."""
     tokenizer.no_truncation()
-    if graphs.has_encoder or "Classification" in graphs.kind or graphs.marks_answers:
+    if graphs.has_encoder or "Classification" in graphs.kind or graphs.has_span_logits:
         side = graphs.reading.get("truncation_side", "right")
         length = graphs.reading["model_max_length"]
         tokenizer.enable_truncation(length, stride=stride, strategy=strategy, direction=side)
@@ -184,14 +184,14 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) 
     """Return the answer for a text: label probabilities (`joy 0.93, anger 0.04`), tagged words, or generated text."""
     first_text, tab, second = text.partition("\t")
     if "TokenClassification" in graphs.kind:
-        return " ".join(f"{word}/{tag}" for word, tag in tagged(graphs, tokenizer, re.findall(r"\w+|[^\w\s]", text)))
-    if graphs.marks_answers:
+        return " ".join(f"{word}/{tag}" for word, tag in tag_words(graphs, tokenizer, re.findall(r"\w+|[^\w\s]", text)))
+    if graphs.has_span_logits:
         question, mark, context = (first_text, "", second) if tab else text.partition("?")
-        return marked(graphs, tokenizer, question + mark, context.strip())
+        return extract_answer(graphs, tokenizer, question + mark, context.strip())
     if "SequenceClassification" not in graphs.kind:
-        ids = encoded(graphs, tokenizer, text).ids
-        return str(tokenizer.decode(graphs.written(ids, max_new_tokens)))
-    logits = graphs.logits(**inputs(graphs, encoded(graphs, tokenizer, *([first_text, second] if tab else [text]))))[0]
+        ids = encode(graphs, tokenizer, text).ids
+        return str(tokenizer.decode(graphs.generate(ids, max_new_tokens)))
+    logits = graphs.logits(**inputs(graphs, encode(graphs, tokenizer, *([first_text, second] if tab else [text]))))[0]
     problem_type = graphs.config.get("problem_type")
     if problem_type == "regression":
         return f"{logits[0]:.4g}"
@@ -205,7 +205,7 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) 
     return ", ".join(label_words(dict(zip(names, probabilities, strict=True)), labels, 5))
 
 
-def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
+def extract_answer(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
     """Return the most likely answer in the context. If training had questions without an answer, it may be ''."""
     config, length = graphs.config, graphs.reading["model_max_length"]
     max_answer_tokens = config.get("max_answer_length", 30)
@@ -213,10 +213,10 @@ def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
     question_tokens = len(tokenizer.encode(question, add_special_tokens=False).ids)
     context_room = max(length - tokenizer.num_special_tokens_to_add(True) - question_tokens, 0)
     stride = min(config.get("doc_stride", 128), context_room // 2)
-    encoding = encoded(graphs, tokenizer, question, context, stride=stride, strategy="only_second")
+    encoding = encode(graphs, tokenizer, question, context, stride=stride, strategy="only_second")
     best_span, no_answer_score = (-np.inf, 0, 0), np.inf
     for window in (encoding, *encoding.overflowing):
-        starts, ends = (logits[0] for logits in graphs.places(**inputs(graphs, window)))
+        starts, ends = (logits[0] for logits in graphs.span_logits(**inputs(graphs, window)))
         no_answer_score = min(no_answer_score, starts[0] + ends[0])
         context_tokens = [index for index, sequence in enumerate(window.sequence_ids) if sequence == 1]
         for start, end in product(context_tokens, context_tokens):
@@ -227,7 +227,7 @@ def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
     return str(context[best_span[1] : best_span[2]].strip())
 
 
-def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, str]]:
+def tag_words(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, str]]:
     """Return (word, tag) pairs. A tag is that of the word's first token, or `?` for a word without a token."""
     tokenizer.no_truncation()
     encoding = tokenizer.encode(words, is_pretokenized=True)

@@ -2,9 +2,8 @@
 a server makes of them, and the files that Ollama needs."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.errors import DataError
@@ -53,17 +52,9 @@ CONVERSATIONS: Mapping[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] =
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A conversation up to the next answer, as training renders it: its text and its token ids."""
-
-    name: str
-    text: str
-    ids: list[int]
-
-
-def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[RenderedPrompt], dict[str, str]]:
-    """Return the prompts of all conversations, and why the chat template rejects the others, by name."""
+def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return the conversations that the chat template accepts, each as a row of `serving.json` with the text and the
+    ids of its prompt, and why the template rejects the others, by name."""
     task: Any = trained.task
     reader = task.input_reader(trained.config, tokenizer)
     prompts, rejected = [], {}
@@ -74,7 +65,14 @@ def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[RenderedPr
         except DataError as error:
             rejected[name] = one_line(error.problems[0].message, 200)
         else:
-            prompts.append(RenderedPrompt(name, rendered.text, ids))
+            row: dict[str, Any] = {
+                "name": name,
+                "messages": messages,
+                "tools": tools,
+                "text": rendered.text,
+                "ids": ids,
+            }
+            prompts.append(row)
     return prompts, rejected
 
 
@@ -85,35 +83,30 @@ def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str
     each token. After LoRA, `base_answer` is that of the base model, which a server without the adapter would give."""
     prompts, rejected = chat_prompts(trained, tokenizer)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    short = [prompt for prompt in prompts if len(prompt.ids) + NEW_TOKENS <= positions]
+    fitting_ids = {row["name"]: row["ids"] for row in prompts if len(row["ids"]) + NEW_TOKENS <= positions}
 
     def answer_facts() -> dict[str, dict[str, Any]]:
         facts: dict[str, dict[str, Any]] = {}
-        answers = answer_in_batches(model, tokenizer, [prompt.ids for prompt in short], new_tokens=NEW_TOKENS)
-        for prompt, answer in zip(short, answers, strict=True):
+        answers = answer_in_batches(model, tokenizer, list(fitting_ids.values()), new_tokens=NEW_TOKENS)
+        for name, answer in zip(fitting_ids, answers, strict=True):
             ids = list(answer.ids)
             texts = ["", *(str(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1))]
             lengths = list(map(len, texts[1:]))
-            facts[prompt.name] = {"ids": ids, "stops": answer.has_stopped, "text": texts[-1], "lengths": lengths}
+            facts[name] = {"ids": ids, "stops": answer.has_stopped, "text": texts[-1], "lengths": lengths}
         return facts
 
-    own, base = answer_facts(), dict[str, dict[str, Any]]()
+    answers, base_answers = answer_facts(), dict[str, dict[str, Any]]()
     if trained.base and hasattr(model, "disable_adapter"):
         with model.disable_adapter():
-            base = answer_facts()
-    stops = stop_ids(model)
-    bos = tokenizer.bos_token_id
-    rows = []
-    for prompt in prompts:
-        messages, tools = CONVERSATIONS[prompt.name]
-        row: dict[str, Any] = {"name": prompt.name, "messages": messages, "tools": tools, "text": prompt.text,
-                               "ids": prompt.ids, "tokens": tokenizer.convert_ids_to_tokens(prompt.ids)}  # fmt: skip
-        rows.append(row | {"answer": own.get(prompt.name), "base_answer": base.get(prompt.name)})
+            base_answers = answer_facts()
+    for row in prompts:
+        row["tokens"] = tokenizer.convert_ids_to_tokens(row["ids"])
+        row |= {"answer": answers.get(row["name"]), "base_answer": base_answers.get(row["name"])}
     return {
-        "bos": {"id": bos, "token": tokenizer.bos_token},
-        "stops": [{"id": number, "token": tokenizer.convert_ids_to_tokens(number)} for number in stops],
+        "bos": {"id": tokenizer.bos_token_id, "token": tokenizer.bos_token},
+        "stops": [{"id": stop, "token": tokenizer.convert_ids_to_tokens(stop)} for stop in stop_ids(model)],
         "new_tokens": NEW_TOKENS,
-        "conversations": rows,
+        "conversations": prompts,
         "rejected": rejected,
     }
 
@@ -132,56 +125,46 @@ def ollama_template(trained: TrainedModel, tokenizer: Any) -> str:
         return str(reader.of_messages(messages).text).removeprefix(tokenizer.bos_token or "\0")
 
     try:
-        first, *more = rendered(_turns(_PROBE, _PROBE, _PROBE)).split(_PROBE)
-        alone = rendered(_turns(_PROBE)).split(_PROBE)
+        user_start, *gaps = rendered(_turns(_PROBE, _PROBE, _PROBE)).split(_PROBE)
+        single_turn = rendered(_turns(_PROBE)).split(_PROBE)
     except DataError:
         return ""
-    if len(more) != 3 or alone != [first, more[2]] or not more[1].endswith(first) or not first:
+    if len(gaps) != 3 or not user_start:
         return ""
     # After a question comes what begins an answer, after an answer its end and what begins a question.
-    parts = {_USER: (first, ""), _ASSISTANT: (more[0], more[1].removesuffix(first))}
+    answer_start, between_turns, prompt_end = gaps
+    if answer_start != prompt_end or single_turn != [user_start, prompt_end] or not between_turns.endswith(user_start):
+        return ""
+    parts = {_USER: (user_start, ""), _ASSISTANT: (answer_start, between_turns.removesuffix(user_start))}
     with suppress(DataError):  # a template without system prompts
         system_start, system_end, *rest = rendered(_turns(_PROBE, system=_PROBE)).split(_PROBE)
-        if rest != [more[2]] or not system_end.endswith(first):
+        if rest != [prompt_end] or not system_end.endswith(user_start):
             return ""
-        parts[_SYSTEM] = (system_start, system_end.removesuffix(first))
-    if more[0] != more[2] or any('"""' in text or "{{" in text for pair in parts.values() for text in pair):
+        parts[_SYSTEM] = (system_start, system_end.removesuffix(user_start))
+    if any('"""' in text or "{{" in text for pair in parts.values() for text in pair):
         return ""
     for messages, tools in CONVERSATIONS.values():
-        plain = [message | {"content": message["content"].strip()} for message in messages]
-        if tools or any(message["role"] not in parts for message in plain):
+        stripped = [message | {"content": message["content"].strip()} for message in messages]
+        if tools or any(message["role"] not in parts for message in stripped):
             continue
-        joined = "".join(_between(parts, message["role"], message["content"]) for message in plain)
-        try:
-            if joined + more[2] != rendered(plain):
+        joined = "".join(message["content"].join(parts[message["role"]]) for message in stripped)
+        with suppress(DataError):
+            if joined + prompt_end != rendered(stripped):
                 return ""
-        except DataError:
-            continue
-    lines = "".join(
-        f'{{{{ {"else " * bool(number)}if eq .Role "{role}" }}}}{_between(parts, role, "{{ .Content }}")}'
-        for number, role in enumerate(parts)
+    branches = "".join(
+        f'{{{{ {"else " * bool(number)}if eq .Role "{role}" }}}}{"{{ .Content }}".join(pair)}'
+        for number, (role, pair) in enumerate(parts.items())
     )
-    return f"{{{{ range .Messages }}}}{lines}{{{{ end }}}}{{{{ end }}}}{more[2]}"
-
-
-def _between(parts: Mapping[str, tuple[str, str]], role: str, content: str) -> str:
-    return f"{parts[role][0]}{content}{parts[role][1]}"
+    return f"{{{{ range .Messages }}}}{branches}{{{{ end }}}}{{{{ end }}}}{prompt_end}"
 
 
 def modelfile(trained: TrainedModel, tokenizer: Any, model_file: str, stops: Sequence[str], settings: Any) -> str:
     """Return Ollama's description of a model file: its template, its stop tokens and its parameters."""
-    lines = [f"FROM ./{model_file}"]
-    if template := ollama_template(trained, tokenizer):
-        lines.append(f'TEMPLATE """{template}"""')
-    else:
-        lines.append("# This chat template has no form in Ollama's language: Ollama looks for one like it.")
-    return "\n".join([*lines, *_parameters(trained, stops, settings), ""])
-
-
-def _parameters(trained: TrainedModel, stops: Sequence[str], settings: Mapping[str, Any]) -> Iterator[str]:
-    for stop in stops:
-        yield f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}"
-    yield f"PARAMETER num_ctx {trained.config.data.max_length}"
-    for name in ("temperature", "top_k", "top_p", "min_p"):
-        if settings.get("do_sample") and settings.get(name) is not None:
-            yield f"PARAMETER {name} {settings[name]:g}"
+    template = ollama_template(trained, tokenizer)
+    no_template = "# This chat template has no form in Ollama's language: Ollama looks for one like it."
+    lines = [f"FROM ./{model_file}", f'TEMPLATE """{template}"""' if template else no_template]
+    lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in stops]
+    lines.append(f"PARAMETER num_ctx {trained.config.data.max_length}")
+    sampling_names = ("temperature", "top_k", "top_p", "min_p") if settings.get("do_sample") else ()
+    lines += [f"PARAMETER {name} {settings[name]:g}" for name in sampling_names if settings.get(name) is not None]
+    return "\n".join([*lines, ""])

@@ -38,7 +38,7 @@ from tui_trainer.training.checkpoint_folder import (
 from tui_trainer.tuning.freeze_layers import METHOD as SOME_LAYERS
 from tui_trainer.units import GIB
 
-_NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be written again"
+_NO_CHECKPOINT = "the checkpoints are gone as well, so the model cannot be written again"
 
 
 def weights_folder_of(run: RunFolder) -> Path:
@@ -56,14 +56,15 @@ def weights_folder_of(run: RunFolder) -> Path:
 
 def _final_checkpoint(run: RunFolder, newest_checkpoint: CheckpointFolder) -> tuple[Path, str]:
     """Return (folder, description) of the checkpoint that has the weights of a finished run's final model."""
-    best_saved_step = best_step(newest_checkpoint.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
+    newest_folder = newest_checkpoint.path
+    best_saved_step = best_step(newest_folder) if plan_of(run).config.evaluation.early_stopping_patience else 0
     if best_saved_step in (0, newest_checkpoint.step):
-        return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step)"
-    folder = newest_checkpoint.path.with_name(f"step-{best_saved_step}")
-    if damage := damage_of(folder, best_saved_step):
-        reason = f"{folder.name} with the best evaluation is damaged: {damage}"
-        return newest_checkpoint.path, f"{newest_checkpoint.path.name} (last step), because {reason}"
-    return folder, f"{folder.name} (best evaluation)"
+        return newest_folder, f"{newest_folder.name} (last step)"
+    best_folder = newest_folder.with_name(f"step-{best_saved_step}")
+    if damage := damage_of(best_folder, best_saved_step):
+        reason = f"{best_folder.name} with the best evaluation is damaged: {damage}"
+        return newest_folder, f"{newest_folder.name} (last step), because {reason}"
+    return best_folder, f"{best_folder.name} (best evaluation)"
 
 
 def final_model(run: RunFolder) -> Path:
@@ -73,15 +74,14 @@ def final_model(run: RunFolder) -> Path:
         if finish is None:
             hint = f"resume it with `tui-trainer resume {shell_word(run.name)}`"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
-        raise FolderError(
-            f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_written_again(run)
-        )
+        message = f"the folder `{run.model.name}` of this run is gone"
+        raise FolderError(message, where=run.name, hint=_rewriting_hint(run))
     if not any(run.model.glob("*.safetensors")):
         message = f"the folder `{run.model.name}` of this run contains no weights"
-        raise FolderError(message, where=run.name, hint=_moved_away(run))
+        raise FolderError(message, where=run.name, hint=_replacing_hint(run))
     if finish and (names := _changed_files(run, finish)):
         message = f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(names), 200)}"
-        raise FolderError(message, where=run.name, hint=f"restore the original files, or {_moved_away(run)}")
+        raise FolderError(message, where=run.name, hint=f"restore the original files, or {_replacing_hint(run)}")
     return run.model
 
 
@@ -103,9 +103,8 @@ def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
     try:
         fingerprints = file_fingerprints(run.model)
     except (ConfigError, OSError) as error:
-        raise FolderError(
-            f"the folder `{run.model.name}` of this run cannot be read: {error}", where=run.name
-        ) from None
+        message = f"the folder `{run.model.name}` of this run cannot be read: {error}"
+        raise FolderError(message, where=run.name) from None
     return [name for name, fingerprint in finished.model_files.items() if fingerprints.get(name) != fingerprint]
 
 
@@ -120,7 +119,7 @@ def rewriting_words(run: RunFolder) -> str:
     except CheckpointError as error:
         raise FolderError(str(error), where=run.name) from None
     if newest_checkpoint is None:
-        raise FolderError(f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_NOTHING_LEFT)
+        raise FolderError(f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_NO_CHECKPOINT)
     beginning = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
     if newest_checkpoint.step < finish.step:
         again_words = f"after training steps {newest_checkpoint.step + 1} to {finish.step} again"
@@ -128,14 +127,14 @@ def rewriting_words(run: RunFolder) -> str:
     return f"{beginning} {_final_checkpoint(run, newest_checkpoint)[1]}"
 
 
-def _written_again(run: RunFolder) -> str:
+def _rewriting_hint(run: RunFolder) -> str:
     advice = f"`tui-trainer resume {shell_word(run.name)}` writes the model again from the checkpoints"
-    return advice if steps_saved(run.checkpoints) else _NOTHING_LEFT
+    return advice if steps_saved(run.checkpoints) else _NO_CHECKPOINT
 
 
-def _moved_away(run: RunFolder) -> str:
-    advice = _written_again(run)
-    return advice if advice == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} elsewhere, then {advice}"
+def _replacing_hint(run: RunFolder) -> str:
+    advice = _rewriting_hint(run)
+    return advice if advice == _NO_CHECKPOINT else f"move {one_line(str(run.model), 300)} elsewhere, then {advice}"
 
 
 def adapter_base(source: Path) -> str:
@@ -320,12 +319,7 @@ def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
 
 
 def load_model(
-    trained: TrainedModel,
-    folder: Path,
-    base: Path | None,
-    *,
-    dtype: "torch.dtype | str" = "auto",
-    merge: bool = False,
+    trained: TrainedModel, folder: Path, base: Path | None, *, dtype: "torch.dtype | str" = "auto", merge: bool = False
 ) -> Any:
     """Load the model in `folder` on the CPU, for the task of `trained`. If it is an adapter, `base` has the base model.
 
@@ -344,15 +338,17 @@ def load_model(
             return model_class.from_pretrained(folder, **options).eval()
     from peft import PeftModel
 
-    own_config = read_json(folder / CONFIG_FILE) or {}
+    adapter_config = read_json(folder / CONFIG_FILE) or {}
     if trained.head in CLASSIFYING_HEADS:
         options |= {"ignore_mismatched_sizes": True}
     with reading(base):
         config = config_in(trained, folder if trained.head in CLASSIFYING_HEADS else base)
-        options["config"] = _with_stored_vocabulary(config, base)
-        set_positions(options["config"], own_config)
+        if stored_size := read_config(base).get("vocab_size"):
+            config.vocab_size = stored_size  # so that the weights in the base model's files fit
+        options["config"] = config
+        set_positions(options["config"], adapter_config)
         model = model_class.from_pretrained(base, **options)
-        resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, own_config)
+        resize_for_adapter(model, read_json(folder / ADAPTER_FILE) or {}, adapter_config)
     with reading(folder), warnings.catch_warnings():
         # peft uses names that transformers has renamed.
         warnings.simplefilter("ignore", FutureWarning)
@@ -360,15 +356,7 @@ def load_model(
     return (model.merge_and_unload(safe_merge=True) if merge else model).eval()
 
 
-def _with_stored_vocabulary(config: Any, base: Path) -> Any:
-    """Return the config with the vocabulary size of the base model's files, so that their weights fit."""
-    stored_size = read_config(base).get("vocab_size")
-    if stored_size and config.vocab_size != stored_size:
-        config.vocab_size = stored_size
-    return config
-
-
-def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, more: dict[str, Any]) -> Any:
+def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, options: dict[str, Any]) -> Any:
     """Load a checkpoint of a run with frozen layers: the model with which training began, and the trained weights."""
     from safetensors.torch import load_file
 
@@ -377,7 +365,7 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, 
         raise FolderError(f"the checkpoint contains only the trained layers, and {reason}", where=folder.name)
     with reading(base):
         config = config_in(trained, folder)
-        model = model_class.from_pretrained(base, config=config, ignore_mismatched_sizes=True, **more)
+        model = model_class.from_pretrained(base, config=config, ignore_mismatched_sizes=True, **options)
     with reading(folder):
         for path in shards.files_of(folder, SOME_LAYERS.weights_file):
             model.load_state_dict(load_file(path), strict=False)

@@ -1,7 +1,6 @@
 """Names on the Hugging Face Hub, and the location of the Hub's cache on this disk.
 
-This module does not import huggingface_hub, which takes about a second.
-"""
+This module does not import huggingface_hub, which takes about a second."""
 
 import os
 import re
@@ -52,8 +51,7 @@ def published_name(name: str) -> str:
     """Return the name of a model or data set in a form that can be published, without the user's paths.
 
     A name on the hub stays unchanged. A path in the hub's cache becomes the name of the repository. Any other path
-    becomes its last component.
-    """
+    becomes its last component."""
     if not name.startswith(("/", "~", ".")):
         return name
     path = PurePosixPath(name)
@@ -69,8 +67,7 @@ def is_revision(revision: str) -> bool:
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder that caches models and data sets from the Hugging Face Hub.
 
-    Source: huggingface_hub's documentation, "Environment variables": HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
-    """
+    Source: huggingface_hub's documentation, "Environment variables": HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME."""
     if cache := environment.get("HF_HUB_CACHE"):
         return absolute_path(cache)
     return huggingface_folder(environment) / "hub"

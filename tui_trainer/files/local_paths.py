@@ -1,7 +1,6 @@
 """Paths as users write them, with `~` for the home folder.
 
-Configs, plans and journals are UTF-8, so a path that is not valid UTF-8 is refused.
-"""
+Configs, plans and journals are UTF-8, so a path that is not valid UTF-8 is refused."""
 
 import os
 import re
@@ -59,8 +58,7 @@ def path_exists(path: str) -> bool:
 
 def short_name(path: str) -> str:
     """Return a short name for a path or a name on the hub: its last component without ending, `reviews` for
-    `data/reviews.csv.gz`. For the folder `model` of a run, it is the name of the run.
-    """
+    `data/reviews.csv.gz`. For the folder `model` of a run, it is the name of the run."""
     names = re.split(r"[/:]", path.rstrip("/").removesuffix("/model"))
     return re.sub(r"(?<=\w)(\.[A-Za-z]\w{0,7})+$", "", names[-1])
 
@@ -68,8 +66,7 @@ def short_name(path: str) -> str:
 def nearest_path(path: str, *, folders_only: bool = False) -> str:
     """Return `path` with each component that does not exist replaced by the most similar name in its folder.
 
-    The result is empty if no name is similar, or if a folder cannot be read.
-    """
+    The result is empty if no name is similar, or if a folder cannot be read."""
     parts = Path(path).parts
     nearest = Path()
     if len(parts) > _MOST_PARTS:

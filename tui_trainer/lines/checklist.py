@@ -33,8 +33,7 @@ def print_checks(
 ) -> int:
     """Print the findings of all checks. With `fix`, first write a config with all fixes to this path, and check it.
 
-    Return the exit code: 1 if a check fails, else 0. Raises InputError if `fix` exists or cannot be written.
-    """
+    Return the exit code: 1 if a check fails, else 0. Raises InputError if `fix` exists or cannot be written."""
     gather_evidence = partial(gather, progress=progress, gpu=gpu, counts=True)
     changes: dict[str, Any] = {}
     if fix is None:
@@ -56,7 +55,7 @@ def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path 
     count = count_statuses(findings)
     lines += ["", ", ".join(f"{count[status]} {status}" for status in _STATUSES if count[status] or status != "error")]
     if fix is not None:
-        lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
+        lines += [f"set    {key} = {_value(value)}" for key, value in changes.items()]
         lines.append(f"wrote {one_line(str(fix))}; next: tui-trainer plan {one_line(str(fix))}")
     elif any(finding.fix for finding in findings):
         lines.append("to write a config with the fixes: tui-trainer check --fix OUT.toml")
@@ -69,7 +68,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     if not finding.is_open:
         return [*lines, f"{indent}gain: {finding.gain_words}"] if finding.gain else lines
     lines += [f"{indent}{one_line(detail)}" for detail in verdict.details]
-    lines += [f"{indent}fix: {change.key} = {_shown(change.old)} -> {_shown(change.new)}" for change in finding.changes]
+    lines += [f"{indent}fix: {change.key} = {_value(change.old)} -> {_value(change.new)}" for change in finding.changes]
     lines += [f"{indent}do: {one_line(verdict.advice)}"] if verdict.advice else []
     if finding.fix:
         published_text = f"; published: {finding.rule.published_gain}" if finding.rule.published_gain else ""
@@ -77,7 +76,7 @@ def _finding_lines(finding: Finding, width: int) -> list[str]:
     return lines
 
 
-def _shown(value: Any) -> str:
+def _value(value: Any) -> str:
     return one_line(json.dumps(value), _SHOWN_FIX_WIDTH)
 
 

@@ -37,9 +37,8 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
         rows.append([figure.title, *(figure_text(figure, run.figures.get(name)) for run in runs)])
     rows = [row for row in rows if {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
-        rows.append(
-            [display_name(name), *(format_score(run.scores[name]) if name in run.scores else "--" for run in runs)]
-        )
+        scores = (format_score(run.scores[name]) if name in run.scores else "--" for run in runs)
+        rows.append([display_name(name), *scores])
     setting_rows = [
         [one_line(difference.key), *(one_line(value_words(value), _VALUE_WIDTH) for value in difference.values)]
         for difference in comparison.differences

@@ -34,11 +34,10 @@ def print_diagnosis(*, gpu: GpuChoice, as_json: bool) -> int:
     profile = (chosen_profile.name if chosen_profile else "", reason)
     trial, kind_counts = kept_trial(hardware, gpu), count_kinds()
     if as_json:
-        fields_of_kind = {
-            kind.kind: {"records": kind.count, "newest_at": kind.newest_at, "newest": asdict(kind.newest)}
-            for kind in kind_counts
+        measured = {
+            it.kind: {"records": it.count, "newest_at": it.newest_at, "newest": asdict(it.newest)} for it in kind_counts
         }
-        document = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": fields_of_kind}
+        document = as_document(hardware, diagnosis, profile) | {"tried": trial, "measured": measured}
         print(json.dumps(document, indent=1))
     else:
         width = max(shutil.get_terminal_size((100, 24)).columns, _LEAST_WIDTH)
@@ -58,11 +57,8 @@ def diagnosis_lines(
     benchmarks = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
     if trial is not None:
         benchmarks = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
-    sections = [
-        *_sections(hardware, diagnosis, profile),
-        ("benchmarks", benchmarks),
-        *([("measured", measured)] if measured else []),
-    ]
+    sections: list[tuple[str, Sequence[Row]]] = [*_sections(hardware, diagnosis, profile), ("benchmarks", benchmarks)]
+    sections += [("measured", measured)] if measured else []
     return [line for title, rows in sections for line in _section(title, rows, width)]
 
 
@@ -78,10 +74,8 @@ def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> 
         yield f"GPU {diagnosis.gpu.index}" if diagnosis.gpu else "NVIDIA driver", rows
     memory_text = f"{format_bytes(hardware.memory_available_bytes)} available of {format_bytes(hardware.memory_bytes)}"
     yield "processor", [*describe.processor_rows(hardware), ("memory", memory_text)]
-    yield (
-        "disk",
-        [(disk.label, f"{describe.room_words(disk)}, {describe.place_path(disk)}") for disk in hardware.places],
-    )
+    disk_texts = [f"{describe.room_words(disk)}, {describe.place_path(disk)}" for disk in hardware.places]
+    yield "disk", list(zip((disk.label for disk in hardware.places), disk_texts, strict=True))
     if other_rows := describe.other_process_rows(hardware, diagnosis.gpu):
         yield "processes on the other GPUs", other_rows
     installed_rows, missing_names = describe.library_words(hardware)

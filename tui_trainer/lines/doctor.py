@@ -25,8 +25,7 @@ _COST_WIDTH = 7
 def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) -> None:
     """Print the doctor's findings about a run. With `fix`, write a config with the remedies to this path.
 
-    Raises InputError if `fix` exists or cannot be written, or if no remedy changes a setting.
-    """
+    Raises InputError if `fix` exists or cannot be written, or if no remedy changes a setting."""
     if fix is not None:
         refuse_existing(fix)
     state = read_run(folder)
@@ -46,8 +45,8 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
 def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | None = None) -> list[str]:
     """Return a line about the run, then the lines of each finding with evidence and remedy, costliest first."""
     lines = [f"{one_line(name)}: {state.status}, step {state.step} of {state.total_steps}", ""]
-    for cause in verdict.findings:
-        lines += _finding_lines(cause)
+    for finding in verdict.findings:
+        lines += _finding_lines(finding)
     if verdict.leading_finding is None:
         lines.append(verdict.healthy_sentence)
     if fix is not None:
@@ -57,15 +56,15 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
     return lines
 
 
-def _finding_lines(cause: FoundCause) -> list[str]:
-    finding, indent = cause.cause, " " * (_COST_WIDTH + 2)
-    cost_text = "error" if finding.is_fault else format_percent(finding.share) if cause.matters else "note"
-    lines = [f"{cost_text:<{_COST_WIDTH}}  {one_line(finding.cause)}", f"{indent}{one_line(finding.evidence)}"]
+def _finding_lines(finding: FoundCause) -> list[str]:
+    cause, indent = finding.cause, " " * (_COST_WIDTH + 2)
+    cost_text = "error" if cause.is_fault else format_percent(cause.share) if finding.matters else "note"
+    lines = [f"{cost_text:<{_COST_WIDTH}}  {one_line(cause.cause)}", f"{indent}{one_line(cause.evidence)}"]
     # `--fix` writes only what matters.
-    verb = "set" if cause.matters else "consider"
-    lines += [f"{indent}{verb}: {settings_words(finding.fix)}"] if finding.fix else []
-    lines += [f"{indent}do: {one_line(finding.advice)}"] if finding.advice else []
-    return [*lines, f"{indent}why: {cause.symptom.why}"]
+    verb = "set" if finding.matters else "consider"
+    lines += [f"{indent}{verb}: {settings_words(cause.fix)}"] if cause.fix else []
+    lines += [f"{indent}do: {one_line(cause.advice)}"] if cause.advice else []
+    return [*lines, f"{indent}why: {finding.symptom.why}"]
 
 
 def _as_object(folder: RunFolder, state: RunState, verdict: Examination, fix: Path | None) -> dict[str, Any]:
@@ -76,9 +75,8 @@ def _as_object(folder: RunFolder, state: RunState, verdict: Examination, fix: Pa
         "verdict": verdict.name or None,
         "words": verdict.words,
         "findings": [
-            {"diagnosis": cause.name, **{name: getattr(cause.symptom, name) for name in ("title", "why")}}
-            | asdict(cause.cause)
-            for cause in verdict.findings
+            {"diagnosis": it.name, "title": it.symptom.title, "why": it.symptom.why, **asdict(it.cause)}
+            for it in verdict.findings
         ],
         "fix": verdict.fix or None,
     }

@@ -33,8 +33,8 @@ def gate_lines(result: Mapping[str, Any], width: int = 160) -> list[str]:
     for model in models:
         counts = (str(model["outcomes"].get(outcome, 0)) for outcome in shown_outcomes)
         table.append([one_line(model["name"], _NAME_WIDTH), *counts])
-    before_words = f", compared with {reference}" if reference else ""
-    lines = [f"{quantity(result['rows'], 'row')} of {one_line(result['suite'])}{before_words}"]
+    reference_words = f", compared with {reference}" if reference else ""
+    lines = [f"{quantity(result['rows'], 'row')} of {one_line(result['suite'])}{reference_words}"]
     lines += [*table_lines(table, width, right=shown_outcomes), ""]
     lines += [f"{outcome}: {_MEANINGS[outcome]}" for outcome in shown_outcomes]
     for model in models:
@@ -48,35 +48,30 @@ def _model_lines(model: Mapping[str, Any], row_count: int, reference: str, new_t
     if reference:
         lines.append(_sign_test_words(model["better"], model["worse"], model["p_value"]))
     if reference and model["equal_answers"] == row_count:
-        lines.append(
-            f"All {row_count:,} answers equal those of {reference}: the training has no effect on these rows. Check "
-            "that the adapter is the trained one, and that the learning rate was not too low"
-        )
+        advice = "Check that the adapter is the trained one, and that the learning rate was not too low"
+        effect = "the training has no effect on these rows"
+        lines.append(f"All {row_count:,} answers equal those of {reference}: {effect}. {advice}")
     for symptom, (before, now) in model["symptoms"].items():
         if now > (before or 0):
             limit = f" within {new_tokens:,} tokens" if symptom == "unstopped" else ""
             earlier = "" if before is None else f" ({before:,} of {reference})"
             lines.append(f"{now:,} of {row_count:,} answers {_SYMPTOMS[symptom]}{limit}{earlier}")
     if model["outcomes"].get("broken"):
-        lines.append(
-            "To keep what the model could do before, train again with rows of its old kind beside yours: "
-            "data.replay = FILE"
-        )
+        advice = "train again with rows of its old kind beside yours: data.replay = FILE"
+        lines.append(f"To keep what the model could do before, {advice}")
     for outcome in _SHOWN_OUTCOMES:
         rows = [row for row in model["rows"] if row["outcome"] == outcome]
         for row in rows[:_SHOWN_ROWS]:
-            lines.append(
-                f"  {outcome}: {one_line(row['row']['where'])}  {one_line(row['row']['prompt'].strip(), _TEXT_WIDTH)}"
-            )
-            if row["before"]:
-                lines.append(f"    before {_shown(row['before'])}")
-            lines += [f"    now    {_shown(row['now'])}", f"    why    it {row['why']}"]
+            prompt = one_line(row["row"]["prompt"].strip(), _TEXT_WIDTH)
+            lines.append(f"  {outcome}: {one_line(row['row']['where'])}  {prompt}")
+            lines += [f"    before {_reply_text(row['before'])}"] if row["before"] else []
+            lines += [f"    now    {_reply_text(row['now'])}", f"    why    it {row['why']}"]
         if len(rows) > _SHOWN_ROWS:
             lines.append(f"  {len(rows) - _SHOWN_ROWS:,} more rows are {outcome}: --json lists them")
     return lines
 
 
-def _shown(reply: Mapping[str, Any]) -> str:
+def _reply_text(reply: Mapping[str, Any]) -> str:
     text, tokens = reply["text"].strip(), quantity(reply["tokens"], "token")
     if text or not reply["tokens"]:
         return one_line(text, _TEXT_WIDTH) or "(nothing)"

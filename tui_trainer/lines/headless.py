@@ -2,8 +2,7 @@
 
 The run continues after a hang-up, a closed output, or a reader that stalls. SIGTERM and Ctrl+C stop it after saving,
 whatever the state of output and disk. A second Ctrl+C quits at once. Slurm sends SIGUSR1 before the time limit; the run
-then saves and stops too, and a job that resumed a run is queued again.
-"""
+then saves and stops too, and a job that resumed a run is queued again."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -72,9 +71,8 @@ def _queue_again(allocation: slurm.Allocation, step: int) -> None:
         print_to_stderr(f"job {allocation.job} {message}")
         return
     # Printed before the requeue, because Slurm then ends this process.
-    print_to_stderr(
-        f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again"
-    )
+    saved_text = f"the run is saved at step {step}, and the job is queued again"
+    print_to_stderr(f"job {allocation.job} is near its time limit: {saved_text}")
     try:
         slurm.requeue(allocation.job)
     except RunError as error:
@@ -106,8 +104,7 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
 def watch(folder: RunFolder, *, as_json: bool) -> int:
     """Print the journal of a run that another process executes, until the run ends or the user presses Ctrl+C.
 
-    Ctrl+C does not stop the run. Return the exit code of the run, or 0 if the run continues.
-    """
+    Ctrl+C does not stop the run. Return the exit code of the run, or 0 if the run continues."""
     follower, job, reported_words, is_over = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), "", False
     try:
         # A user may press Ctrl+C as soon as the first line appears.

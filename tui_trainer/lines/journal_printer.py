@@ -1,7 +1,6 @@
 """Print a run's journal while it grows: as text in a terminal or a pipe, or as the journal's own JSON lines.
 
-If the output is closed, only the printing ends. If nobody reads it, only the thread that prints is blocked.
-"""
+If the output is closed, only the printing ends. If nobody reads it, only the thread that prints is blocked."""
 
 import os
 import shutil
@@ -16,16 +15,7 @@ from time import monotonic
 from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
-from tui_trainer.runs.events import (
-    DataPrepared,
-    EpochDone,
-    Event,
-    GaugesRead,
-    PhaseChanged,
-    Progress,
-    StepDone,
-    to_line,
-)
+from tui_trainer.runs import events
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
@@ -85,8 +75,7 @@ class Follower(threading.Thread):
     """A thread that prints the journal of a run as it grows, until `end`. Events of earlier starts are not printed.
 
     On a terminal, the last line shows the newest step or the progress of a long operation. A slow reader misses no
-    line, because the journal is on the disk.
-    """
+    line, because the journal is on the disk."""
 
     def __init__(self, folder: RunFolder, *, as_json: bool = False, greeting: Iterable[str] = ()) -> None:
         super().__init__(name="journal-lines", daemon=True)
@@ -106,27 +95,27 @@ class Follower(threading.Thread):
         for event in self._journal.reader.read_new():
             self.state.apply(event)
             if self._as_json:
-                self.output.write(to_line(event) + "\n")
+                self.output.write(events.to_line(event) + "\n")
             else:
                 self._show(event)
         if verdict := self._doctor.examine_news():
             self.print(f"step {verdict.step}: doctor: {verdict.words}")
         self._refresh()
 
-    def _show(self, event: Event) -> None:
-        if isinstance(event, Progress):
-            self._show_passing(lines.progress_line(event))
-        elif isinstance(event, StepDone):
-            self._show_passing(lines.step_line(event, self.state))
+    def _show(self, event: events.Event) -> None:
+        if isinstance(event, events.Progress):
+            self._show_transient(lines.progress_line(event))
+        elif isinstance(event, events.StepDone):
+            self._show_transient(lines.step_line(event, self.state))
             self._correct_time(event.step)
             if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
                 self._show_gauges(event.step)
-        elif isinstance(event, GaugesRead):
+        elif isinstance(event, events.GaugesRead):
             self._gauges.add(event)
         else:
-            if isinstance(event, PhaseChanged | DataPrepared):
+            if isinstance(event, events.PhaseChanged | events.DataPrepared):
                 self._live = ""
-            if isinstance(event, EpochDone):
+            if isinstance(event, events.EpochDone):
                 # With small data, there are several epochs per second, too many to print all.
                 if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_LINES:
                     return
@@ -175,7 +164,7 @@ class Follower(threading.Thread):
             self.print(f"step {step}: {slowest_process.words}")
         self._gauges = GaugeSummary()
 
-    def _show_passing(self, line: str) -> None:
+    def _show_transient(self, line: str) -> None:
         """Show a line that the next one of its kind replaces. In a pipe, print such a line every few seconds."""
         self._live = line
         if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_LINES:
@@ -211,15 +200,13 @@ class Follower(threading.Thread):
             if self._has_ending:
                 self.show_end()
         except Exception as error:  # a failure of the printing must not end the run
-            print_to_stderr(
-                f"stopped printing the journal: {type(error).__name__}: {error}; `tui-trainer attach` shows the run"
-            )
+            reason = f"{type(error).__name__}: {error}"
+            print_to_stderr(f"stopped printing the journal: {reason}; `tui-trainer attach` shows the run")
 
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
         """Print what is left, also the result of the run if `has_ending`, and end the thread.
 
-        Return False if the reader was too slow to read all of it. If `is_hurried()`, wait only a few seconds.
-        """
+        Return False if the reader was too slow to read all of it. If `is_hurried()`, wait only a few seconds."""
         output, seconds_waited_before, self._has_ending = self.output, self.output.seconds_waited, has_ending
         self._over.set()
         while self.is_alive():

@@ -9,38 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from tui_trainer.runs import events
+from tui_trainer.runs import events, result, wording
 from tui_trainer.runs.labels import tag_words
-from tui_trainer.runs.result import (
-    adapter_words,
-    baselines_line,
-    beaten_words,
-    better_words,
-    display_name,
-    ended_after_words,
-    ending_words,
-    format_score,
-    grade,
-    kept_at_words,
-    kept_weights,
-    planned_epoch_seconds,
-    scores_line,
-    scores_of,
-    targets_of,
-    targets_summary,
-)
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import (
-    come_back_words,
-    held_out_words,
-    interrupted_words,
-    plan_time,
-    rows_words,
-    sample_words,
-    split_words,
-    takes_words,
-)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import (
@@ -84,37 +57,35 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
-            weights = kept_weights(state)
+            weights = result.kept_weights(state)
             note_text = weights.patience_words
             if event.best:
                 note_text = "best of the scheduled evaluations" if weights.requested_was_better else "best so far"
             elif not event.scheduled:
                 scope = "; the best weights are chosen from scheduled evaluations only"
                 note_text = "requested" + scope * weights.requested_was_better
-            recent_loss, targets_text = state.loss_smoothed, targets_summary(state)
+            recent_loss, targets_text = state.loss_smoothed, result.targets_summary(state)
             parts = [
                 f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note_text})" if note_text else ""),
-                scores_line(event.scores, state.baselines.scores if state.baselines else {}),
+                result.scores_line(event.scores, state.baselines.scores if state.baselines else {}),
                 "" if recent_loss is None else f"recent training loss {recent_loss:.4f}",
                 format_seconds(event.seconds),
                 targets_text and f"targets {targets_text}",
             ]
             return ", ".join(filter(None, parts))
         case events.EpochDone():
-            speeds = (
-                f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            )
-            time_text, planned_seconds = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
+            rows_text = format_rate(event.samples_per_second, "rows")
+            time_text, planned_seconds = format_seconds(event.seconds), result.planned_epoch_seconds(state.plan)
             time_text += "" if planned_seconds is None else f" ({format_seconds(planned_seconds)} planned)"
-            grade_text = grade(state, event.samples_per_second)
-            speeds += f": {grade_text}" if grade_text else ""
+            speeds = f"{rows_text}, {format_rate(event.tokens_per_second, 'tokens')}"
+            speeds += f": {grade_text}" if (grade_text := result.grade(state, event.samples_per_second)) else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {time_text}, {speeds}"
         case events.CheckpointSaved():
-            cost_text = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
-            return f"step {event.step}: saved {event.path} ({cost_text})"
+            size_text, time_text = format_bytes(event.bytes), format_seconds(event.seconds)
+            return f"step {event.step}: saved {event.path} ({size_text}, {time_text})"
         case events.TextSampled():
             verb = "writes" if not labels_rows(state.task) else "reads"
-            text = sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
+            text = wording.sample_words(event.prompt, event.text, _PROMPT_CHARACTERS)
             return f"step {event.step}: {verb}: {one_line(text, _SAMPLE_CHARACTERS)}"
         case events.ControlApplied(action="resume" | "stop"):  # other actions are reported by their own events
             return f"step {event.step}: {event.action} (requested)"
@@ -127,13 +98,13 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses_text = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
     counts_text = f"nats/{event.unit} (n-gram models that count {event.unit} sequences)"
     parts = [f"held-out loss {losses_text} {counts_text}"] if losses_text else []
-    parts += [one_line(baselines_line(event.scores))] if event.scores else []
+    parts += [one_line(result.baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
     return (
-        f"plan: {takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
+        f"plan: {wording.takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
         f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -142,11 +113,10 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 def _data_line(event: events.DataPrepared) -> str:
     source_text = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
-    held_out_text = held_out_words(event.eval_rows) + f" ({quantity(event.eval_documents, 'document')})" * bool(
-        event.eval_rows
-    )
+    documents_text = f" ({quantity(event.eval_documents, 'document')})" if event.eval_rows else ""
+    held_out_text = wording.held_out_words(event.eval_rows) + documents_text
     line = (
-        f"data: {rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
+        f"data: {wording.rows_words(event.rows, event.tokens)} to train on ({quantity(event.documents, 'document')}), "
         f"{held_out_text}, vocabulary {event.vocabulary:,}; {source_text}"
     )
     return "\n".join([line, *(f"data: {one_line(note)}" for note in event.notes)])
@@ -155,19 +125,15 @@ def _data_line(event: events.DataPrepared) -> str:
 def step_line(event: events.StepDone, state: RunState) -> str:
     """Return `step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`, with scores after the loss.
 
-    The loss is `RunState.loss_smoothed`, and the scores are means over up to 50 steps.
-    """
+    The loss is `RunState.loss_smoothed`, and the scores are means over up to 50 steps."""
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate_text = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
     seconds_left = eta_seconds(state)
     eta_text = f"  ETA {format_seconds(seconds_left)}" if seconds_left else ""
-    scores = "".join(
-        f"  {one_line(display_name(name), 40)} {format_score(mean)}" for name, mean in state.training_scores.items()
-    )
-    return (
-        f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}  lr {event.lr:.1e}  "
-        f"grad {event.grad_norm:.2f}  {rate_text}{eta_text}"
-    )
+    named_scores = state.training_scores.items()
+    scores = "".join(f"  {one_line(display_name(name), 40)} {format_score(mean)}" for name, mean in named_scores)
+    loss_text = f"step {event.step}/{state.total_steps}  loss {loss:.4f}{scores}"
+    return f"{loss_text}  lr {event.lr:.1e}  grad {event.grad_norm:.2f}  {rate_text}{eta_text}"
 
 
 def progress_line(event: events.Progress) -> str:
@@ -187,8 +153,7 @@ def gauges_line(step: int, summary: GaugeSummary) -> str | None:
 def gauges_words(summary: GaugeSummary) -> str:
     """Return the peaks of memory and temperature, and the means of other gauges; empty if no gauge was reported.
 
-    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 °C; process 3.2 GiB, CPU 1.4 of 2 cores`.
-    """
+    For example `GPU 93 %, 61.3 of 139.8 GiB, 512 W, 71 °C; process 3.2 GiB, CPU 1.4 of 2 cores`."""
     mean, peak = summary.mean, summary.peak
 
     def text_or_empty(write: Callable[..., str], *values: float | None) -> str:
@@ -216,12 +181,11 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """Return the lines to print when a run starts. The data is not prepared yet, so the plan is estimated."""
     from tui_trainer.planning.summary import place_words, tuning_words
 
-    profiles_text = ", ".join(
-        filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
-    )
+    recipe_text = f"recipe {plan.recipe}, " if plan.recipe else ""
+    profiles_text = f"{recipe_text}hardware profile {plan.hardware_profile or 'none'}"
     lines = [one_line(f"run {name} in {folder}"), profiles_text, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
-        lines.append(f"about {takes_words(plan)} (estimated; exact once the data is prepared)")
+        lines.append(f"about {wording.takes_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries the largest batch, a save and an evaluation")
     return lines
@@ -234,28 +198,29 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         return []
     if finish_event.reason == "stopped":
         verb = "resume" if finish_event.step else "start"
-        return [f"{ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
+        return [f"{result.ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
     rows = []
     if (loss := finish_event.eval_loss) is not None:
-        rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{kept_at_words(state)}"))
-        losses = state.baselines.losses if state.baselines else {}
-        rows += [(f"  {label:<15}", f"{value:.4f}  ({beaten_words(loss < value)})") for label, value in losses.items()]
-    for score in scores_of(state):
-        baseline_text = f"  ({score.baseline_words}: {beaten_words(score.beats_baseline)})" if score.baseline else ""
+        rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{result.kept_at_words(state)}"))
+        for label, value in (state.baselines.losses if state.baselines else {}).items():
+            rows.append((f"  {label:<15}", f"{value:.4f}  ({result.beaten_words(loss < value)})"))
+    for score in result.scores_of(state):
+        verdict = result.beaten_words(score.beats_baseline)
+        baseline_text = f"  ({score.baseline_words}: {verdict})" if score.baseline else ""
         rows.append((one_line(score.name), format_score(score.value) + one_line(baseline_text)))
-    rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in targets_of(state)]
+    rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in result.targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
         rows.append(("used", f"{words} (means, but peaks of memory and temperature)"))
-    lines = [ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
-    if words := better_words(state):
+    lines = [result.ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
+    if words := result.better_words(state):
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
         advice = "" if state.plan and state.plan.early_stopping_patience else advice
         lines.append(f"{words}. This model has the weights of the last step{advice}")
     if not finish_event.model_path:
         return lines
     rows = [("adapter" if adapter_base else "model", f"{one_line(folder)}/{finish_event.model_path}")]
-    if words := adapter_words(state):
+    if words := result.adapter_words(state):
         rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
     if adapter_base:
         rows.append(("  base model", f"{adapter_base}; the adapter's README.md shows how to load it with peft"))
@@ -268,20 +233,19 @@ def after_screens_line(state: RunState, name: str, *, is_active: bool) -> str:
     """Return a line about a run after its screens were closed: its state, and the commands that show or stop it."""
     name = one_line(name)
     if not is_active:
-        ending_text = ending_words(state) or interrupted_words(state)
+        ending_text = result.ending_words(state) or wording.interrupted_words(state)
         return f"{name}: {ending_text}; `tui-trainer attach {shell_word(name)}` shows it again"
     step_text = f" at step {state.step:,} of {state.total_steps:,}" if state.steps else ""
-    return f"{name} is {state.status}{step_text}; {come_back_words(name)}"
+    return f"{name} is {state.status}{step_text}; {wording.come_back_words(name)}"
 
 
-_ADDED = "what training needs in addition to the loaded libraries"
+_CPU_MEMORY = "what training needs in addition to the loaded libraries"
 
 
 def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
     """Return the whole plan as lines. Each figure has a reason, and `~` if it is an estimate.
 
-    `data_lines` describe the data, and `notes` report changed or ignored settings.
-    """
+    `data_lines` describe the data, and `notes` report changed or ignored settings."""
     from tui_trainer.planning.summary import model_words, place_words
 
     lines = [
@@ -295,7 +259,7 @@ def plan_lines(plan: Plan, data_lines: Sequence[str] = (), notes: Sequence[str] 
         *map(one_line, notes),
     ]
     lines += _figure_lines(plan)
-    memory_text = "GPU memory" if plan.device == "cuda" else _ADDED
+    memory_text = "GPU memory" if plan.device == "cuda" else _CPU_MEMORY
     return [*lines, "", f"~ estimated, = exact; memory is {memory_text}"]
 
 
@@ -303,7 +267,7 @@ def _figure_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for each figure of a plan. A memory figure is followed by a line for each of its parts."""
     parts_of_figure = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
     for name, figure, planned_figure in plan.shown_figures():
-        text = plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned_figure.value)
+        text = wording.plan_time(plan) if name == "duration_seconds" else figure_text(figure, planned_figure.value)
         text = "all" if name == "loss_chunk_tokens" and not planned_figure.value else one_line(text)
         yield f"{figure.title:<19} {text:>12} {'=' if planned_figure.exact else '~'} {one_line(planned_figure.reason)}"
         for part in parts_of_figure.get(name, ()):
@@ -324,13 +288,12 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rows = table_lines([titles, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"no plan for {_cards_words(item)}: {one_line(item.problem)}" for item in plans if item.plan is None]
     best = smallest_that_fits(plans)
-    result = f"smallest sufficient GPU: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
-    rates_note = (
-        "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
-    )
+    too_small = "the run does not fit on any of these GPUs"
+    best_text = f"smallest sufficient GPU: {_cards_words(best)}" if best else too_small
+    rates_note = "step and time are estimated from the vendors' peak rates, not measured"
     names = sorted({name for item in plans for name in item.missing_libraries})
     library_notes = [f"these plans assume libraries that are not installed here: {', '.join(names)}"] if names else []
-    return [*rows, "", result, rates_note, *library_notes]
+    return [*rows, "", best_text, f"{rates_note}; `-` means that no rate is published", *library_notes]
 
 
 def _cards_words(card_plan: CardPlan) -> str:
@@ -346,10 +309,10 @@ def _card_row(card_plan: CardPlan) -> tuple[str, ...]:
         _cards_words(card_plan),
         f"{format_bytes(plan.memory_bytes.value)} of {card_plan.card.memory_gib} GiB" if is_on_gpu else "on the CPU",
         "-" if step_seconds is None or not is_on_gpu else format_seconds(step_seconds),
-        "-" if step_seconds is None or total_seconds is None or not is_on_gpu else plan_time(plan),
+        "-" if step_seconds is None or total_seconds is None or not is_on_gpu else wording.plan_time(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
-        + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
+        + wording.split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),
         f"{plan.learning_rate.value:g}",
         card_plan.profile or "none",
     )

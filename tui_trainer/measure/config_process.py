@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tui_trainer.advice.fixes import as_request
+from tui_trainer.advice.fixes import patched_request
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.command_process import SENTENCE, JsonProcess
@@ -12,7 +12,7 @@ from tui_trainer.measure.rehearsal import lines_of
 
 def config_options(loaded: LoadedConfig, gpu: GpuChoice) -> list[str]:
     """Return the command-line options that pass this config and this GPU to a command."""
-    set_options = [part for assignment in as_request(loaded, {}).assignments for part in ("--set", assignment)]
+    set_options = [part for assignment in patched_request(loaded, {}).assignments for part in ("--set", assignment)]
     return [*set_options, *([] if gpu is None else ["--gpu", str(gpu)])]
 
 

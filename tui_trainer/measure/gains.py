@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tui_trainer.advice.checklist import ALL, Finding, all_checks, patch_words, run_checks
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.fixes import as_request, load_patched
+from tui_trainer.advice.fixes import load_patched, patched_request
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.config.changes import Patch
@@ -77,7 +77,7 @@ class GainBench:
         if context.step_seconds:
             fitting_steps = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
             most_steps = min(max(fitting_steps, _LEAST_STEPS), _MOST_STEPS)
-        request = short_run(as_request(self.loaded, {}), most_steps, {})
+        request = short_run(patched_request(self.loaded, {}), most_steps, {})
         steps = Steps(request, self.gpu, count=most_steps, share_seconds=share_seconds, least_steps=_LEAST_STEPS)
         before, after = Variant(name=CURRENT), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
@@ -104,7 +104,7 @@ class GainBench:
         except InputError:
             shape_key_after = ""
         keep_gain(Measurable.of(plan), patch, shape_key_after, gain)
-        described_gain = gain if finding.fix or gain.reason else gain.turned()
+        described_gain = gain if finding.fix or gain.reason else gain.inverse()
         self.notify(f"{finding.name}: {described_gain.words('' if finding.fix else patch_words(patch))}")
 
     def _plan(self, patch: Patch) -> Plan:

@@ -45,29 +45,23 @@ def charts_of(state: RunState) -> list[Chart]:
         Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
         Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
     )
-    names = dict.fromkeys(name for event in state.evals for name in event.scores)
-    scores: dict[str, Points] = {
-        name: [(event.step, event.scores[name]) for event in state.evals if name in event.scores] for name in names
-    }
-    points_in_training = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
+    scores: list[tuple[str, str, Points]] = []
+    for name in dict.fromkeys(name for event in state.evals for name in event.scores):
+        points: Points = [(event.step, event.scores[name]) for event in state.evals if name in event.scores]
+        scores.append(("Score", display_name(name), points))
+    for name, column in state.step_scores.items():
+        scores.append(("In training", display_name(name), means(state.steps, column, MOST_POINTS)))
     levels = tuple((state.baselines.losses if state.baselines else {}).items())
-    part_curves = tuple(
-        Curve(name=name, points=[(step, 1e3 * seconds) for step, seconds in _means(state, f"{name}_seconds")])
-        for name in STEP_PARTS
-    )
+    part_curves = []
+    for part in STEP_PARTS:
+        milliseconds = [(step, 1e3 * seconds) for step, seconds in _means(state, f"{part}_seconds")]
+        part_curves.append(Curve(name=part, points=milliseconds))
     charts = [
         Chart(title="Loss", x_unit="step", curves=loss_curves, levels=levels, from_zero=False),
-        *(
-            _single(f"Score: {display_name(name)}", display_name(name), points, from_zero=False)
-            for name, points in scores.items()
-        ),
-        *(
-            _single(f"In training: {display_name(name)}", display_name(name), points, from_zero=False)
-            for name, points in points_in_training.items()
-        ),
-        _single("Learning rate", "learning rate", _means(state, "lrs")),
-        _single("Gradient norm", "gradient norm", _means(state, "grad_norms")),
-        Chart(title="Step time, ms", x_unit="step", curves=part_curves, stacked=True),
+        *(_step_chart(f"{kind}: {name}", name, points, from_zero=False) for kind, name, points in scores),
+        _step_chart("Learning rate", "learning rate", _means(state, "lrs")),
+        _step_chart("Gradient norm", "gradient norm", _means(state, "grad_norms")),
+        Chart(title="Step time, ms", x_unit="step", curves=tuple(part_curves), stacked=True),
     ]
     resume_steps = _resumed_at(state)
     charts = [*(replace(chart, resumed_at=resume_steps) for chart in charts), *_gauge_charts(state.gauge_summary)]
@@ -78,7 +72,7 @@ def _means(state: RunState, column: str) -> Points:
     return means(state.steps, getattr(state, column), MOST_POINTS)
 
 
-def _single(title: str, name: str, points: Points, *, from_zero: bool = True) -> Chart:
+def _step_chart(title: str, name: str, points: Points, *, from_zero: bool = True) -> Chart:
     return Chart(title=title, x_unit="step", curves=(Curve(name=name, points=points),), from_zero=from_zero)
 
 
@@ -104,8 +98,7 @@ def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:
     for name, figure in GAUGES.items():
         values = [plotted(figure, value) for value in gauges.columns[name]]
         if points := means(xs, values, MOST_POINTS):
-            curves_of_title.setdefault(_SHARED_TITLES.get(figure.unit, figure.title), []).append(
-                Curve(name=figure.title, points=points)
-            )
+            title = _SHARED_TITLES.get(figure.unit, figure.title)
+            curves_of_title.setdefault(title, []).append(Curve(name=figure.title, points=points))
     for title, curves in curves_of_title.items():
         yield Chart(title=title, x_unit=unit, curves=tuple(curves))

@@ -67,6 +67,7 @@ class ReportedModel:
         best_text = " (the best evaluation)" if self.weights_step != self.step else ""
         schedule_text = f"{training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps"
         noise_alpha, router_weight = training.neftune_noise_alpha, plan.router_aux_loss_coef
+        decay_words = f"weight decay {training.weight_decay:g}"
         text_of_label = {
             "steps": f"{self.step} of {total_steps}",
             "ended": "" if self.step == self.weights_step == total_steps else self.ending,
@@ -74,13 +75,11 @@ class ReportedModel:
             "effective batch": f"{batch_words(plan)} of up to {plan.config.data.max_length} tokens",
             "learning rate": f"{plan.learning_rate.value:g}, {schedule_text}{decay_text}{floor_text}",
             "tuning": _tuning_words(plan),
-            "added tokens": _added_tokens(model),
-            "positions": _positions(model.rope_scaling),
+            "added tokens": _added_tokens_words(model),
+            "positions": _rope_words(model.rope_scaling),
             "precision": f"{plan.precision.value}, weights in {plan.weights_dtype.value}",
             "attention": plan.attention.words,
-            "optimizer": (
-                f"{training.optim}, weight decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"
-            ),
+            "optimizer": f"{training.optim}, {decay_words}, clipping at {training.max_grad_norm:g}",
             "noise": f"NEFTune, alpha {noise_alpha:g}" if noise_alpha else "",
             "router loss": f"weight {router_weight.value:g}" if router_weight else "",
             "seed": str(training.seed),
@@ -89,7 +88,7 @@ class ReportedModel:
         return [(label, text) for label, text in text_of_label.items() if text]
 
 
-def _added_tokens(model: ModelSection) -> str:
+def _added_tokens_words(model: ModelSection) -> str:
     with suppress(ConfigError):  # older runs name a file of tokens, which may no longer exist
         if tokens := tokens_in(model.add_tokens):
             tokens_text = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
@@ -97,7 +96,7 @@ def _added_tokens(model: ModelSection) -> str:
     return ""
 
 
-def _positions(rope: RopeScalingSection) -> str:
+def _rope_words(rope: RopeScalingSection) -> str:
     is_scaled = rope.rope_type != "default"
     return f"{rope.rope_type}, {rope.factor:g} times as many as the base model has" if is_scaled else ""
 
@@ -157,7 +156,7 @@ def facts_of(folder: RunFolder) -> RunFacts:
         plan=plan,
         plan_fault=plan_fault,
         changed_settings=tuple(_changed_settings(folder)),
-        config_text=_text(folder.config),
+        config_text=_file_text(folder.config),
         charts=tuple(charts_of(state)),
         disk_bytes=folder_size(folder.root).bytes,
         exports=certificates(folder),
@@ -186,7 +185,7 @@ def _changed_settings(folder: RunFolder) -> list[Difference]:
     ]
 
 
-def _text(path: Path) -> str:
+def _file_text(path: Path) -> str:
     with suppress(OSError):
         return read_plain_file(path, _FILE_LIMIT_BYTES).decode("utf-8", "replace")
     return ""
@@ -198,17 +197,17 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
     return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
 
-def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> ReportedModel:
+def _model_facts(run: RunOverview, state: RunState, plan: Plan | None) -> ReportedModel:
     baselines = state.baselines
     weights = kept_weights(state, plan.config.evaluation.early_stopping_patience if plan else None)
     return ReportedModel(
-        step=about.step,
+        step=run.step,
         weights_step=weights.step,
-        ending=about.ending,
+        ending=run.ending,
         training_seconds=sum(state.step_seconds),
-        train_loss=about.loss,
-        eval_loss=about.eval_loss,
-        scores=about.scores,
+        train_loss=run.loss,
+        eval_loss=run.eval_loss,
+        scores=run.scores,
         baseline_losses=baselines.losses if baselines else {},
         baseline_scores=baselines.scores if baselines else {},
     )
@@ -216,10 +215,10 @@ def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> Repo
 
 def to_json(facts: RunFacts) -> str:
     """Return the report as JSON. Unknown values are null, and values that JSON does not have are strings."""
-    return json.dumps(replace_non_finite(_object(facts)), default=str, indent=1, allow_nan=False)
+    return json.dumps(replace_non_finite(_report_object(facts)), default=str, indent=1, allow_nan=False)
 
 
-def _object(facts: RunFacts) -> dict[str, Any]:
+def _report_object(facts: RunFacts) -> dict[str, Any]:
     state, plan, data = facts.state, facts.plan, facts.state.data
     end_event, better_eval = state.failed or state.finished, better_earlier_evaluation(state)
     return {
@@ -238,16 +237,13 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "evaluations": [asdict(evaluation) for evaluation in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
-        "settings": [
-            dict(zip(("key", "value", "default"), (row.key, *row.values), strict=True))
-            for row in facts.changed_settings
-        ],
+        "settings": [{"key": it.key, "value": it.values[0], "default": it.values[1]} for it in facts.changed_settings],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
         "journal_damage": state.journal_damage,
         "data": None if data is None else asdict(data),
         "costs": {name: value for name, value, *_ in costs_of(facts) if name},
-        "doctor": _verdict(facts),
+        "doctor": _doctor_verdict(facts),
         "exports": facts.exports,
         "samples": [asdict(sample) for sample in state.samples],
         "config": facts.config_text,
@@ -259,7 +255,7 @@ Cost = tuple[str, Any, str, Callable[[Any], str]]
 
 
 def costs_of(facts: RunFacts) -> list[Cost]:
-    """Return what the run used: name in the JSON report, value (None if unknown), title, and function that formats it.
+    """Return the costs of a run: name in the JSON report, value (None if unknown), title, and function that formats it.
 
     The name is empty if the JSON report omits the row, the title if the other reports omit it. Energy and power are
     those of the GPUs. GPU-hours include all starts."""
@@ -269,6 +265,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
     joules = state.gauge_summary.energy_joules
     watts = None if joules is None else state.gauge_summary.mean("power_watts")
     average_text = "" if watts is None else f", {watts:.0f} W on average"
+    predictions_text = state.inference and f"{format_score(state.inference.samples_per_second)}, in batches"
     eval_count_text, save_count_text = f" ({len(state.evals)})", f" ({len(state.checkpoints)})"
     evaluation_seconds = sum(event.seconds for event in state.evals)
     checkpoint_seconds = sum(event.seconds for event in state.checkpoints)
@@ -283,12 +280,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
         ("power_watts", watts, "", str),
         ("samples_per_second", state.samples_per_second, "rows per second", format_count),
         ("tokens_per_second", state.tokens_per_second, "tokens per second", format_count),
-        (
-            "",
-            state.inference,
-            "predictions per second",
-            lambda it: f"{format_score(it.samples_per_second)}, in batches",
-        ),
+        ("", predictions_text, "predictions per second", str),
         ("peak_memory_bytes", state.peak_memory_bytes or None, "peak memory", format_bytes),
         ("library_memory_bytes", state.resident_bytes_before, "libraries' part of the peak", format_bytes),
         ("planned_memory_bytes", plan.memory_bytes if plan else None, "planned training memory", format_bytes),
@@ -297,7 +289,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
     ]
 
 
-def _verdict(facts: RunFacts) -> dict[str, Any] | None:
+def _doctor_verdict(facts: RunFacts) -> dict[str, Any] | None:
     """Return the doctor's diagnosis; None if no step was trained."""
     if not facts.state.steps:
         return None

@@ -30,17 +30,13 @@ _PROBABILITIES = {
 
 
 def write_manifest(folder: Path, plan: Plan, model_config: Any) -> None:
-    """Write the manifest into the folder of a classifier; of other models, write nothing. `model_config` is the
+    """Write the manifest into the folder of a classifier. Do nothing for other models. `model_config` is the
     transformers config of the model."""
     head = find_task(plan.config.task.type).head
-    if head.endswith("classification"):
-        fields = manifest(plan, model_config.to_dict(), is_word_by_word=head == "token_classification")
-        (folder / MANIFEST_FILE).write_text(json.dumps(fields, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) -> dict[str, Any]:
-    """Return the manifest as JSON values. `fields` are those of the model's config.json."""
-    problem_type = "" if is_word_by_word else fields.get("problem_type") or ""
+    if not head.endswith("classification"):
+        return
+    fields: dict[str, Any] = model_config.to_dict()
+    problem_type = "" if head == "token_classification" else fields.get("problem_type") or ""
     calibration = fields.get(CALIBRATION) or {}
     labels = list((fields.get("id2label") or {}).values())
     result: dict[str, Any] = {
@@ -60,7 +56,7 @@ def manifest(plan: Plan, fields: Mapping[str, Any], *, is_word_by_word: bool) ->
         result["temperature_is_applied"] = "already: the weights of the last layer are divided by it"
         result |= {name: value for name, value in calibration.items() if "calibration_error" in name}
         result["calibration_error_is"] = f"in {BINS} bins of {calibration['rows']} held-out rows (arXiv:1706.04599)"
-    return result
+    (folder / MANIFEST_FILE).write_text(json.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _origin_of_thresholds(calibration: Mapping[str, Any]) -> str:

@@ -15,18 +15,10 @@ from tui_trainer.advice.examine import examine
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart, Curve, Points
 from tui_trainer.reporting.facts import Rows, RunFacts, costs_of, facts_of
+from tui_trainer.runs import result
 from tui_trainer.runs.comparison import value_words
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.runs.result import (
-    better_words,
-    display_name,
-    ending_words,
-    format_score,
-    grade,
-    metric_value,
-    planned_epoch_seconds,
-    targets_of,
-)
+from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import spread_ends
 from tui_trainer.runs.wording import sentence
 from tui_trainer.tasks import labels_rows
@@ -93,10 +85,10 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         message = "The process of the run stopped without an error message."
         yield message if facts.listed_run.status == "interrupted" else "The run is active."
     else:
-        yield f"The run {ending_words(state)}."
+        yield f"The run {result.ending_words(state)}."
     if facts.listed_run.status in ("failed", "stopped", "interrupted"):
         yield f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`."
-    if words := better_words(state):
+    if words := result.better_words(state):
         yield sentence(words)
     if state.steps or state.evals:
         yield Table([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
@@ -105,11 +97,10 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 
 
 def _targets(facts: RunFacts) -> Iterator[Block]:
-    if targets := targets_of(facts.state):
+    if targets := result.targets_of(facts.state):
         is_over = facts.listed_run.status in ("finished", "stopped", "failed")
-        yield Table(
-            [(target.words, "unknown" if is_over and target.met is None else target.verdict) for target in targets]
-        )
+        rows = [(it.words, "unknown" if is_over and it.met is None else it.verdict) for it in targets]
+        yield Table(rows)
 
 
 def _settings(facts: RunFacts) -> Iterator[Block]:
@@ -129,10 +120,8 @@ def _settings(facts: RunFacts) -> Iterator[Block]:
         yield f"The plan is not shown: {facts.plan_fault}."
     if facts.changed_settings:
         yield "Settings that differ from their defaults:"
-        rows = [
-            (row.key, *(value_words(value)[:_VALUE_CHARACTERS] for value in row.values))
-            for row in facts.changed_settings
-        ]
+        settings = facts.changed_settings
+        rows = [(it.key, *(value_words(value)[:_VALUE_CHARACTERS] for value in it.values)) for it in settings]
         yield Table(rows, ("setting", "value", "default"))
 
 
@@ -159,18 +148,16 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
         scores = (format_score(event.scores[name]) if name in event.scores else "--" for name in score_names)
         rows.append((f"{event.step:,}" + (" (best)" if event.step == best_step else ""), f"{event.loss:.4f}", *scores))
     yield from _evenly_spaced(rows, ("step", "held-out loss", *map(display_name, score_names)), "evaluations")
-    if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
+    if evals and metric != "loss" and (value := result.metric_value(evals[-1], metric)) is not None:
         yield f"The best evaluation is chosen by {display_name(metric)}; the last one reached {format_score(value)}."
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
-    plan_text, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
+    plan_text, rows = format_seconds(result.planned_epoch_seconds(facts.state.plan)), []
     for event in facts.state.epochs:
-        speed = f"{event.samples_per_second:.1f}"
-        grade_text = grade(facts.state, event.samples_per_second) or "--"
-        rows.append(
-            (f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds), plan_text, speed, grade_text)
-        )
+        speed, grade = event.samples_per_second, result.grade(facts.state, event.samples_per_second) or "--"
+        epoch, loss, time_text = f"{event.epoch:,}", f"{event.mean_loss:.4f}", format_seconds(event.seconds)
+        rows.append((epoch, loss, time_text, plan_text, f"{speed:.1f}", grade))
     yield from _evenly_spaced(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
 
@@ -215,7 +202,7 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
     if facts.state.started_at:
-        rows = [(title, text_of(value)) for _, value, title, text_of in costs_of(facts) if title and value is not None]
+        rows = [(title, write(value)) for _, value, title, write in costs_of(facts) if title and value is not None]
         yield Table([row for row in rows if row[1] != "--"])
 
 
@@ -238,12 +225,10 @@ def _exports(facts: RunFacts) -> Iterator[Block]:
 
 
 def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
-    faults = certificate.get("faults")
-    verdict = (
-        "matches the trained model"
-        if certificate.get("is_good") is True
-        else f"differs from the trained model: {value_words(faults)[:_VALUE_CHARACTERS]}"
-    )
+    verdict = "matches the trained model"
+    if certificate.get("is_good") is not True:
+        faults_text = value_words(certificate.get("faults"))[:_VALUE_CHARACTERS]
+        verdict = f"differs from the trained model: {faults_text}"
     return (
         f"{certificate.get('format')} (export/{name})",
         _before_and_after(certificate, "loss", lambda value: f"{value:.4f}"),
@@ -279,13 +264,10 @@ def _reproduction(facts: RunFacts) -> Iterator[Block]:
         yield f"{folder.config.name}:"
         yield Code(facts.config_text.rstrip())
     if plan is not None:
-        key_rows = [
-            ("prepared data", plan.data_key),
-            ("base weights", plan.model_key),
-            ("commit of the base model", plan.model_commit),
-            ("GPU", plan.gpu_uuid),
-        ]
-        yield Table([("seed", str(plan.config.training.seed)), *(pair for pair in key_rows if pair[1])])
+        rows = [("seed", str(plan.config.training.seed)), ("prepared data", plan.data_key),
+                ("base weights", plan.model_key), ("commit of the base model", plan.model_commit),
+                ("GPU", plan.gpu_uuid)]  # fmt: skip
+        yield Table([row for row in rows if row[1]])
     if facts.state.versions:
         yield Table(list(facts.state.versions.items()))
 
@@ -432,16 +414,14 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
-    entries = [
-        (f"c{i % COLOUR_COUNT}", curve.name, short_number(curve.points[-1][1])) for i, curve in enumerate(curves)
-    ]
+    last_values = [short_number(curve.points[-1][1]) for curve in curves]
+    entries = [(f"c{i % COLOUR_COUNT}", curves[i].name, value) for i, value in enumerate(last_values)]
     entries += [("level", name, short_number(value)) for name, value in chart.levels]
     if chart.resumed_at:
         steps_text = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
         entries.append(("level", "resumed after", steps_text + " ..." * (len(chart.resumed_at) > _MOST_NAMED)))
-    return "".join(
-        f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries
-    )
+    spans = (f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries)
+    return "".join(spans)
 
 
 def as_html(text: str) -> str:

@@ -1,8 +1,7 @@
 """Make text safe to show that comes from data, models, files or other programs.
 
 Such text may contain escape sequences that move the terminal's cursor, set its title or fill its clipboard (CWE-150).
-They are replaced by visible signs without an effect.
-"""
+They are replaced by visible signs without an effect."""
 
 import re
 import shlex

@@ -1,7 +1,6 @@
 """Standard input, output and error, made safe: each may be closed, and a reader may be gone or stalled.
 
-A reader stalls after Ctrl+S, in `| less`, or when a connection hangs.
-"""
+A reader stalls after Ctrl+S, in `| less`, or when a connection hangs."""
 
 import io
 import json
@@ -60,8 +59,7 @@ class PatientStream(threading.Thread):
 
     A thread does the writing. After a stall of a second, writers no longer wait until the reader has read something.
     Text beyond the buffer's limit is dropped, and a line reports how many lines are missing. Polling the terminal
-    before a write would not suffice, because a terminal with room for a single character counts as writable.
-    """
+    before a write would not suffice, because a terminal with room for a single character counts as writable."""
 
     encoding, errors = "utf-8", "replace"
 
@@ -182,13 +180,13 @@ class Interrupts:
     """Counter of Ctrl+C presses: after the first the caller ends cleanly; the second ends the process at once."""
 
     def __init__(self) -> None:
-        self._first: float | None = None
+        self._first_at: float | None = None
 
     def note(self) -> None:
         now = monotonic()
-        if self._first is None:
-            self._first = now
-        elif now - self._first > ONE_PRESS_SECONDS:
+        if self._first_at is None:
+            self._first_at = now
+        elif now - self._first_at > ONE_PRESS_SECONDS:
             try:
                 print_to_stderr("quit at once without saving; `tui-trainer resume` resumes from the latest checkpoint")
             finally:

@@ -264,7 +264,7 @@ class ModelDialog(ChoiceOfPath):
         if document is None:
             bench.show_notice("the config is still loading", "dim")
             return
-        reset_values = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
+        reset_values = {key: PRESET for key in document.user_values() if key.startswith(_OF_A_RUN)}
         model_patch = {MODEL_KEY: model_of(value)} if model_of(value) else {}
         if problems := document.patch(reset_values | {DATA_KEY: self._data} | self._columns | model_patch, "a new run"):
             bench.show_notice(one_line(str(problems[0])), "bad")

@@ -240,7 +240,7 @@ class TryDialog(FieldDialog):
         if self._conversation is None:
             self._transcript = self._transcript[-1:]
             self._conversation = ChatSession(
-                self._writers, sampling, show=self._add_piece, tell=lambda words: self._add_piece(f"{words}\n")
+                self._writers, sampling, show=self._add_piece, notify=lambda words: self._add_piece(f"{words}\n")
             )
         self._wants_end = not self._conversation.take(line)
 

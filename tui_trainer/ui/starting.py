@@ -404,7 +404,9 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
         try:
             if isinstance(text, Exception):
                 raise text
-            document.replace_values(text, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
+            document.replace_values(
+                text, f"the settings of {folder.name}", ignored_keys=("output.name",), patch=patch or {}
+            )
         except (OSError, ValueError, ConfigError) as error:
             bench.show_notice(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()

@@ -477,7 +477,7 @@ class Workbench:
         self._planned_revision = self._checked_revision = -1
         self._keep_draft()
         if document.unfitted is None:
-            self._planned(document.own_problems)
+            self._planned(document.config_problems)
             self._checked([])
         else:
             self._compute("fit", partial(fit_config, document.unfitted), self._fitted, FITTING)
@@ -495,8 +495,8 @@ class Workbench:
         self._noted_revision = document.revision
         self._tell_what_followed()
         loaded_config = result[0]
-        if document.own_problems:
-            self._planned(document.own_problems)
+        if document.config_problems:
+            self._planned(document.config_problems)
             self._checked([])
             return
 

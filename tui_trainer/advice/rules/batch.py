@@ -49,16 +49,11 @@ def small_batch(view: RunView) -> Cause | None:
         if most_rows <= plan.effective_batch_size:
             return None
         fix = {EFFECTIVE_BATCH_KEY: min(max(16, 4 * plan.effective_batch_size), most_rows)}
-        update_seconds = view.optimizer_seconds
-        saved_seconds, text = (
-            update_seconds + (seconds or 0.0),
-            f"the optimizer takes {format_percent(view.share_of_time(update_seconds))} of the time",
-        )
+        saved_seconds = view.optimizer_seconds + (seconds or 0.0)
+        text = f"the optimizer takes {format_percent(view.share_of_time(view.optimizer_seconds))} of the time"
     if seconds:
-        cost_text = (
-            f"{format_number(1000 * seconds)} ms of the forward and backward passes do not depend on the number of rows"
-        )
-        text = ", ".join(filter(None, (text, cost_text)))
+        fixed_text = f"{format_number(1000 * seconds)} ms of the forward and backward passes"
+        text = ", ".join(filter(None, (text, f"{fixed_text} do not depend on the number of rows")))
     return Cause(
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
         evidence=f"{positions:,.0f} positions per micro-batch "
@@ -76,16 +71,9 @@ def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
 
 
 @rule(
-    "Micro-batch size",
-    300,
-    MICRO_BATCH_KEY,
-    EFFECTIVE_BATCH_KEY,
-    ACCUMULATION_KEY,
-    LEARNING_RATE,
-    is_for_speed=True,
-    symptoms=(small_batch,),
-    remedies=_remedies_of_batch_size,
-)
+    "Micro-batch size", 300, MICRO_BATCH_KEY, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY, LEARNING_RATE,
+    is_for_speed=True, symptoms=(small_batch,), remedies=_remedies_of_batch_size,
+)  # fmt: skip
 def batch_size(context: Context) -> Verdict:
     """Each micro-batch has a fixed cost; the gradient is the same however the effective batch is split.
 
@@ -106,9 +94,8 @@ def batch_size(context: Context) -> Verdict:
     if budget_bytes is not None and planned_memory_bytes(context, micro_batch=rows) > budget_bytes:
         return passed(f"{sentence}; more rows do not fit in free memory")
     parts = "cores" if context.basis.target.gpu is None else "parts of the GPU"
-    return warned(
-        f"{sentence}; fewer than {busy_tokens} tokens leave {parts} idle", fix=micro_batch_patch(context, rows)
-    )
+    sentence += f"; fewer than {busy_tokens} tokens leave {parts} idle"
+    return warned(sentence, fix=micro_batch_patch(context, rows))
 
 
 def _larger_batch(context: Context) -> Verdict | None:
@@ -127,7 +114,7 @@ def _larger_batch(context: Context) -> Verdict | None:
         rows = min(rows for rows, rate in new_speeds.items() if _LEAST_SPEED_UP * rate >= max(new_speeds.values()))
         speed_up, source = new_speeds[rows] / old_speeds[now_rows], "measured here"
     else:
-        rows, speed_up, source = _by_roofline(context, most_rows)
+        rows, speed_up, source = _roofline_estimate(context, most_rows)
     if speed_up < _LEAST_SPEED_UP:
         return None
     optim = context.config.training.optim
@@ -139,13 +126,13 @@ def _larger_batch(context: Context) -> Verdict | None:
     return warned(sentence, fix={**effective_batch_patch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
-def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
-    """Return the effective batch for this GPU from its hardware profile, at most `most`, the speed-up per row that it
-    gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
+def _roofline_estimate(context: Context, most_rows: int) -> tuple[int, float, str]:
+    """Return the effective batch for this GPU from its hardware profile, at most `most_rows`, the speed-up per row that
+    it gives, and the source of the estimate. The speed-up is 1 if the batch is not larger than planned."""
     plan, basis = context.required_plan, context.basis
     now_rows, gpu = plan.effective_batch_size.value, basis.target.gpu
     rows_per_gpu = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
-    rows = min(most, (rows_per_gpu or 0) * plan.processes.value)
+    rows = min(most_rows, (rows_per_gpu or 0) * plan.processes.value)
     if gpu is None or (card := gpu.card) is None or rows <= now_rows:
         return now_rows, 1.0, ""
 
@@ -180,10 +167,8 @@ def accumulation(context: Context) -> Verdict:
         sentence += f"{last_rows_note}; the loss is a sum, so the gradient is that of one large batch"
         return passed(sentence, opposite_patch=micro_batch_patch(context, batch_rows))
     better_rows = next(rows for rows in range(micro_rows, 0, -1) if 2 * ((batch_rows - 1) % rows + 1) >= rows)
-    return warned(
-        f"{sentence}; the last has only {quantity(last_rows, 'row')} but takes almost as long as the others",
-        fix=micro_batch_patch(context, better_rows),
-    )
+    sentence += f"; the last has only {quantity(last_rows, 'row')} but takes almost as long as the others"
+    return warned(sentence, fix=micro_batch_patch(context, better_rows))
 
 
 @rule("Effective batch size", 320, EFFECTIVE_BATCH_KEY, ACCUMULATION_KEY)

@@ -47,9 +47,8 @@ def data_cache(context: Context) -> Verdict:
         sentence = space_words(f"preparing the data in {folder} needs about", needed_bytes + waiting_bytes, free_bytes)
         advice = f"free up space (du -sh {folder} shows what is used)"
         return (failed if free_bytes < needed_bytes + waiting_bytes else warned)(sentence, advice=advice)
-    return passed(
-        f"the first start prepares about {rows.value:,} rows ({format_bytes(needed_bytes)}); later starts reuse them"
-    )
+    size_text = f"{rows.value:,} rows ({format_bytes(needed_bytes)})"
+    return passed(f"the first start prepares about {size_text}; later starts reuse them")
 
 
 @symptom("Waiting for data")
@@ -90,13 +89,9 @@ def slow_disk(view: RunView) -> Cause | None:
 
 
 @rule(
-    "Training does not wait for data",
-    250,
-    WORKERS,
-    _PROCESSES,
-    is_for_speed=True,
-    symptoms=(waiting_for_data, slow_disk),
-)
+    "Training does not wait for data", 250, WORKERS, _PROCESSES,
+    is_for_speed=True, symptoms=(waiting_for_data, slow_disk),
+)  # fmt: skip
 def data_loading(context: Context) -> Verdict:
     """Workers help if rows are decoded or tokenised during training; for small data they cost more than they gain.
 
@@ -136,11 +131,8 @@ def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
 def _loading_clauses(context: Context) -> tuple[str, str]:
     """Return a clause on how a step gets its batch, and one on whether copies to the GPU overlap with computation. They
     do so only from pinned memory, even with `non_blocking`."""
-    workers, loader, gpu = (
-        context.required_plan.loader_workers.value,
-        context.config.dataloader,
-        context.basis.target.gpu,
-    )
+    loader, gpu = context.config.dataloader, context.basis.target.gpu
+    workers = context.required_plan.loader_workers.value
     is_pinned = bool(workers and loader.pin_memory and gpu)
     copies_state = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
     switch = f"non-blocking copies{copies_state if gpu else ': no GPU'}"

@@ -68,7 +68,7 @@ def left_out(context: Context) -> Verdict:
     kind = "rows" if counts.rows_read else "documents"
     sentence = f"{skips:,} of {rows:,} {kind} {'is' if skips == 1 else 'are'} skipped" + (f": {text}" if text else "")
     if file_names := [name for use in (context.facts.splits if context.facts else ()) for name in use.unread_splits]:
-        sentence += f"; files not read: {_shown(', '.join(file_names), 200)}"
+        sentence += f"; files not read: {_display_name(', '.join(file_names), 200)}"
     if counts.bad_rows and data.on_bad_rows != "skip":
         return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
     if skips <= _MOST_LEFT_OUT * rows:
@@ -91,11 +91,8 @@ def chat_marks(context: Context) -> Verdict:
     pieces = ", ".join(f"{one_line(mark, 30)} into {count or '?'}" for mark, count in list(split_marks.items())[:4])
     sentence = f"{len(split_marks)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
     if config.model.provider != "transformers" or config.tuning.trainable_layers:
-        return warned(
-            sentence,
-            advice=f'to add the markers with {ADD_TOKENS_KEY}, set model.provider = "transformers" and train '
-            "the embedding",
-        )
+        needed_settings = 'set model.provider = "transformers" and train the embedding'
+        return warned(sentence, advice=f"to add the markers with {ADD_TOKENS_KEY}, {needed_settings}")
     new_tokens = (config.model.add_tokens, *map(escape_commas, split_marks))
     return warned(sentence, fix={ADD_TOKENS_KEY: ", ".join(filter(None, new_tokens))})
 
@@ -156,38 +153,33 @@ def label_balance(context: Context) -> Verdict:
         return not_applicable("this check is for classifiers whose rows are counted")
     largest_class, smallest_class = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
     sentence = (
-        f"{len(rows)} classes; the smallest has {rows[smallest_class]:,} rows ({_shown(smallest_class)}), "
-        f"the largest {rows[largest_class]:,} ({_shown(largest_class)})"
+        f"{len(rows)} classes; the smallest has {rows[smallest_class]:,} rows ({_display_name(smallest_class)}), "
+        f"the largest {rows[largest_class]:,} ({_display_name(largest_class)})"
     )
     if context.config.task.class_weights == "balanced":
-        return passed(
-            f"{sentence}; balanced weights make all classes count equally", switch_state="class weights: balanced"
-        )
+        sentence += "; balanced weights make all classes count equally"
+        return passed(sentence, switch_state="class weights: balanced")
     if rows[largest_class] < _MOST_UNEVEN * rows[smallest_class]:
         return passed(sentence)
     share = rows[largest_class] / sum(rows.values())
-    return warned(
-        f"{sentence}; always predicting the most frequent class is right for {share:.0%} of the rows",
-        fix={"task.class_weights": "balanced"},
-    )
+    sentence += f"; always predicting the most frequent class is right for {share:.0%} of the rows"
+    return warned(sentence, fix={"task.class_weights": "balanced"})
 
 
 def _rare_labels(rows: Mapping[str, tuple[int, int | None]]) -> Verdict:
     """Return the finding about several labels per row, from (training rows, held-out rows) of each label."""
-    rare = [f"{_shown(name)} ({count})" for name, (count, _) in rows.items() if count < _FEWEST_LABEL_ROWS]
-    unseen = [_shown(name) for name, (_, count) in rows.items() if count == 0]
-    names_of_fault = {f"fewer than {_FEWEST_LABEL_ROWS} training rows": rare, "no held-out row": unseen}
-    faults = [
-        f"{len(names)} of {len(rows)} labels have {fault}: {', '.join(names[:_SHOWN_LABELS])}"
-        for fault, names in names_of_fault.items()
-        if names
-    ]
+    rare = [f"{_display_name(name)} ({count})" for name, (count, _) in rows.items() if count < _FEWEST_LABEL_ROWS]
+    unseen = [_display_name(name) for name, (_, count) in rows.items() if count == 0]
+    faults = []
+    for fault, names in ((f"fewer than {_FEWEST_LABEL_ROWS} training rows", rare), ("no held-out row", unseen)):
+        if names:
+            faults.append(f"{len(names)} of {len(rows)} labels have {fault}: {', '.join(names[:_SHOWN_LABELS])}")
     if faults:
         return warned("; ".join(faults), advice="add rows with these labels, or leave the labels out")
     return passed(f"each of {len(rows)} labels has {_FEWEST_LABEL_ROWS} or more training rows")
 
 
-def _shown(name: str, most: int = 30) -> str:
+def _display_name(name: str, most: int = 30) -> str:
     """Return a name for display in a finding, shortened and in ASCII. The preview of data has the exact names."""
     return one_line(name, most).encode("ascii", "replace").decode()
 
@@ -218,9 +210,8 @@ def held_out(context: Context) -> Verdict:
         if rows < _FEWEST_ROWS:
             return warned(f"{sentence}: {noise_warning}", advice=f"add more text to {eval_source}")
         return passed(sentence)
-    sentence = (
-        f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
-    )
+    sentence = f"{quantity(rows, 'row', 'are')} held out ({share:.0%} of the text)"
+    sentence += f", {plan.train_rows.value:,} are trained on"
     if share > _MAX_EVAL_SHARE:
         return warned(f"{sentence}, so more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_EVAL_SHARE})
     if share < _LEAST_EVAL_SHARE and rows < _FEWEST_ROWS:
@@ -240,9 +231,8 @@ def eval_leaks(context: Context) -> Verdict:
         return not_applicable("no rows are held out")
     leaked_rows, repeats = counts.leaked_rows, counts.repeated_rows
     if context.config.data.dedup:
-        return passed(
-            f"skipped: {leaked_rows:,} training rows with the text of a held-out row, {repeats:,} other duplicate rows"
-        )
+        leaks_text = f"{leaked_rows:,} training rows with the text of a held-out row"
+        return passed(f"skipped: {leaks_text}, {repeats:,} other duplicate rows")
     # A document may be cut into several rows.
     held_out_rows = counts.eval_documents
     sentence = f"{leaked_rows:,} training rows have the same text as one of {held_out_rows:,} held-out rows"

@@ -47,10 +47,10 @@ _DAY_SECONDS = 86_400.0
 # The planned time is right within 15 % once steps were measured, and evaluations add to the time of the steps.
 _FIX_SHARE = 0.8
 # A loss has risen if it is higher than at the start by this share and by this many nats.
-_RISE = 0.1
+_RISE_SHARE = 0.1
 _LEAST_NATS = 0.1
 # A loss has risen again if it is back up by this share of its fall.
-_LOST = 0.5
+_LOST_SHARE = 0.5
 # Two means differ by more than chance if they are this many standard errors apart.
 _CLEAR_STANDARD_ERRORS = 4.0
 # A loss is flat if it fell by less than this share in this number of steps or more.
@@ -70,14 +70,14 @@ _MOST_NORM = 10.0
 _RECENT_STEPS = 20
 _SEEN_STEPS = 500
 _LEAST_NORMS = 60
-_EXPLODED = 10.0
+_EXPLOSION_RATIO = 10.0
 # Multiples of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance.
 # It begins with LoRA's usual 2e-4, and then tries 3e-4 or 5e-4 if the run is stable, else 1e-4.
 _RATE_FACTORS = (0.5, 1.0, 1.5, 2.5)
 # A learning rate that differs by a smaller factor gives about the same result.
 _LEAST_RATE_RATIO = 1.4
 # A spike is a loss of this many times the median of the steps around it, and this many deviations above the median.
-_SPIKE = 1.5
+_SPIKE_RATIO = 1.5
 _NEIGHBOUR_STEPS = 10
 _DEVIATIONS = 8.0
 # One or two spikes may be unusual batches.
@@ -109,9 +109,8 @@ def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
     available = [name for name in available if on_gpu or not OPTIMIZERS[name].needs_gpu]
     # If no library is installed, suggest the first optimizer from a library, but only on a GPU.
     for name in available or (library_names[:1] if on_gpu else []):
-        yield Remedy(
-            patch={OPTIMIZER_KEY: name}, rank=5, missing_library="" if name in available else OPTIMIZERS[name].library
-        )
+        missing_library = "" if name in available else OPTIMIZERS[name].library
+        yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, missing_library=missing_library)
     for name in smaller_names:
         if not OPTIMIZERS[name].library:
             yield Remedy(patch={OPTIMIZER_KEY: name}, rank=8)
@@ -151,9 +150,8 @@ def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
     plan = context.required_plan
     steps, epochs = plan.total_steps.value, round(context.epochs, 2)
-    sentence = (
-        f"{quantity(steps, 'step')}, {quantity(epochs, 'epoch')} of {quantity(plan.steps_per_epoch.value, 'step')}"
-    )
+    epochs_text = f"{quantity(epochs, 'epoch')} of {quantity(plan.steps_per_epoch.value, 'step')}"
+    sentence = f"{quantity(steps, 'step')}, {epochs_text}"
     # A pretrained model learns from few rows in few steps, if it reads them often enough.
     if steps < WARNED_STEPS and (epochs < MOST_EPOCHS or context.config.is_from_scratch):
         # Change the setting that determines the number of steps now.
@@ -195,11 +193,8 @@ def no_gradient(view: RunView) -> Cause | None:
     """Weights without a gradient never change, although a loss is still reported."""
     problem = next((event for event in view.state.problems if event.kind == NO_GRADIENT), None)
     if problem is not None:
-        return fault(
-            cause="No gradient reaches some or all of the trainable weights.",
-            evidence=problem.message,
-            advice=problem.hint,
-        )
+        cause = "No gradient reaches some or all of the trainable weights."
+        return fault(cause=cause, evidence=problem.message, advice=problem.hint)
     norms = view.state.grad_norms[:_FIRST_STEPS]
     if len(norms) < _FIRST_STEPS or any(norms):
         return None
@@ -263,10 +258,10 @@ def learning_rate_high(view: RunView) -> Cause | None:
     first_loss, last_loss, best_loss = blocks[0][1], means[-1], min(means[:-width] or means[:1])
     best_step, last_step = blocks[means.index(best_loss) + width - 1][0], blocks[-1][0]
     noise = _CLEAR_STANDARD_ERRORS * view.loss_error
-    has_risen = last_loss - first_loss > max(_RISE * first_loss, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
+    has_risen = last_loss - first_loss > max(_RISE_SHARE * first_loss, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
     # For a rate above `most_rate`, a rise beyond noise is enough. For others, half of the fall must be lost.
-    rise = max(_LEAST_NATS, noise * math.sqrt(2 / width))
-    has_lost = last_loss - best_loss > max(_LOST * (first_loss - best_loss), _RISE * best_loss + _LEAST_NATS, rise)
+    rise, fall = max(_LEAST_NATS, noise * math.sqrt(2 / width)), first_loss - best_loss
+    has_lost = last_loss - best_loss > max(_LOST_SHARE * fall, _RISE_SHARE * best_loss + _LEAST_NATS, rise)
     rate = plan.learning_rate if plan else None
     most_rate = plan.most_learning_rate if plan else None
     is_above = rate is not None and most_rate is not None and rate > most_rate
@@ -278,7 +273,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     return fault(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit_text}",
-        fix=_lower(plan, rate),
+        fix=_lower_rate_patch(plan, rate),
         advice="or raise training.warmup_steps",
     )
 
@@ -296,7 +291,7 @@ def not_finite(view: RunView) -> Cause | None:
     in_evals = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
     if not (in_training or in_evals):
         return None
-    fix = _lower(plan, plan.learning_rate if plan else None)
+    fix = _lower_rate_patch(plan, plan.learning_rate if plan else None)
     if plan is not None and is_scaled:
         fix = {PRECISION_KEY: "bf16" if plan.best_precision == "bf16" else "no"}
     return fault(
@@ -327,7 +322,7 @@ def loss_flat(view: RunView) -> Cause | None:
         cause="The loss is flat: the run learns nothing.",
         evidence=f"loss {first_loss:.4g} in the first {blocks[0][0]:,} steps, "
         f"{last_loss:.4g} around step {view.state.step:,}{rates_text}",
-        fix=_learning_rate(higher_rate) if higher_rate and can_rise else None,
+        fix=_rate_patch(higher_rate) if higher_rate and can_rise else None,
         advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
 
@@ -354,7 +349,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
         cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
         evidence=f"loss fell from {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
         f"{plan.usual_learning_rate:g} is usual for this model and effective batch",
-        fix=_learning_rate(higher_rate),
+        fix=_rate_patch(higher_rate),
     )
 
 
@@ -364,18 +359,18 @@ def _adjacent_rate(plan: PlanMade | None, rate: float, direction: int) -> float 
         return None
     rates = [share * plan.usual_learning_rate for share in _RATE_FACTORS]
     if direction > 0:
-        return next((rung_rate for rung_rate in rates if rung_rate >= _LEAST_RATE_RATIO * rate), None)
-    return next((rung_rate for rung_rate in reversed(rates) if _LEAST_RATE_RATIO * rung_rate <= rate), None)
+        return next((usual for usual in rates if usual >= _LEAST_RATE_RATIO * rate), None)
+    return next((usual for usual in reversed(rates) if _LEAST_RATE_RATIO * usual <= rate), None)
 
 
-def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
+def _lower_rate_patch(plan: PlanMade | None, rate: float | None) -> Patch | None:
     """Return the setting for a lower learning rate: the usual one, or the next lower one, or a third of the present."""
-    usual = plan.usual_learning_rate if plan else None
+    usual_rate = plan.usual_learning_rate if plan else None
     if not rate:
         return None
-    return _learning_rate(
-        usual if usual and rate >= _LEAST_RATE_RATIO * usual else _adjacent_rate(plan, rate, -1) or rate / 3
-    )
+    if usual_rate and rate >= _LEAST_RATE_RATIO * usual_rate:
+        return _rate_patch(usual_rate)
+    return _rate_patch(_adjacent_rate(plan, rate, -1) or rate / 3)
 
 
 @rule(
@@ -391,15 +386,14 @@ def learning_rate(context: Context) -> Verdict:
     rates, subject = peak_rate(context.config, parameters), what_trains(context.config, parameters)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
     if rate.value > rates.most:
-        return warned(
-            f"{sentence}: above {rates.most:g}, where {subject} tends to diverge", fix={LEARNING_RATE: "auto"}
-        )
+        sentence += f": above {rates.most:g}, where {subject} tends to diverge"
+        return warned(sentence, fix={LEARNING_RATE: "auto"})
     if rate.value < rates.least:
         return warned(f"{sentence}: below {rates.least:g}, {subject} hardly changes", fix={LEARNING_RATE: "auto"})
     return passed(f"{sentence}; {rates.least:g} to {rates.most:g} suits {subject}")
 
 
-def _learning_rate(rate: float) -> Patch:
+def _rate_patch(rate: float) -> Patch:
     """Return the setting for a learning rate, rounded to two digits as a user would write it."""
     return {LEARNING_RATE: float(f"{rate:.2g}")}
 
@@ -409,8 +403,7 @@ def lr_scaling(context: Context) -> Verdict:
     """A gradient over more rows is less noisy, so the learning rate can be higher.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
-    arXiv:1404.5997 (square root).
-    """
+    arXiv:1404.5997 (square root)."""
     loaded, recipe = context.loaded, context.loaded.recipe
     recipe_values: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
     rate, rows = recipe_values.get("learning_rate"), recipe_values.get("effective_batch_size")
@@ -435,11 +428,8 @@ def lr_scaling(context: Context) -> Verdict:
     most_rate = max(rate, peak_rate(context.config, context.required_plan.parameters.value).most)
     scaled_rate = float(f"{min(rate * math.sqrt(ratio), most_rate):.3g}")
     advice = f"scaled with the square root of {ratio:.3g} (ratio of rows); linear scaling gives {rate * ratio:.3g}"
-    return warned(
-        sentence,
-        fix={LEARNING_RATE: scaled_rate},
-        advice=f"{advice}. {EFFECTIVE_BATCH_KEY} does not change. To keep the learning rate, set it yourself",
-    )
+    advice += f". {EFFECTIVE_BATCH_KEY} does not change. To keep the learning rate, set it yourself"
+    return warned(sentence, fix={LEARNING_RATE: scaled_rate}, advice=advice)
 
 
 @rule("Learning rate schedule", 440, SCHEDULE_KEY, _DECAY)
@@ -447,8 +437,7 @@ def schedule(context: Context) -> Verdict:
     """Small steps at the end refine what large steps found.
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
-    decay over 10 % of the tokens is enough.
-    """
+    decay over 10 % of the tokens is enough."""
     training, plan = context.config.training, context.required_plan
     name, rate, total_steps = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
     constant_text = f"{name}: the learning rate stays at {rate:g} to the end"
@@ -467,8 +456,7 @@ def schedule(context: Context) -> Verdict:
 def warmup(context: Context) -> Verdict:
     """AdamW's running averages are unreliable at first, so full steps can spoil the start.
 
-    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
-    """
+    Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2."""
     plan = context.required_plan
     scheduler = context.config.training.lr_scheduler_type
     if not LR_SCHEDULES[scheduler].warms_up:
@@ -490,14 +478,13 @@ def gradients_exploding(view: RunView) -> Cause | None:
     if len(norms) < _LEAST_NORMS:
         return None
     usual, now = median(norms[:-_RECENT_STEPS]), median(norms[-_RECENT_STEPS:])
-    if usual <= 0 or now < _EXPLODED * usual or now < 1:
+    if usual <= 0 or now < _EXPLOSION_RATIO * usual or now < 1:
         return None
-    lower_rate = _lower(view.plan, view.plan.learning_rate if view.plan else None)
+    lower_rate = _lower_rate_patch(view.plan, view.plan.learning_rate if view.plan else None)
+    ratio_text = f"{now / usual:.0f} times the {usual:.3g} before"
     return fault(
         cause="The gradients explode: training is about to diverge.",
-        evidence=(
-            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {now / usual:.0f} times the {usual:.3g} before"
-        ),
+        evidence=f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {ratio_text}",
         fix={**lower_rate, _MAX_GRAD_NORM: _GOOD_NORM} if lower_rate else None,
     )
 
@@ -511,12 +498,12 @@ def loss_spikes(view: RunView) -> Cause | None:
         return None
     total = max(view.state.total_steps, 1)
     shown = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
-    evidence = (
-        f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {shown}"
-    )
+    evidence = f"{len(spikes)} steps have more than {_SPIKE_RATIO:g} times the loss of their neighbours"
+    evidence += f", the first at steps {shown}"
     count = view.state.data.rows if view.state.data else 0
     # The order of the rows follows from the seed, unless rows are grouped by length.
-    rows = None if plan.seed is None or plan.group_by_length or not count else _rows_of(plan, plan.seed, count, spikes)
+    is_known = plan.seed is not None and not plan.group_by_length and count
+    rows = _rows_in_spikes(plan, plan.seed or 0, count, spikes) if is_known else None
     if rows:
         rows_text = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return fault(
@@ -524,7 +511,7 @@ def loss_spikes(view: RunView) -> Cause | None:
             evidence=f"{evidence}; in each epoch, one of these steps has row {rows_text} of {count:,} (counted from 0)",
             advice="inspect these rows with tui-trainer preview, then correct or remove them",
         )
-    warmup_steps, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
+    warmup_steps, fix = plan.warmup_steps, _lower_rate_patch(plan, plan.learning_rate)
     if warmup_steps is not None and warmup_steps < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
         fix = {WARMUP_KEY: _GOOD_WARMUP}
     elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
@@ -545,21 +532,18 @@ def _spikes(view: RunView) -> list[int]:
     begin = max(len(losses) - view.state.steps_since_start, 0)
     spikes = []
     for index in range(begin, len(losses)):
-        window = [
-            loss
-            for loss in losses[max(index - _NEIGHBOUR_STEPS, begin) : index + _NEIGHBOUR_STEPS + 1]
-            if math.isfinite(loss)
-        ]
+        neighbours = losses[max(index - _NEIGHBOUR_STEPS, begin) : index + _NEIGHBOUR_STEPS + 1]
+        window = [loss for loss in neighbours if math.isfinite(loss)]
         if len(window) < _NEIGHBOUR_STEPS or not math.isfinite(losses[index]):
             continue
         usual_loss = median(window)
         spread = median(abs(loss - usual_loss) for loss in window)
-        if losses[index] > max(_SPIKE * usual_loss, usual_loss + _DEVIATIONS * spread, usual_loss + _LEAST_NATS):
+        if losses[index] > max(_SPIKE_RATIO * usual_loss, usual_loss + _DEVIATIONS * spread, usual_loss + _LEAST_NATS):
             spikes.append(steps[index])
     return spikes
 
 
-def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:
+def _rows_in_spikes(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:
     """Return the data rows that were in a spike in every epoch with spikes. `count` is the number of all rows. The list
     is empty if this may be chance, and if fewer than two epochs have spikes."""
     order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=seed)
@@ -573,15 +557,9 @@ def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> li
 
 
 @rule(
-    "Gradient clipping",
-    460,
-    _MAX_GRAD_NORM,
-    LEARNING_RATE,
-    WARMUP_KEY,
-    PRECISION_KEY,
-    needs_plan=False,
-    symptoms=(gradients_exploding, loss_spikes),
-)
+    "Gradient clipping", 460, _MAX_GRAD_NORM, LEARNING_RATE, WARMUP_KEY, PRECISION_KEY,
+    needs_plan=False, symptoms=(gradients_exploding, loss_spikes),
+)  # fmt: skip
 def clipping(context: Context) -> Verdict:
     """Gradients have rare outliers; without a limit one of them undoes hundreds of steps.
 
@@ -591,10 +569,8 @@ def clipping(context: Context) -> Verdict:
     if limit == 0:
         return warned("max_grad_norm 0: a single bad row can spoil the weights", fix={_MAX_GRAD_NORM: _GOOD_NORM})
     if limit > _MOST_NORM:
-        return warned(
-            f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
-            fix={_MAX_GRAD_NORM: _GOOD_NORM},
-        )
+        sentence = f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped"
+        return warned(sentence, fix={_MAX_GRAD_NORM: _GOOD_NORM})
     return passed(f"gradients are clipped to norm {limit:g}; a NaN or infinite gradient changes no weight")
 
 
@@ -602,8 +578,7 @@ def clipping(context: Context) -> Verdict:
 def weight_decay(context: Context) -> Verdict:
     """Weight decay keeps weights that the text does not need small, which helps most over many epochs.
 
-    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
-    """
+    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101."""
     decay, tuning = context.config.training.weight_decay, context.config.tuning
     if decay and tuning.mutates_weights:
         init_name = tuning.init_lora_weights
@@ -616,8 +591,6 @@ def weight_decay(context: Context) -> Verdict:
     if decay == 0:
         return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
     if decay > _MOST_DECAY:
-        return warned(
-            f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
-            fix={_WEIGHT_DECAY: _STRONG_DECAY},
-        )
+        sentence = f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning"
+        return warned(sentence, fix={_WEIGHT_DECAY: _STRONG_DECAY})
     return passed(f"weight_decay {decay:g} on matrices, none on norms")

@@ -58,7 +58,7 @@ _LEAST_BUSY_CORES = 0.5
 # Step times usually differ by a smaller factor between runs or epochs.
 _SLOWER_STEP_RATIO = 1.3
 # If threads wait for a core during a larger share of the time, that alone explains slow steps.
-_CROWDED = 0.1
+_MOST_WAIT_SHARE = 0.1
 
 
 @rule("The run can be planned", 10, needs_plan=False)
@@ -86,14 +86,14 @@ def device(context: Context) -> Verdict:
     if device == "cuda" and gpu:
         other_gpus = [other for other in hardware.gpus if other is not gpu]
         others_text = f"; {quantity(len(other_gpus), 'more GPU')} on this machine" if other_gpus else ""
-        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{others_text}", *map(_described, other_gpus))
+        return passed(f"trains on GPU {gpu.index}: {_gpu_text(gpu)}{others_text}", *map(_gpu_text, other_gpus))
     if hardware.gpus and context.chosen_gpu == "none":
         sentence = f"the GPU stays idle because of --gpu none, so the run is on the CPU ({cpu})"
         return warned(sentence, advice="omit --gpu none")
     if hardware.gpus:
-        gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+        gpu_count, gpu_texts = len(hardware.gpus), tuple(map(_gpu_text, hardware.gpus))
         idle_text = "1 GPU stays idle" if gpu_count == 1 else f"{gpu_count} GPUs stay idle"
-        idle_text += f" ({_described(gpu or hardware.gpus[0])})"
+        idle_text += f" ({_gpu_text(gpu or hardware.gpus[0])})"
         verdict, advice = failed, "run tui-trainer diagnose for details"
         reason = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
         if gpu and (problem := torch_problem(hardware, gpu)):
@@ -112,7 +112,7 @@ def device(context: Context) -> Verdict:
     return not_applicable(f"no GPU on this machine, so the run is on the CPU ({cpu})")
 
 
-def _described(gpu: Gpu) -> str:
+def _gpu_text(gpu: Gpu) -> str:
     name = gpu.name or f"GPU {gpu.index}"
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
 
@@ -142,48 +142,49 @@ def libraries(context: Context) -> Verdict:
     if driver_cuda is None:
         return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {label} matches")
     note = "; both have the same major version, so this works" if cuda > driver_cuda else ""
-    return passed(
-        f"{label} is built for CUDA {version_text(cuda)}, the driver supports {version_text(driver_cuda)}{note}"
-    )
+    driver_text = f"the driver supports {version_text(driver_cuda)}"
+    return passed(f"{label} is built for CUDA {version_text(cuda)}, {driver_text}{note}")
 
 
 @symptom("Other processes", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
     """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
     if view.on_gpu:
-        gpu_used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
-        held = view.gpu_mean("process_memory_bytes")
-        if gpu_used is None or not held or not total or gpu_used - held < _GUEST_BYTES_SHARE * total:
+        used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+        run_bytes = view.gpu_mean("process_memory_bytes")
+        if used_bytes is None or not run_bytes or not total_bytes:
             return None
+        other_bytes = used_bytes - run_bytes
+        if other_bytes < _GUEST_BYTES_SHARE * total_bytes:
+            return None
+        run_text = f"the run {format_bytes(run_bytes)}"
         return Cause(
             cause="Another process uses the GPU of this run.",
-            evidence=f"other processes use {format_bytes(gpu_used - held)} of GPU memory, the run {format_bytes(held)}",
+            evidence=f"other processes use {format_bytes(other_bytes)} of GPU memory, {run_text}",
             # The driver reports the other process, but not how much it computes.
-            share=(gpu_used - held) / gpu_used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+            share=other_bytes / used_bytes / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
             advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
         )
-    others, own, wait_share = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
+    others, used, wait_share = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
     cores = view.mean("usable_cores")
-    if others is None or own is None or cores is None or others < _LEAST_OTHERS:
+    if others is None or used is None or cores is None or others < _LEAST_OTHERS:
         return None
     # Share of the time that other programs took from this run: at most the time that its threads waited, if known.
-    share = others / (others + own)
+    share = others / (others + used)
     if wait_share is not None:
         share = min(share, 2 * wait_share)
     # A run that waits for data does not need the cores meanwhile.
     share *= 1 - view.share_of_time(view.data_seconds)
     if share < LEAST_CAUSE_SHARE:
         return None
-    note = (
-        f"; its threads waited for a core for {format_percent(wait_share)} of their time"
-        if wait_share is not None
-        else ""
-    )
+    note = ""
+    if wait_share is not None:
+        note = f"; its threads waited for a core for {format_percent(wait_share)} of their time"
     free_cores = max(1, round(cores * (1 - others)))
     core_list = "0" if free_cores == 1 else f"0-{free_cores - 1}"
     return Cause(
         cause="Other programs use the cores of this run, and its threads wait for each other.",
-        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{note}",
+        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {used * cores:.1f}{note}",
         share=share,
         advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
         f"`taskset --cpu-list {core_list} tui-trainer`",
@@ -247,21 +248,10 @@ def swap(context: Context) -> Verdict:
 @symptom("More threads than cores", can_occur=lambda plan: plan.device == "cpu")
 def threads_take_turns(view: RunView) -> Cause | None:
     """More threads than cores do not compute faster, and every matmul waits for the last thread."""
-    wait_share, others_share, cores, threads = (
-        view.mean("core_wait_share"),
-        view.others_cpu_share,
-        view.mean("usable_cores"),
-        view.state.threads,
-    )
-    if (
-        view.on_gpu
-        or None in (wait_share, cores)
-        or wait_share is None
-        or cores is None
-        or wait_share < LEAST_CAUSE_SHARE
-    ):
+    wait_share, cores, threads = view.mean("core_wait_share"), view.mean("usable_cores"), view.state.threads
+    if view.on_gpu or wait_share is None or cores is None or wait_share < LEAST_CAUSE_SHARE:
         return None
-    if threads is None or threads <= cores or (others_share or 0.0) >= _LEAST_OTHERS:
+    if threads is None or threads <= cores or (view.others_cpu_share or 0.0) >= _LEAST_OTHERS:
         return None
     return Cause(
         cause="The run has more threads than cores, so they take turns.",
@@ -279,8 +269,8 @@ def one_thread(view: RunView) -> Cause | None:
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
     # Both are shares of the usable cores.
-    own_share, others_share = view.mean("process_cpu_share"), view.others_cpu_share
-    idle_share = max(1 - (1 / cores if own_share is None else own_share) - (others_share or 0.0), 0.0)
+    used_share, others_share = view.mean("process_cpu_share"), view.others_cpu_share
+    idle_share = max(1 - (1 / cores if used_share is None else used_share) - (others_share or 0.0), 0.0)
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
@@ -319,26 +309,25 @@ def cpu_threads(context: Context) -> Verdict:
         return warned("; ".join(text for _, text in faults), fix=fix, advice=advice)
     logical_cores = context.hardware.logical_cores
     logical_note = f" ({logical_cores} logical)" if logical_cores else ""
-    return passed(
-        f"{threads} threads on {cores} usable cores{logical_note}, set by the run itself",
-        switch_state=f"{threads} CPU threads",
-    )
+    sentence = f"{threads} threads on {cores} usable cores{logical_note}, set by the run itself"
+    return passed(sentence, switch_state=f"{threads} CPU threads")
 
 
 @symptom("Slower than before")
 def slower_later(view: RunView) -> Cause | None:
     """The first epoch may be slow because of compilation; slower later epochs have another reason."""
     seconds = view.state.step_seconds
-    done = view.state.steps_since_start - WARM_UP_STEPS
-    start = len(seconds) - done
-    if done < _LEAST_STEPS or start < 0 or (not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _CROWDED):
+    steps = view.state.steps_since_start - WARM_UP_STEPS
+    start = len(seconds) - steps
+    is_crowded = not view.on_gpu and (view.mean("core_wait_share") or 0.0) > _MOST_WAIT_SHARE
+    if steps < _LEAST_STEPS or start < 0 or is_crowded:
         return None
     early_seconds, late_seconds = median(seconds[start : start + _EARLY_STEPS]), median(seconds[-_EARLY_STEPS:])
     if late_seconds < _SLOWER_STEP_RATIO * early_seconds:
         return None
     share = 1 - early_seconds / late_seconds
     newest_steps = view.state.recent_sums
-    if sum(done.data_seconds for done in newest_steps) > share / 2 * sum(done.step_seconds for done in newest_steps):
+    if sum(step.data_seconds for step in newest_steps) > share / 2 * sum(step.step_seconds for step in newest_steps):
         # The wait for data has grown, which another diagnosis reports.
         return None
     epochs = view.state.epochs
@@ -374,11 +363,8 @@ def throughput(context: Context) -> Verdict:
     earlier = context.earlier
     if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER_STEP_RATIO * seconds:
         return passed(sentence)
-    times_text = f"{earlier.step_seconds / seconds:.1f} times as long"
-    return warned(
-        f"{sentence}; a step of run {earlier.name} took {times_text}",
-        advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
-    )
+    sentence += f"; a step of run {earlier.name} took {earlier.step_seconds / seconds:.1f} times as long"
+    return warned(sentence, advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}")
 
 
 @symptom("GPU throttled", can_occur=lambda plan: plan.device == "cuda")
@@ -435,10 +421,8 @@ def gpu_utilisation(context: Context) -> Verdict:
     if earlier is None or earlier.busy_share is None:
         return not_applicable(f"utilisation of {processor} is measured in the first run of this kind")
     goal, usage = (IDLE_GPU_SHARE if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-    sentence = (
-        f"utilisation of {processor}: {format_percent(usage)} in run {earlier.name}; at least "
-        f"{format_percent(goal)} is good"
-    )
+    usage_text = f"{format_percent(usage)} in run {earlier.name}"
+    sentence = f"utilisation of {processor}: {usage_text}; at least {format_percent(goal)} is good"
     if usage >= goal:
         return passed(sentence)
     advice = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"

@@ -68,15 +68,13 @@ def memory_full(view: RunView) -> Cause | None:
     """Try in this order: half the micro-batch with twice the accumulation, 4 bits, shorter rows, checkpointing."""
     used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free_bytes = view.mean("memory_available_bytes")
-    own_bytes = view.mean("process_memory_bytes")
+    run_bytes = view.mean("process_memory_bytes")
     is_gpu_full = bool(used_bytes and total_bytes and used_bytes >= _FULL_SHARE * total_bytes)
     if used_bytes and total_bytes and is_gpu_full:
-        evidence = (
-            f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use "
-            f"({format_percent(used_bytes / total_bytes)})"
-        )
-    elif free_bytes is not None and own_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + own_bytes):
-        evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(own_bytes)}"
+        share_text = format_percent(used_bytes / total_bytes)
+        evidence = f"{format_bytes_of(used_bytes, total_bytes)} of GPU memory in use ({share_text})"
+    elif free_bytes is not None and run_bytes is not None and free_bytes < _LEAST_FREE_SHARE * (free_bytes + run_bytes):
+        evidence = f"{format_bytes(free_bytes)} of host memory left; the run uses {format_bytes(run_bytes)}"
     else:
         return None
     fix, other_ways = _first_memory_remedy(view)
@@ -95,10 +93,9 @@ def _first_memory_remedy(view: RunView) -> tuple[Patch | None, list[str]]:
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
     remedies: list[tuple[Patch | None, str]] = []
-    if (rows := plan.per_device_train_batch_size) > 1:
-        remedies.append(
-            ({MICRO_BATCH_KEY: -(-rows // 2), ACCUMULATION_KEY: "auto"}, f"a micro-batch of {-(-rows // 2)}")
-        )
+    if plan.per_device_train_batch_size > 1:
+        rows = -(-plan.per_device_train_batch_size // 2)
+        remedies.append(({MICRO_BATCH_KEY: rows, ACCUMULATION_KEY: "auto"}, f"a micro-batch of {rows}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Only a new plan can tell whether 4 bits are possible, which depends on a library and the layers.
         remedies.append((None, f'{METHOD_KEY} = "qlora"'))
@@ -120,9 +117,8 @@ def batch_too_large(view: RunView) -> Cause | None:
     if reductions:
         newest, kinds = reductions[-1], {event.what for event in reductions}
         key = MICRO_BATCH_KEY if "training" in kinds else EVAL_BATCH
-        rows = min(
-            event.rows for event in reductions if event.what == ("training" if key == MICRO_BATCH_KEY else newest.what)
-        )
+        kind = "training" if key == MICRO_BATCH_KEY else newest.what
+        rows = min(event.rows for event in reductions if event.what == kind)
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
             evidence=f"{newest.rows_before} rows per batch until step {newest.step:,}, {newest.rows} from then on",
@@ -166,17 +162,13 @@ def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator
 
 
 @rule(
-    "Gradient checkpointing",
-    150,
-    CHECKPOINTING,
+    "Gradient checkpointing", 150, CHECKPOINTING, remedies=_remedies_of_gradient_checkpointing,
     published_gain="memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)",
-    remedies=_remedies_of_gradient_checkpointing,
-)
+)  # fmt: skip
 def gradient_checkpointing(context: Context) -> Verdict:
     """Checkpointing pays off only if memory, not time, is short.
 
-    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
-    """
+    Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174."""
     is_on = context.config.training.gradient_checkpointing
     other_setup = context.basis.with_patch({CHECKPOINTING: not is_on}).setup
     now_bytes, other_bytes = context.required_plan.memory_bytes.value, planned_memory_bytes(context, setup=other_setup)
@@ -189,9 +181,8 @@ def gradient_checkpointing(context: Context) -> Verdict:
         return warned(sentence, fix={CHECKPOINTING: True}, switch_state="gradient checkpointing: off")
     if not is_on:
         sentence += f", which would make steps {longer_text}"
-        return passed(
-            sentence, switch_state="gradient checkpointing: off, not needed", opposite_patch={CHECKPOINTING: True}
-        )
+        switch = "gradient checkpointing: off, not needed"
+        return passed(sentence, switch_state=switch, opposite_patch={CHECKPOINTING: True})
     if (rows := _rows_without(context, other_setup)) == 0:
         sentence += f"; the run needs checkpointing to fit, and steps take {longer_text}"
         return passed(sentence, switch_state="gradient checkpointing on", opposite_patch={CHECKPOINTING: False})
@@ -226,18 +217,13 @@ def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
 
 
 @rule(
-    "4-bit weights",
-    295,
-    METHOD_KEY,
-    LAYERS_KEY,
+    "4-bit weights", 295, METHOD_KEY, LAYERS_KEY, remedies=_remedies_of_four_bits,
     published_gain="4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)",
-    remedies=_remedies_of_four_bits,
-)
+)  # fmt: skip
 def four_bits(context: Context) -> Verdict:
     """Frozen weights need not be exact; each matmul unpacks them first, which takes time.
 
-    Source: Dettmers et al., QLoRA, arXiv:2305.14314.
-    """
+    Source: Dettmers et al., QLoRA, arXiv:2305.14314."""
     plan = context.required_plan
     if context.config.is_from_scratch:
         return not_applicable("every weight of a model from scratch is trained, so none can be in 4 bits")
@@ -304,13 +290,12 @@ def memory_growing(view: RunView) -> Cause | None:
         gpu_bytes, used_bytes = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
         free_bytes = None if gpu_bytes is None or used_bytes is None else gpu_bytes - used_bytes
     runs_out = free_bytes is not None and end_bytes - last_bytes > free_bytes
-    share = (
-        1 - (last_step + free_bytes / rate) / total if runs_out and free_bytes is not None and rate and total else 0.0
-    )
+    share = 0.0
+    if runs_out and free_bytes is not None and rate and total:
+        share = 1 - (last_step + free_bytes / rate) / total
     kind = "peak GPU memory" if view.on_gpu else "resident memory of the process"
-    text = (
-        f"{kind}: {format_bytes(first_bytes)} at step {first_step:,}, {format_bytes(last_bytes)} at step {last_step:,}"
-    )
+    last_text = f"{format_bytes(last_bytes)} at step {last_step:,}"
+    text = f"{kind}: {format_bytes(first_bytes)} at step {first_step:,}, {last_text}"
     note = f"; {format_bytes(end_bytes)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
         cause="Memory grows from step to step, although the batches do not grow.",
@@ -323,19 +308,13 @@ def memory_growing(view: RunView) -> Cause | None:
 
 def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
     """Return (step, bytes) since the last start: on a CPU the memory of the process, on a GPU torch's peak memory. The
-    driver's figure is not used, because it includes other programs and memory that torch holds unused.
-    """
+    driver's figure is not used, because it includes other programs and memory that torch holds unused."""
     if not view.on_gpu:
-        return [
-            (reading.step, size) for reading in view.all_readings if (size := reading.process_memory_bytes) is not None
-        ]
+        return [(it.step, size) for it in view.all_readings if (size := it.process_memory_bytes) is not None]
     state = view.state
     start = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
-    peaks = [
-        (step, float(peak))
-        for step, peak in zip(state.steps[start:], state.step_peak_bytes[start:], strict=True)
-        if peak
-    ]
+    pairs = zip(state.steps[start:], state.step_peak_bytes[start:], strict=True)
+    peaks = [(step, float(peak)) for step, peak in pairs if peak]
     return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
 
 
@@ -343,8 +322,7 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     """Return whether passes of a new size occurred after a step; on a GPU, whether passes larger than all before did.
 
     The size of a pass is the mean over a step, because the journal has only the positions of whole steps. It is rounded
-    (`round_up_coarsely`), because means differ long after each size of a pass has occurred.
-    """
+    (`round_up_coarsely`), because means differ long after each size of a pass has occurred."""
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
     first_step_by_size: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
@@ -357,26 +335,20 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
 
 
 @rule(
-    "Enough memory",
-    330,
-    MICRO_BATCH_KEY,
-    ACCUMULATION_KEY,
-    EVAL_BATCH,
-    CHECKPOINTING,
+    "Enough memory", 330, MICRO_BATCH_KEY, ACCUMULATION_KEY, EVAL_BATCH, CHECKPOINTING,
     symptoms=(memory_full, batch_too_large, memory_growing),
-)
+)  # fmt: skip
 def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
-    room, needed_bytes = context.basis.memory_budget, context.required_plan.memory_bytes.value
-    if room.free_bytes is None:
+    budget, needed_bytes = context.basis.memory_budget, context.required_plan.memory_bytes.value
+    if budget.free_bytes is None:
         return not_applicable(f"the run needs {format_bytes(needed_bytes)} of memory; free memory is not reported")
-    sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(room.free_bytes)} free on {room.where}"
-    if room.free_bytes:
-        sentence += f", {needed_bytes / room.free_bytes:.0%}"
+    sentence = f"the run needs {format_bytes(needed_bytes)} of {format_bytes(budget.free_bytes)} free on {budget.where}"
+    if budget.free_bytes:
+        sentence += f", {needed_bytes / budget.free_bytes:.0%}"
     details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.memory_parts if part.bytes]
-    details += [
-        f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.required_plan.host_memory_parts
-    ]
+    host_parts = context.required_plan.host_memory_parts
+    details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in host_parts]
     if not is_short(context):
         # The GPU may have enough memory while the host has too little.
         host_memory, free_bytes = context.required_plan.host_memory_bytes, context.hardware.memory_available_bytes
@@ -393,23 +365,20 @@ def memory(context: Context) -> Verdict:
             advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
     elif not fix:
         advice = f"lower {EVAL_BATCH}, because evaluations need more memory than steps"
-    verdict = failed if needed_bytes > room.free_bytes else warned
+    verdict = failed if needed_bytes > budget.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice=advice)
 
 
 @rule(
-    "Sharding and offloading",
-    335,
-    OFFLOAD,
-    STRATEGY,
+    "Sharding and offloading", 335, OFFLOAD, STRATEGY,
     published_gain="stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)",
-)
+)  # fmt: skip
 def split_model(context: Context) -> Verdict:
     """The parts of a sharded or offloaded model are transferred to the GPU in every pass.
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
-    plan, room = context.required_plan, context.basis.memory_budget
+    plan, budget = context.required_plan, context.basis.memory_budget
     strategy, is_offloaded = plan.strategy.value, plan.cpu_offload.value
     if not is_offloaded and strategy == "ddp":
         return not_applicable("the model is neither sharded nor offloaded")
@@ -419,11 +388,11 @@ def split_model(context: Context) -> Verdict:
     switch = "offloaded" if is_offloaded else strategy
     whole_setup = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
     needed_bytes = planned_memory_bytes(context, setup=whole_setup)
-    sentence = f"{how_text}; otherwise {room.where} would need {format_bytes(needed_bytes)}"
-    if room.budget_bytes is None:
+    sentence = f"{how_text}; otherwise {budget.where} would need {format_bytes(needed_bytes)}"
+    if budget.budget_bytes is None:
         return not_applicable(f"{sentence}, and free memory is not reported", switch_state=switch)
-    sentence += f" (usable: {format_bytes(room.budget_bytes)})"
-    if needed_bytes > room.budget_bytes:
+    sentence += f" (usable: {format_bytes(budget.budget_bytes)})"
+    if needed_bytes > budget.budget_bytes:
         return passed(sentence, switch_state=switch)
     is_written = context.config.distributed.strategy != "auto"
     fix = ({OFFLOAD: False} if is_offloaded else {}) | ({STRATEGY: "auto"} if is_written else {})

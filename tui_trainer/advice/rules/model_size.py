@@ -52,6 +52,9 @@ _GOOD_SCALE = 2.0
 _MOST_SCALE = 4.0
 
 
+_DISTILBERT = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
+
+
 def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
     """Yield LoRA as a remedy. It trains other weights, so it comes late."""
     if not basis.setup.has_adapter and not basis.config.is_from_scratch:
@@ -59,28 +62,21 @@ def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
 
 
 @rule(
-    "Model size",
-    200,
-    METHOD_KEY,
-    LAYERS_KEY,
-    _WIDTH,
-    LAYERS,
-    published_gain="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
-    remedies=_remedies_of_model_size,
-)
+    "Model size", 200, METHOD_KEY, LAYERS_KEY, _WIDTH, LAYERS,
+    published_gain=_DISTILBERT, remedies=_remedies_of_model_size,
+)  # fmt: skip
 def model_size(context: Context) -> Verdict:
     """Time and memory grow with the number of parameters; the text limits what they can learn.
 
-    Source: Sanh et al., DistilBERT, arXiv:1910.01108.
-    """
+    Source: Sanh et al., DistilBERT, arXiv:1910.01108."""
     plan = context.required_plan
     rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
     # Tokens of the whole run. Data that is read several times counts each time.
     read_tokens = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
-    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read_tokens)
+    return (_judge_scratch_model if context.config.is_from_scratch else _judge_pretrained_model)(context, read_tokens)
 
 
-def _from_scratch(context: Context, tokens: float) -> Verdict:
+def _judge_scratch_model(context: Context, tokens: float) -> Verdict:
     parameters, steps = context.required_plan.parameters.value, context.required_plan.total_steps.value
     counts_text = f"{format_count(parameters)} parameters are trained on {format_count(tokens)} tokens"
     # With a fixed number of steps, shorter rows mean that the run reads fewer tokens.
@@ -89,28 +85,29 @@ def _from_scratch(context: Context, tokens: float) -> Verdict:
     if tokens >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
     most_parameters = int(tokens / _LEAST_TOKENS_A_PARAMETER)
-    advice = "give the model more text or more steps" if (fix := _smaller(context, most_parameters)) is None else ""
+    fix = _smaller_shape(context, most_parameters)
+    advice = "give the model more text or more steps" if fix is None else ""
     return warned(f"{sentence}; at least {_LEAST_TOKENS_A_PARAMETER:g} are needed", fix=fix, advice=advice)
 
 
-def _pretrained(context: Context, tokens: float) -> Verdict:
+def _judge_pretrained_model(context: Context, tokens: float) -> Verdict:
     """Return the verdict on a pretrained model, by its memory. Few tokens are no fault, because it was pretrained."""
-    plan, room = context.required_plan, context.basis.memory_budget
+    plan, budget = context.required_plan, context.basis.memory_budget
     count, total = plan.trained_parameters.value, plan.parameters.value
     lasting_bytes = sum(part.bytes for part in plan.memory_parts if part.name in LASTING_PARTS)
     sentence = (
         f"{format_count(count)} of {format_count(total)} parameters are trained on {format_count(tokens)} "
         f"tokens; weights, gradients and optimizer take {format_bytes(lasting_bytes)}"
     )
-    if room.free_bytes is None or lasting_bytes <= room.usable_share * room.free_bytes:
+    if budget.free_bytes is None or lasting_bytes <= budget.usable_share * budget.free_bytes:
         return passed(sentence)
-    sentence += f", more than {room.usable_share:.0%} of the {format_bytes(room.free_bytes)} free on {room.where}"
+    sentence += f", more than {budget.usable_share:.0%} of the {format_bytes(budget.free_bytes)} free on {budget.where}"
     settings = (fitting_patch(context) if is_short(context) else None) or {}
     fix = method_patch(context.config, settings[METHOD_KEY]) if METHOD_KEY in settings else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
 
 
-def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
+def _smaller_shape(context: Context, most_parameters: int) -> dict[str, Any] | None:
     """Return the setting for the largest model with at most these parameters: a smaller width, or else fewer layers.
     None if a config.json gives the shape, or if no such model exists."""
     if context.config.model.model_name_or_path:
@@ -126,28 +123,22 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     return None
 
 
-@rule(
-    "Smaller and larger models",
-    202,
-    MODEL_KEY,
-    published_gain="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
-)
+@rule("Smaller and larger models", 202, MODEL_KEY, published_gain=_DISTILBERT)
 def model_choice(context: Context) -> Verdict:
     """Compare this model with a smaller and a larger one by time and memory.
 
-    Source: Sanh et al., DistilBERT, arXiv:1910.01108.
-    """
+    Source: Sanh et al., DistilBERT, arXiv:1910.01108."""
     plan, config = context.required_plan, context.config
     task, earlier = find_task(config.task.type), context.earlier
     if config.is_from_scratch:
         return not_applicable("a model from scratch has no alternatives by name, because its size is a setting")
     if not task.architectures:
         return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
-    own_parameters, budget_bytes = plan.parameters.value, context.basis.memory_budget.budget_bytes
+    parameters, budget_bytes = plan.parameters.value, context.basis.memory_budget.budget_bytes
     # A smaller model with a larger vocabulary may need more memory.
     smaller_bytes = min(budget_bytes or math.inf, context.basis.needed_bytes())
-    smaller_models = _alternatives(context, 0, _SMALLER * own_parameters, smaller_bytes, reverse=True)
-    text, seconds = f"the model has {format_count(own_parameters)} parameters", context.duration_seconds
+    smaller_models = _alternatives(context, 0, _SMALLER * parameters, smaller_bytes, reverse=True)
+    text, seconds = f"the model has {format_count(parameters)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
         reason = "and does not fit in memory" if is_short(context) else "and trains for longer than 1 day"
         choice = next((candidate for candidate in smaller_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
@@ -165,7 +156,7 @@ def model_choice(context: Context) -> Verdict:
         text += f" and kept the GPU {format_percent(busy_share)} busy in run {earlier.name}"
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # There is time and memory for a larger model.
-        larger_models = _alternatives(context, _LARGER * own_parameters, math.inf, budget_bytes)
+        larger_models = _alternatives(context, _LARGER * parameters, math.inf, budget_bytes)
         larger = next((candidate for candidate in larger_models if (candidate.seconds or 0) <= _DAY_SECONDS), None)
         details += [f"larger: {larger.words}"] if larger else []
     return passed("; ".join([text, *details]), *details)
@@ -186,17 +177,15 @@ def _alternatives(
 ) -> Iterator[_Alternative]:
     """Yield models of the catalogue for this task with `least` to `most` parameters that fit `budget`, by size."""
     suffixes = find_task(context.config.task.type).architectures
-    entries = [
-        entry
-        for entry in all_entries()
-        if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(suffixes)
-    ]
+    entries = [entry for entry in all_entries() if least <= entry.parameters <= most]
     for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
-        if alternative := _planned_with(context, entry, math.inf if budget is None else budget):
+        if not str((entry.config.get("architectures") or [""])[0]).endswith(suffixes):
+            continue
+        if alternative := _plan_alternative(context, entry, math.inf if budget is None else budget):
             yield alternative
 
 
-def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
+def _plan_alternative(context: Context, entry: CatalogueEntry, budget: float) -> _Alternative | None:
     """Return a catalogue model as an alternative; None if it cannot be planned, does not fit or lacks the language."""
     plan, basis = context.required_plan, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
@@ -207,7 +196,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
         needed_bytes = replace(basis, loaded=loaded).with_setup(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
-    if needed_bytes > budget or (language_and_ratio := _language(context, entry)) is None:
+    if needed_bytes > budget or (language_and_ratio := _compare_tokens(context, entry)) is None:
         return None
     # The time is assumed to grow with the tokens, under otherwise equal conditions.
     language, token_ratio = language_and_ratio
@@ -220,7 +209,7 @@ def _planned_with(context: Context, entry: CatalogueEntry, budget: float) -> _Al
     return _Alternative(entry.name, seconds, f"{entry.name}, {size},{time_text} with {memory} of memory ({language})")
 
 
-def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
+def _compare_tokens(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
     """Return a clause on how many tokens the other model's tokenizer needs for the data, and their ratio to those of
     the present tokenizer; None if the other tokenizer does not know the language."""
 
@@ -244,16 +233,14 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
 def lora_rank(context: Context) -> Verdict:
     """The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.
 
-    Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
-    """
+    Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2."""
     plan, tuning, shape = context.required_plan, context.config.tuning, context.basis.shape
     count, tokens = plan.trained_parameters.value, plan.train_tokens.value
     if not tuning.has_adapter:
         return not_applicable(f"all {format_count(count)} parameters are trainable, so there is no adapter")
     layers = context.basis.setup.adapted(shape)
-    share = sum(layer.matrix_parameters for layer in layers) / sum(
-        layer.matrix_parameters for layer in shape.linears if not layer.is_head
-    )
+    all_parameters = sum(layer.matrix_parameters for layer in shape.linears if not layer.is_head)
+    share = sum(layer.matrix_parameters for layer in layers) / all_parameters
     sentence = (
         f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(count)} trainable parameters "
         f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
@@ -281,8 +268,7 @@ def lora_rank(context: Context) -> Verdict:
 def lora_alpha(context: Context) -> Verdict:
     """Lowering only the rank makes updates stronger: change lora_alpha with it.
 
-    Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
-    """
+    Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1."""
     tuning = context.config.tuning
     if not tuning.has_adapter:
         return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')

@@ -50,14 +50,9 @@ def slow_precision(view: RunView) -> Cause | None:
 
 
 @rule(
-    "Mixed precision",
-    100,
-    PRECISION_KEY,
-    fallback="auto",
-    is_for_speed=True,
+    "Mixed precision", 100, PRECISION_KEY, fallback="auto", is_for_speed=True, symptoms=(slow_precision,),
     published_gain="memory of activations nearly halved (arXiv:1710.03740)",
-    symptoms=(slow_precision,),
-)
+)  # fmt: skip
 def precision(context: Context) -> Verdict:
     """16-bit matmuls are faster and halve activations, if the processor supports them natively.
 
@@ -87,8 +82,7 @@ def master_weights(context: Context) -> Verdict:
 
     The optimizer updates the copy (the fp32 master weights of arXiv:1710.03740, section 3.1), so that no small update
     is lost. Autocast casts fp32 weights once and the input of each linear layer anew, computes norms in fp32, and adds
-    up the results of layers in fp32.
-    """
+    up the results of layers in fp32."""
     planned, basis = context.required_plan.weights_dtype, context.basis
     weights_text = f"weights are kept in {planned.value}: {planned.reason}"
     if basis.setup.has_adapter:
@@ -98,32 +92,28 @@ def master_weights(context: Context) -> Verdict:
         sentence = f"on, but {_NO_BF16}, so all operations except matmuls are emulated"
         return warned(sentence, weights_text, fix={DTYPE_KEY: "auto"}, switch_state="fp32 masters on")
     if planned.value == "bfloat16":
-        sentence = f"on: {_compared(context, 'float32')}"
+        sentence = f"on: {_memory_comparison(context, 'float32')}"
         return passed(sentence, weights_text, switch_state="fp32 masters on", opposite_patch={DTYPE_KEY: "float32"})
     off_switch = "fp32 masters: off"
     if why_not := _why_impossible(context):
         return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch)
     # If bf16 weights are not known to be faster, the gain can be measured.
     if basis.target.gpu is None or basis.shape.head != "causal_lm":
-        why_not = "the gain was estimated for decoders only"
-        why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
-        return not_applicable(
-            f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch={DTYPE_KEY: "bfloat16"}
-        )
+        on_gpu, opposite = basis.target.gpu is not None, {DTYPE_KEY: "bfloat16"}
+        why_not = "the gain was estimated for decoders only" if on_gpu else "bf16 weights are recommended on GPUs only"
+        return not_applicable(f"off: {why_not}", weights_text, switch_state=off_switch, opposite_patch=opposite)
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
-    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
+    sentence, details = f"off: {_memory_comparison(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights_text)
     limit, other_bytes = basis.memory_budget.budget_bytes, basis.with_patch({DTYPE_KEY: "bfloat16"}).needed_bytes()
     if limit is not None and context.required_plan.memory_bytes.value <= limit < other_bytes:
         return not_applicable(f"{sentence}, more than is available", *details, switch_state=off_switch)
     return warned(sentence, *details, fix={DTYPE_KEY: "bfloat16"}, switch_state=off_switch)
 
 
-def _compared(context: Context, other: Dtype) -> str:
-    now_bytes, other_bytes = (
-        context.required_plan.memory_bytes.value,
-        context.basis.with_patch({DTYPE_KEY: other}).needed_bytes(),
-    )
-    return f"peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} with weights in {other}"
+def _memory_comparison(context: Context, other: Dtype) -> str:
+    now_text = format_bytes(context.required_plan.memory_bytes.value)
+    other_text = format_bytes(context.basis.with_patch({DTYPE_KEY: other}).needed_bytes())
+    return f"peak memory {now_text}, {other_text} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
@@ -144,21 +134,15 @@ def _why_impossible(context: Context) -> str:
 
 
 @rule(
-    "TF32 and cuDNN autotune",
-    110,
-    _TF32,
-    is_for_speed=True,
+    "TF32 and cuDNN autotune", 110, _TF32, is_for_speed=True,
     published_gain="8x the rate of fp32 matmuls on an A100 (its data sheet)",
-)
+)  # fmt: skip
 def tf32(context: Context) -> Verdict:
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
 
-    Source: NVIDIA A100 data sheet.
-    """
+    Source: NVIDIA A100 data sheet."""
     gpu, precision = context.basis.target.gpu, context.required_plan.precision.value
-    autotune = why_no_autotune(context.basis.shape.model_type)
-
-    note = f"; cuDNN autotune: {autotune}"
+    note = f"; cuDNN autotune: {why_no_autotune(context.basis.shape.model_type)}"
     if gpu is None:
         return not_applicable(f"TF32 needs a GPU, and this run uses none{note}", switch_state=f"TF32: no GPU{note}")
     abilities = gpu.abilities

@@ -68,10 +68,10 @@ def sequence_length(context: Context) -> Verdict:
         if length < _SHORTEST_TOKENS:
             return warned(f"{sentence}: {short_note}", fix={LENGTH: _FIX_TOKENS})
         task = find_task(context.config.task.type)
-        ends_text = (
-            "longer rows are truncated" if task.row_kind == "examples" else "longer documents are split into rows"
-        )
-        return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends_text}")
+        if task.gives_windows:
+            return passed(f"{sentence}; longer texts are split into windows")
+        is_truncated = task.row_kind == "examples"
+        return passed(f"{sentence}; longer {'rows are truncated' if is_truncated else 'documents are split into rows'}")
     rows, tokens = plan.train_rows.value, plan.train_tokens.value
     sentence = f"{rows:,} rows of {length:,} tokens, cut from a text of {tokens:,} tokens"
     power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
@@ -91,9 +91,8 @@ def length_by_task(context: Context) -> Verdict:
     if bounds is None and not config.is_from_scratch:
         return not_applicable(f"no typical length is known for {config.task.type}")
     if bounds is None or config.is_from_scratch:
-        return not_applicable(
-            "a model from scratch learns the length that it is given; typical lengths are for pretrained models"
-        )
+        note = "typical lengths are for pretrained models"
+        return not_applicable(f"a model from scratch learns the length that it is given; {note}")
     low, high = bounds
     longest_row = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
     length = min(config.data.max_length, longest_row)
@@ -138,16 +137,14 @@ def truncation(context: Context) -> Verdict:
     if share <= _MAX_TRUNCATED_SHARE:
         if cut_answers <= _MAX_TRUNCATED_SHARE * rows:
             return passed(sentence)
-        return warned(
-            sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise this limit"
-        )
+        advice = "run tui-trainer preview to see which limit truncates answers, then raise this limit"
+        return warned(sentence, advice=advice)
     whole_length = -(-int(details.get(WHOLE_LENGTH_KEY, 2 * length)) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     limit = context.basis.shape.max_position_embeddings
     new_length = whole_length if limit is None else min(whole_length, limit)
     if new_length <= length:
-        return warned(
-            sentence, advice=f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
-        )
+        advice = f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
+        return warned(sentence, advice=advice)
     if new_length < whole_length or WHOLE_LENGTH_KEY not in details:
         return warned(sentence, fix={LENGTH: new_length})
     return warned(f"{sentence}; 99 % of all rows have about {whole_length:,} tokens or fewer", fix={LENGTH: new_length})
@@ -195,15 +192,9 @@ def packed_with_mask(view: RunView) -> Cause | None:
 
 
 @rule(
-    "Little padding",
-    220,
-    PACKING,
-    GROUP_BY_LENGTH,
-    name="padding",
-    fallback="auto",
-    is_for_speed=True,
-    symptoms=(padding, packed_with_mask),
-)
+    "Little padding", 220, PACKING, GROUP_BY_LENGTH,
+    name="padding", fallback="auto", is_for_speed=True, symptoms=(padding, packed_with_mask),
+)  # fmt: skip
 def little_padding(context: Context) -> Verdict:
     """Padding is computed and discarded; grouping or packing rows of different lengths avoids it.
 
@@ -218,7 +209,7 @@ def little_padding(context: Context) -> Verdict:
         sentence = f"rows are cut from one stream of text, so only the last of {rows:,} is shorter"
         return passed(f"{sentence}: {padded_share:.2%} padding")
     if packing.value:
-        ratio = _times_of_packing(context, facts)
+        ratio = _packing_cost_ratio(context, facts)
         if context.config.data.packing is True and ratio > MAX_PACKING_COST_FACTOR:
             sentence = f"packed rows with a mask need {ratio:.1f} times the computation of unpacked, unpadded rows"
             return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch_state="packing on")
@@ -228,15 +219,14 @@ def little_padding(context: Context) -> Verdict:
     rows = min(context.required_plan.effective_batch_size.value, facts.rows)
     text = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
     can_pack = not packing_obstacle(context.basis.shape.model_type)
-    saves = (
-        1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MAX_PACKING_COST_FACTOR
-    )
+    saves = 1 - facts.packed_rows / rows >= LEAST_SAVING
+    saves = saves and _packing_cost_ratio(context, facts) <= MAX_PACKING_COST_FACTOR
     if can_pack and context.config.data.packing is False and saves:
         return warned(f"not packed: {text}", fix={PACKING: "auto"}, switch_state="packing: off")
     return _padding_verdict(context, facts, "not packed" if can_pack else packing.reason)
 
 
-def _times_of_packing(context: Context, facts: DataFacts) -> float:
+def _packing_cost_ratio(context: Context, facts: DataFacts) -> float:
     plan, basis = context.required_plan, context.basis
     if plan.device == "cuda" and (not plan.packing.value or plan.attention.kernel == BY_LENGTHS):
         return 1.0

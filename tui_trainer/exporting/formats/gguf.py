@@ -47,8 +47,8 @@ class Gguf(Format):
         if trained.head in CLASSIFYING_HEADS:
             return "llama.cpp does not support classifiers"
         if _converter() is None:
-            step = "unset LLAMA_CPP_DIR, whose folder lacks it, and run" if os.environ.get("LLAMA_CPP_DIR") else "run"
-            return f"llama.cpp's converter was not found: {step} `tui-trainer install {Gguf.name}`"
+            advice = "unset LLAMA_CPP_DIR, whose folder lacks it, and run" if os.environ.get("LLAMA_CPP_DIR") else "run"
+            return f"llama.cpp's converter was not found: {advice} `tui-trainer install {Gguf.name}`"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
@@ -75,10 +75,10 @@ class Gguf(Format):
                     raise RunError(f"llama.cpp's converter failed: {converter.failure}")
         if trained.task.holds_conversations:
             tokenizer = load_tokenizer(trained)
-            of_file = FileTokenizer(_settings(folder), tokenizer)
-            for prompt in chat_prompts(trained, tokenizer)[0]:
-                if of_file.of_prompt(prompt.text) != prompt.ids:
-                    message = f"llama.cpp would read other tokens than training in the conversation `{prompt.name}`"
+            file_tokenizer = FileTokenizer(_settings(folder), tokenizer)
+            for row in chat_prompts(trained, tokenizer)[0]:
+                if file_tokenizer.prompt_ids(row["text"]) != row["ids"]:
+                    message = f"llama.cpp would read other tokens than training in the conversation `{row['name']}`"
                     raise RunError(f"{message}: use the format merged, or another chat template")
 
     def _out_type(self, folder: Path) -> str:
@@ -107,15 +107,15 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _write_added_tokens(trained: TrainedModel, folder: Path) -> None:
-    """Write into tokenizer_config.json whether begin and end tokens are added, which the converter would guess, and the
-    token that ends what the model generates: llama.cpp stops at the file's eos token, and at few others by name."""
+    """Write into tokenizer_config.json whether begin and end tokens are added, which the converter would guess. Also
+    write the stop token as the eos token, because llama.cpp stops there, and at few others by name."""
     tokenizer = tokenizer_in(trained, folder)
     ids = tokenizer("a")["input_ids"]
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_bytes())
     if trained.task.holds_conversations:
         # A chat template writes the BOS itself, and llama.cpp removes that one if it adds one.
-        ids = [*chat_prompts(trained, tokenizer)[0][0].ids, ids[-1]]
+        ids = [*chat_prompts(trained, tokenizer)[0][0]["ids"], ids[-1]]
     settings["add_bos_token"] = ids[0] == tokenizer.bos_token_id
     settings["add_eos_token"] = ids[-1] == tokenizer.eos_token_id
     stops = (read_json(folder / "generation_config.json") or {}).get("eos_token_id")
@@ -129,14 +129,14 @@ def _write_readme(trained: TrainedModel, model_folder: Path, folder: Path) -> No
     """Write Ollama's Modelfile, and a README.md with the commands of servers."""
     tokenizer = tokenizer_in(trained, model_folder)
     settings = read_json(model_folder / "generation_config.json") or {}
-    stops = settings.get("eos_token_id") or []
-    names = tokenizer.convert_ids_to_tokens(stops if isinstance(stops, list) else [stops])
-    (folder / MODELFILE).write_text(modelfile(trained, tokenizer, FILE, names, settings), encoding="utf-8")
+    stop_ids = settings.get("eos_token_id") or []
+    stops = tokenizer.convert_ids_to_tokens(stop_ids if isinstance(stop_ids, list) else [stop_ids])
+    (folder / MODELFILE).write_text(modelfile(trained, tokenizer, FILE, stops, settings), encoding="utf-8")
     name = re.sub(r"[^a-z0-9_.-]+", "-", trained.run.name.lower()).strip("-.") or "model"
     length = trained.config.data.max_length
     text = f"""# {one_line(trained.run.name)}
 
-A chat model that ends its answers with {" or ".join(f"`{stop}`" for stop in names)}. Start one of these servers in this
+A chat model that ends its answers with {" or ".join(f"`{stop}`" for stop in stops)}. Start one of these servers in this
 folder, then compare its tokens with those of training:
 
 ```

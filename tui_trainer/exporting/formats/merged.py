@@ -42,7 +42,7 @@ class Merged(Format):
     def write(self, trained: TrainedModel, folder: Path, progress: Progress) -> None:
         assert trained.base is not None, "refusal() rejects models without an adapter"
         tensors = _MergedTensors(_adapted_without_weights(trained), trained.base)
-        missing = [name for name in tensors.names if name not in tensors.facts and name not in tensors.own]
+        missing = [name for name in tensors.names if name not in tensors.facts and name not in tensors.replacements]
         if missing or tensors.adapts_experts:
             reason = f"{missing[0]} has another name in the base model's files" if missing else "experts have adapters"
             progress(f"loading the whole model, because {reason}", 0, None, "")
@@ -99,8 +99,8 @@ def _generation_settings(trained: TrainedModel) -> Any:
 class _MergedTensors:
     """Tensors of the merged model, under the base model's names. Each tensor is computed when it is read.
 
-    `own` has the tensors of modules that were trained as a whole. `facts` describes tensors in the base model's files,
-    which are mapped for one tensor at a time, because mapped files count as memory of the process."""
+    `replacements` has the tensors of modules that were trained as a whole. `facts` describes tensors in the base
+    model's files, which are mapped for one tensor at a time, because mapped files count as memory of the process."""
 
     def __init__(self, model: Any, base: Path) -> None:
         from peft.tuners.tuners_utils import BaseTunerLayer
@@ -111,7 +111,7 @@ class _MergedTensors:
         tied_names = set(getattr(self.inner, "all_tied_weights_keys", None) or ())
         names = dict.fromkeys(map(_base_name, self.inner.state_dict()))
         self.names = [name for name in names if name and name not in tied_names]
-        self.own: dict[str, Any] = {}
+        self.replacements: dict[str, Any] = {}
         self.adapts_experts = False
         self._layers: dict[str, Any] = {}
         self._rows = self.inner.config.get_text_config().vocab_size
@@ -126,7 +126,7 @@ class _MergedTensors:
         for path, module in self.inner.named_modules(remove_duplicate=False):
             if isinstance(module, ModulesToSaveWrapper):
                 trained_tensors = module.modules_to_save["default"].state_dict()
-                self.own |= {_base_name(f"{path}.{name}"): tensor for name, tensor in trained_tensors.items()}
+                self.replacements |= {_base_name(f"{path}.{name}"): tensor for name, tensor in trained_tensors.items()}
             elif isinstance(module, BaseTunerLayer) and hasattr(module, "parameter_name"):
                 self.adapts_experts = True
             elif isinstance(module, BaseTunerLayer) and module.active_adapters:
@@ -137,8 +137,8 @@ class _MergedTensors:
         return max((self._base / facts.file).stat().st_size for facts in self.facts.values())
 
     def size_bytes(self, name: str) -> int:
-        if name not in self.facts or name in self.own:
-            return int(self.own[name].nbytes)
+        if name not in self.facts or name in self.replacements:
+            return int(self.replacements[name].nbytes)
         stored_facts = self.facts[name]
         grows = name in self._tables and self._rows > stored_facts.shape[0]
         return stored_facts.size_bytes * self._rows // stored_facts.shape[0] if grows else stored_facts.size_bytes
@@ -147,9 +147,9 @@ class _MergedTensors:
         """Return one tensor in the dtype in which the base model stores it."""
         import torch
 
-        own_tensor, stored_tensor = self.own.get(name), self._stored(name)
-        if own_tensor is not None:
-            return own_tensor.to(own_tensor.dtype if stored_tensor is None else stored_tensor.dtype).contiguous()
+        replacement, stored_tensor = self.replacements.get(name), self._read_stored(name)
+        if replacement is not None:
+            return replacement.to(replacement.dtype if stored_tensor is None else stored_tensor.dtype).contiguous()
         if (layer := self._layers.get(name)) is None:
             return stored_tensor
         base_layer = layer.get_base_layer()
@@ -160,7 +160,7 @@ class _MergedTensors:
         base_layer.weight = torch.nn.Parameter(torch.zeros(()).expand(merged_weight.shape), requires_grad=False)
         return merged_weight
 
-    def _stored(self, name: str) -> Any:
+    def _read_stored(self, name: str) -> Any:
         from safetensors import safe_open
 
         if name not in self.facts:

@@ -8,6 +8,7 @@ Runtime and tokenizers, and the comparison runs it."""
 import hashlib
 import os
 import shutil
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -75,30 +76,28 @@ class Onnx(Format):
         from transformers.exporters.configs import OnnxConfig
         from transformers.exporters.exporter_onnx import OnnxExporter
 
-        exporter, settings = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
+        exporter, options = OnnxExporter(), OnnxConfig(dynamic=True, quantizer=self._quantizer())
         ids = torch.zeros(_ROWS, _TOKENS, dtype=torch.int64)
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if head in CLASSIFYING_HEADS:
             if getattr(model.config, "type_vocab_size", 0) > 1:
                 inputs["token_type_ids"] = ids.clone()  # the same tensor twice would be traced as one input
             model.config.use_cache = False
-            return exporter.export(model, inputs, settings)
+            return exporter.export(model, inputs, options)
         # Greedy decoding, because beams and lengths of the model's own settings would change the cache.
         id_names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
         special_ids = {name: getattr(model.generation_config, name) for name in id_names}
-        greedy_config = GenerationConfig(do_sample=False, **special_ids)
+        export = partial(
+            exporter.export_for_generation, generation_config=GenerationConfig(do_sample=False, **special_ids)
+        )
         if head == CAUSAL:
-            graphs = exporter.export_for_generation(
-                model, inputs, settings, generation_config=greedy_config, multi_token_decode=True
-            )
+            graphs = export(model, inputs, options, multi_token_decode=True)
             # The decode graph also reads the prompt, with an empty cache.
             return ExportedModel({"model": graphs.components["decode"]}, graphs.export_format, config=model.config)
         answer_ids = torch.zeros(_ROWS, _ANSWER_TOKENS, dtype=torch.int64)
-        graphs = exporter.export_for_generation(
-            model, {**inputs, "decoder_input_ids": answer_ids}, settings, generation_config=greedy_config
-        )
+        graphs = export(model, {**inputs, "decoder_input_ids": answer_ids}, options)
         components = {
-            "encoder": exporter.export(model.get_encoder(), inputs, settings).components["model"],
+            "encoder": exporter.export(model.get_encoder(), inputs, options).components["model"],
             "decoder": graphs.components["prefill"],
             "decoder_with_past": graphs.components["decode"],
         }
@@ -114,17 +113,17 @@ class Onnx(Format):
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
         """Return the tokenizer that run_onnx.py uses, which needs no transformers."""
-        from tui_trainer.exporting.run_onnx import Graphs, encoded, inputs, read_tokenizer
+        from tui_trainer.exporting.run_onnx import Graphs, encode, inputs, read_tokenizer
 
         if saved_tokenizer(trained, folder) is None:
             return None
         graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
 
-        def encode(*texts: str, **_: bool) -> dict[str, list[int]]:
-            encoding = inputs(graphs, encoded(graphs, tokenizer, *texts))
+        def encode_texts(*texts: str, **_: bool) -> dict[str, list[int]]:
+            encoding = inputs(graphs, encode(graphs, tokenizer, *texts))
             return {name: ids[0].tolist() for name, ids in encoding.items()}
 
-        return encode
+        return encode_texts
 
 
 def _share_weights(folder: Path) -> None:
@@ -180,11 +179,11 @@ def _as_module(graphs: Any, config: Any) -> Any:
         def get_output_embeddings(self) -> nn.Module:
             return self._head
 
-        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **more: Any) -> Any:
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **others: Any) -> Any:
             mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-            extra_inputs = {name: values.numpy() for name, values in more.items() if name in _EXTRA_INPUTS}
-            if graphs.marks_answers:
-                edge_logits = graphs.places(input_ids.numpy(), mask.numpy(), **extra_inputs)
+            extra_inputs = {name: values.numpy() for name, values in others.items() if name in _EXTRA_INPUTS}
+            if graphs.has_span_logits:
+                edge_logits = graphs.span_logits(input_ids.numpy(), mask.numpy(), **extra_inputs)
                 start_logits, end_logits = map(torch.from_numpy, edge_logits)
                 return QuestionAnsweringModelOutput(start_logits=start_logits, end_logits=end_logits)
             logits_of = graphs.answer_logits if graphs.has_encoder else graphs.logits
@@ -195,7 +194,7 @@ def _as_module(graphs: Any, config: Any) -> Any:
             """Generate one text by greedy decoding. As in transformers, the result begins with the prompt."""
             [ids] = input_ids.tolist()
             prompt = [graphs.generation["decoder_start_token_id"]] if graphs.has_encoder else ids
-            return torch.tensor([prompt + graphs.written(ids, max_new_tokens)])
+            return torch.tensor([prompt + graphs.generate(ids, max_new_tokens)])
 
     return _Module().eval()
 

@@ -34,7 +34,6 @@ Must = Literal["learn", "keep"]
 Outcome = Literal["kept", "learnt", "broken", "not learnt", "not counted", "right", "wrong"]
 NO_ANSWERS = "neither texts nor labels, which a gate could check: `tui-trainer evaluate` compares such models"
 _OWN_SUITE = "use your own suite (--suite FILE)"
-_QUOTED = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +54,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Kind of check. `fault(value, reply)` returns why a reply is wrong, or "". `reads_text`: only the text decides."""
+    """Kind of check. `fault(value, reply)` returns why a reply is wrong, or "". `reads_text`: only its text counts."""
 
     expected: str
     is_valid: Callable[[Any], bool]
@@ -78,45 +77,45 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
 def _quoted(text: str) -> str:
-    return f"'{one_line(text, _QUOTED)}'"
-
-
-def _unless(is_right: bool, words: str) -> str:
-    return "" if is_right else words
+    return f"'{one_line(text, 60)}'"
 
 
 def _json_fault(value: Any, reply: Reply) -> str:
     if not is_json(reply.text):
         return "is not JSON"
     content = json.loads(reply.text)
-    keys, found_keys = value if isinstance(value, list) else [], content if isinstance(content, dict) else ()
-    return next((f"lacks the JSON key {_quoted(key)}" for key in keys if key not in found_keys), "")
+    keys, reply_keys = value if isinstance(value, list) else [], content if isinstance(content, dict) else ()
+    return next((f"lacks the JSON key {_quoted(key)}" for key in keys if key not in reply_keys), "")
 
 
-def labels_in(value: Any) -> list[str]:
+def _labels_in(value: Any) -> list[str]:
     """Return the labels of a valid check `label`."""
     return value if isinstance(value, list) else [value]
 
 
+def _label_fault(value: Any, reply: Reply) -> str:
+    labels = _labels_in(value)
+    return "" if {*labels} == {*reply.labels} else f"is not {listed(labels, 'and')}"
+
+
 CHECKS: Mapping[str, Check] = {
-    "exact": Check("a text", _is_text,
-                   lambda value, reply: _unless(reply.text.strip() == value.strip(), f"is not {_quoted(value)}")),
-    "contains": Check("a text", _is_text,
-                      lambda value, reply: _unless(value in reply.text, f"does not contain {_quoted(value)}")),
-    "regex": Check("a valid regular expression", _is_pattern, lambda value, reply: _unless(
-        bool(re.search(value, reply.text.strip())), f"does not match {_quoted(value)}")),
+    "exact": Check("a text", _is_text, lambda text, reply:
+                   "" if reply.text.strip() == text.strip() else f"is not {_quoted(text)}"),
+    "contains": Check("a text", _is_text, lambda text, reply:
+                      "" if text in reply.text else f"does not contain {_quoted(text)}"),
+    "regex": Check("a valid regular expression", _is_pattern, lambda pattern, reply:
+                   "" if re.search(pattern, reply.text.strip()) else f"does not match {_quoted(pattern)}"),
     "json": Check("true, or a list of keys", lambda value: value is True or _is_texts(value), _json_fault),
-    "label": Check("a label, or a list of labels", lambda value: _is_text(value) or _is_texts(value),
-                   lambda value, reply: _unless({*labels_in(value)} == {*reply.labels},
-                                                f"is not {listed(labels_in(value), 'and')}"), reads_text=False),
-    "stops": Check("true", lambda value: value is True,
-                   lambda _, reply: _unless(reply.has_stopped, "does not stop"), reads_text=False),
-    "no_loop": Check("true", lambda value: value is True,
-                     lambda _, reply: _unless(not reply.is_looping, "repeats itself"), reads_text=False),
-    "max_tokens": Check("a whole number above 0", lambda value: type(value) is int and value > 0,
-                        lambda value, reply: _unless(reply.has_stopped and reply.tokens <= value,
-                                                     f"is longer than {value:,} tokens"), reads_text=False),
+    "label": Check("a label, or a list of labels", lambda value: _is_texts(_labels_in(value)), _label_fault, False),
+    "stops": Check("true", _is_true, lambda _, reply: "" if reply.has_stopped else "does not stop", False),
+    "no_loop": Check("true", _is_true, lambda _, reply: "repeats itself" if reply.is_looping else "", False),
+    "max_tokens": Check("a whole number above 0", lambda value: type(value) is int and value > 0, lambda most, reply:
+                        "" if reply.has_stopped and reply.tokens <= most else f"is longer than {most:,} tokens", False),
 }  # fmt: skip
 
 
@@ -139,29 +138,30 @@ class SuiteRow:
     def fault(self, reply: Reply) -> str:
         """Return why a reply is wrong, as a predicate such as "is not JSON"; empty if it is right."""
         fault = next(filter(None, (CHECKS[name].fault(value, reply) for name, value in self.checks.items())), "")
-        symptom = next((words for name, words in _SYMPTOM_WORDS.items() if _SYMPTOMS[name](self, reply)), "")
+        symptom = next((words for words, has_symptom in _SYMPTOMS.values() if has_symptom(self, reply)), "")
         return f"{fault}, and {symptom}" if fault and symptom and symptom not in fault else fault
 
 
-def copies_prompt(prompt: str, text: str) -> bool:
+def _copies_prompt(row: SuiteRow, reply: Reply) -> bool:
     """Return whether a text only repeats its prompt: the whole prompt, or its first half or more."""
-    prompt, text = prompt.strip(), text.strip()
-    return bool(text) and (text.startswith(prompt) or (prompt.startswith(text) and 2 * len(text) >= len(prompt)))
+    prompt, text = row.prompt.strip(), reply.text.strip()
+    if not text or {"exact", "label"} & {*row.checks}:  # an exact answer may be its prompt
+        return False
+    return text.startswith(prompt) or (prompt.startswith(text) and 2 * len(text) >= len(prompt))
 
 
-# Faults that a row need not check for. An exact answer may be its prompt.
-_SYMPTOMS: Mapping[str, Callable[[SuiteRow, Reply], bool]] = {
-    "looping": lambda row, reply: reply.is_looping,
-    "unstopped": lambda row, reply: not reply.has_stopped,
-    "copying": lambda row, reply: not {"exact", "label"} & {*row.checks} and copies_prompt(row.prompt, reply.text),
+# Faults that are counted in every row, whatever it checks.
+_SYMPTOMS: Mapping[str, tuple[str, Callable[[SuiteRow, Reply], bool]]] = {
+    "looping": ("repeats itself", lambda row, reply: reply.is_looping),
+    "unstopped": ("does not stop", lambda row, reply: not reply.has_stopped),
+    "copying": ("only copies the prompt", _copies_prompt),
 }
-_SYMPTOM_WORDS = {"looping": "repeats itself", "unstopped": "does not stop", "copying": "only copies the prompt"}
 
 
 def read_suite(path: str) -> list[SuiteRow]:
     """Read a suite, or the one of this program if `path` is empty. Raises DataError with the lines that are wrong."""
     file_path, problems = expand_home(path) if path else _GENERAL_FILE, ProblemList()
-    suite_rows: list[SuiteRow] = []
+    suite_rows = list[SuiteRow]()
     try:
         with file_path.open("rb") as file:
             for row in json_lines(file, one_line(file_path.name), problems):
@@ -258,7 +258,7 @@ def refuse_unsuitable(rows: Sequence[SuiteRow], task: str, labels: Sequence[str]
     """Raise DataError for rows that do not suit a task. `labels` are those of a classifier; empty for generators."""
     problems = ProblemList()
     for row in rows:
-        unknown_labels = [label for label in labels_in(row.checks.get("label", [])) if label not in labels]
+        unknown_labels = [label for label in _labels_in(row.checks.get("label", [])) if label not in labels]
         if labels and "label" not in row.checks:
             message, hint = f"models of {task} predict labels and write no text", "check the `label`"
         elif unknown_labels and not labels:
@@ -276,8 +276,8 @@ def refuse_unsuitable(rows: Sequence[SuiteRow], task: str, labels: Sequence[str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowVerdict:
-    """Verdict on one row. `before` is the reply of the reference, if there is one; `why` says what is wrong with `now`;
-    empty if it is right."""
+    """Verdict on one row. `before` is the reply of the reference model; None without one. `now` is the reply of the
+    judged model, and `why` says what is wrong with it; empty if it is right."""
 
     row: SuiteRow
     outcome: Outcome
@@ -290,8 +290,8 @@ class RowVerdict:
 class ModelVerdict:
     """Verdict on one model. `failures` are the reasons why it does not pass; empty if it does.
 
-    `symptoms` maps each fault that a loss hides to its number of answers, [before or None, now]. `better` and `worse`
-    count the rows whose answer became right or wrong, and `p_value` is that of a sign test on these rows."""
+    `symptoms` maps each symptom to its number of answers, [before or None, now]. `better` and `worse` count the rows
+    whose answer became right or wrong, and `p_value` is that of a sign test on these rows."""
 
     name: str
     outcomes: Mapping[Outcome, int]
@@ -328,8 +328,8 @@ def judge(
     allow_broken: int = 0,
     allow_missing: int = 0,
 ) -> ModelVerdict:
-    """Return the verdict on a model with the replies `now`. `before` are those of the reference; None without one: then
-    each wrong reply to a `keep` row counts as a broken one."""
+    """Return the verdict on a model with the replies `now`. `before` has the replies of the reference model. If it is
+    None, each wrong reply to a `keep` row counts as a broken one."""
     verdicts = list[RowVerdict]()
     for row, old, new in zip(rows, [None] * len(rows) if before is None else before, now, strict=True):
         why = row.fault(new)
@@ -338,7 +338,7 @@ def judge(
     outcomes = Counter[Outcome](verdict.outcome for verdict in verdicts)
     symptoms = {
         symptom: (None if before is None else sum(map(has_symptom, rows, before)), sum(map(has_symptom, rows, now)))
-        for symptom, has_symptom in _SYMPTOMS.items()
+        for symptom, (_, has_symptom) in _SYMPTOMS.items()
     }
     limits = (
         (outcomes["broken"] + outcomes["wrong"], "wrong" if before is None else "broken", allow_broken),

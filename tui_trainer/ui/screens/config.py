@@ -267,7 +267,7 @@ class ConfigPage(ListPage):
             "redo": lambda: document.can_redo,
             "clear": lambda: self.model.filter,
             "next_problem": lambda: document.problems,
-            "preview": lambda: document.unfitted is not None and not document.own_problems,
+            "preview": lambda: document.unfitted is not None and not document.config_problems,
             **dict.fromkeys(("edit", "toggle", "less", "more", "reset", "copy"), lambda: self.key),
         }
         return "" if conditions.get(action.name, lambda: True)() else NOTHING_TO_DO
