@@ -171,7 +171,7 @@ def test_previewed_batches_are_those_of_the_planned_run(model, packing, monkeypa
     rows, order, layout, count = got
     plan, config = estimated_plan(loaded), loaded.config
     assert plan.train_rows.exact and plan.packing.value == (packing == "true") and count == 3
-    assert layout.rows == plan.per_device_train_batch_size.value
+    assert layout.rows_per_pass == plan.per_device_train_batch_size.value
     assert layout.packed_width == (plan.longest_row if plan.packing.value else 0)
     assert layout.fixed_width == plan.longest_row > 0
     training = RowOrder(rows.lengths, effective_batch=plan.effective_batch_size.value, seed=config.training.seed,
