@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.background import Background
+    from tui_trainer.ui.dialogs import Answer, Dialog, Row
+    from tui_trainer.ui.keymap import Action, Keymap
+    from tui_trainer.ui.preferences import Preferences
     from tui_trainer.ui.terminal import TerminalGuard
     from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
@@ -49,6 +51,36 @@ class ExitReason(Enum):
     TRAINING_ON = "requested, training continues"
     LOST = "connection lost"
     TERMINATED = "terminated"
+
+
+class Application(Protocol):
+    """Interface that the workbench needs from the Textual app: drawing, and asking the user."""
+
+    keymap: Keymap
+    preferences: Preferences
+
+    @property
+    def takes_text(self) -> bool: ...
+    @property
+    def offered_actions(self) -> list[Action]: ...
+    def refusal(self, action: Action) -> str: ...
+    def perform_action(self, action_id: str) -> None: ...
+    def draw(self) -> None: ...
+    def show_page(self, number: int) -> None: ...
+    def show_setting(self, key: str) -> None: ...
+    def show_all_settings(self) -> None: ...
+    def show_toast(self, text: str, severity: SeverityLevel, page: int) -> None: ...
+    def poll_soon(self) -> None: ...
+    def open(self, dialog: Dialog) -> None: ...
+    def ask(self, heading: str, rows: Sequence[Row], answers: Sequence[Answer]) -> None: ...
+    def close_question(self, heading: str) -> bool: ...
+    def open_next(self, dialog: Dialog) -> None: ...
+    def leave(self, how: ExitReason = ExitReason.QUIT) -> None: ...
+    def key_of(self, action_id: str) -> str: ...
+    def find_living_runs(self, *, offers: bool = True) -> None: ...
+    def offer_draft(self, draft: Draft) -> None: ...
+    def checked(self, findings: list[Finding]) -> None: ...
+    def run_changed(self) -> None: ...
 
 
 _NOTICE_SECONDS = 6
@@ -149,7 +181,7 @@ class Workbench:
         """Time of the last key press or other use of the terminal, on the monotonic clock in seconds."""
         self._questions: list[Callable[[], None]] = []
         self.trail = GaugeTrail(parts=60, seconds=60.0 * TRAIL_MINUTES)
-        self.app: TrainerApp
+        self.app: Application
         self.background: Background
 
     def begin(self) -> None:

@@ -18,7 +18,7 @@ from tui_trainer.units import format_count, format_seconds, quantity
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
 # Width of the names in the table of scores, and the cells that its numbers need.
-_STANDING_NAME, _STANDING_NUMBERS = 17, 34
+_STANDING_NAME, _STANDING_NUMBERS = 17, 36
 # Columns are numbered if a class name is longer than the first number. The second is the longest name in a row.
 _SHORT_NAME, _LONGEST_NAME = 5, 24
 
