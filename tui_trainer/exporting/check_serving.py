@@ -164,9 +164,9 @@ def _prompt_difference(row: Mapping[str, Any], served: Served, bos: int | None) 
         return None
     index = _equal_start(ids, theirs)
     own_word = f"{tokens[index]!r} ({ids[index]})" if index < len(ids) else "its end"
-    names = dict(zip(ids, tokens, strict=True))
+    names = {number: f"{token!r} ({number})" for number, token in zip(ids, tokens, strict=True)}
     served_id = theirs[index] if index < len(theirs) else None
-    served_word = "the prompt ends" if served_id is None else f"{names.get(served_id, 'token')!r} ({served_id}) comes"
+    served_word = "the prompt ends" if served_id is None else f"{names.get(served_id, f'token {served_id}')} comes"
     sentence = f"token {index + 1} of the prompt should be {one_line(own_word, 60)}, but {one_line(served_word, 60)}"
     if bos is not None and list(theirs[1:]) == ids and theirs[0] == bos:
         is_double = ids[0] == bos
@@ -185,11 +185,11 @@ def _text_difference(text: str, served: str, bos: str) -> str:
         return ""
     index = _equal_start(text, served)
     before = one_line(text[max(0, index - _SHOWN_CHARACTERS) : index].rpartition("\n")[2], 60)
-    missing = text[index : len(text) - len(text[index:].lstrip())]
-    rest = text[index + len(missing) :]
-    if missing and rest[:_SHOWN_CHARACTERS] == served[index:][: min(len(rest), _SHOWN_CHARACTERS)]:
-        missing_kind = "newline" if set(missing) == {"\n"} else "blank"
-        return f"another chat template: a {missing_kind} is missing after {before!r}"
+    blanks = text[index : len(text) - len(text[index:].lstrip())]
+    for end in range(index + 1, index + len(blanks) + 1):
+        if text[end:][:_SHOWN_CHARACTERS] == served[index:][:_SHOWN_CHARACTERS]:
+            missing_kind = "newline" if set(text[index:end]) == {"\n"} else "blank"
+            return f"another chat template: a {missing_kind} is missing after {before!r}"
     wanted, come = (one_line(part[index : index + _SHOWN_CHARACTERS], 60) for part in (text, served))
     return f"another chat template: after {before!r} comes {come!r} instead of {wanted!r}"
 

@@ -78,14 +78,25 @@ def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[RenderedPr
     return prompts, rejected
 
 
+def _answerable(prompts: Sequence[RenderedPrompt], model_config: Any) -> list[RenderedPrompt]:
+    """Return the prompts after which the model has positions for an answer."""
+    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    return [prompt for prompt in prompts if len(prompt.ids) + NEW_TOKENS <= positions]
+
+
+def context_length(trained: TrainedModel, tokenizer: Any, model_config: Any) -> int:
+    """Return the context that a server needs, in tokens: that of training, or more if a conversation needs it."""
+    prompts = _answerable(chat_prompts(trained, tokenizer)[0], model_config)
+    return max([trained.config.data.max_length, *(len(prompt.ids) + NEW_TOKENS for prompt in prompts)])
+
+
 def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str, Any]:
     """Return the content of `serving.json`: each conversation with its tokens and greedy answers, and stop tokens.
 
     An answer has its greedy ids without the stop token, whether it stops, its text, and its length in characters after
     each token. After LoRA, `base_answer` is that of the base model, which a server without the adapter would give."""
     prompts, rejected = chat_prompts(trained, tokenizer)
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    short = [prompt for prompt in prompts if len(prompt.ids) + NEW_TOKENS <= positions]
+    short = _answerable(prompts, model.config)
 
     def answer_facts() -> dict[str, dict[str, Any]]:
         facts: dict[str, dict[str, Any]] = {}
@@ -168,20 +179,22 @@ def _between(parts: Mapping[str, tuple[str, str]], role: str, content: str) -> s
     return f"{parts[role][0]}{content}{parts[role][1]}"
 
 
-def modelfile(trained: TrainedModel, tokenizer: Any, model_file: str, stops: Sequence[str], settings: Any) -> str:
+def modelfile(
+    trained: TrainedModel, tokenizer: Any, model_file: str, stops: Sequence[str], context: int, settings: Any
+) -> str:
     """Return Ollama's description of a model file: its template, its stop tokens and its parameters."""
     lines = [f"FROM ./{model_file}"]
     if template := ollama_template(trained, tokenizer):
         lines.append(f'TEMPLATE """{template}"""')
     else:
         lines.append("# This chat template has no form in Ollama's language: Ollama looks for one like it.")
-    return "\n".join([*lines, *_parameters(trained, stops, settings), ""])
+    return "\n".join([*lines, *_parameters(stops, context, settings), ""])
 
 
-def _parameters(trained: TrainedModel, stops: Sequence[str], settings: Mapping[str, Any]) -> Iterator[str]:
+def _parameters(stops: Sequence[str], context: int, settings: Mapping[str, Any]) -> Iterator[str]:
     for stop in stops:
         yield f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}"
-    yield f"PARAMETER num_ctx {trained.config.data.max_length}"
+    yield f"PARAMETER num_ctx {context}"
     for name in ("temperature", "top_k", "top_p", "min_p"):
         if settings.get("do_sample") and settings.get(name) is not None:
             yield f"PARAMETER {name} {settings[name]:g}"
