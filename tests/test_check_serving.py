@@ -18,7 +18,7 @@ from tui_trainer.exporting.check_serving import SERVING_FILE
 
 BOS, END, OTHER_END = "<s>", "<|end|>", "<|stop|>"
 WORDS = re.compile(r"<[^<> ]+>|\w+|\W")
-QUESTIONS = {"one question": "who are you", "two words": "red or blue", "marks": "a < b & c"}
+QUESTIONS = {"one question": "who are you", "two words": "red or blue", "marks": "a < b & c", "no answer": ""}
 NEW_TOKENS = 8
 
 
@@ -31,7 +31,7 @@ class StandIn:
     adds_bos: bool = False
     stop: str = END
     first_id: int = 0
-    answers: Callable[[str], str] = lambda question: f"{question}!"
+    answers: Callable[[str], str] = lambda question: f"{question}!" if question else ""
 
     def ids(self, text: str, *, frame: bool = True) -> list[int]:
         tokens = [*[BOS] * (self.adds_bos and frame), *WORDS.findall(text)]

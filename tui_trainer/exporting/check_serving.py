@@ -83,7 +83,7 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
     Raises InputError if no server answers, its kind is unknown, or it refuses a request."""
     url = url.rstrip("/")
     name, serve, model = _find_server(url, model)
-    check = ServingCheck(server=name)
+    check, stop_causes = ServingCheck(server=name), list[str]()
     for number, row in enumerate(facts["conversations"]):
         show(number, len(facts["conversations"]))
         try:
@@ -95,31 +95,37 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
         except (LookupError, TypeError, ValueError) as error:
             message = f"{name} at {url} gives an answer of another form: {type(error).__name__} {error}"
             raise InputError(one_line(message, 200), hint="its version may be too old or too new") from None
-        _compare(check, row, served, facts)
-    is_base = check.base_tokens > check.same_tokens + _BASE_MARGIN * check.answer_tokens
-    if is_base:
+        stop_causes += _compare(check, row, served, facts)
+    if check.base_tokens > check.same_tokens + _BASE_MARGIN * check.answer_tokens:
         check.causes.append("the adapter is not loaded: the answers are those of the base model")
-    elif check.same_tokens < _LEAST_AGREEMENT * check.answer_tokens:
+        return check
+    check.causes += stop_causes
+    if check.same_tokens < _LEAST_AGREEMENT * check.answer_tokens:
         check.causes.append("other weights: after the same prompts the answers differ")
     return check
 
 
-def _compare(check: ServingCheck, row: Mapping[str, Any], served: Served, facts: Mapping[str, Any]) -> None:
+def _compare(check: ServingCheck, row: Mapping[str, Any], served: Served, facts: Mapping[str, Any]) -> list[str]:
+    """Add one conversation. Return the cause of another end of its answer, which the base model would explain too."""
     check.conversations += 1
-    differences = [_prompt_difference(row, served, facts["bos"]["id"])]
+    if difference := _prompt_difference(row, served, facts["bos"]["id"]):
+        check.differences.append(f"{row['name']}: {difference[0]}")
+        check.causes.append(difference[1])
+    difference = None
     if answer := row["answer"]:
         stops = {stop["id"]: stop["token"] for stop in facts["stops"]}
         if served.answer and served.answer[-1] in stops and served.has_stopped:
             served = replace(served, answer=served.answer[:-1])
-        count = _agreement(answer, served)
+        count, length = _agreement(answer, served, stops), len(answer["ids"])
+        difference = _stop_difference(check, answer, served, count, stops)
         check.same_tokens += count
-        check.answer_tokens += len(answer["ids"])
-        check.base_tokens += _agreement(row["base_answer"], served) if row["base_answer"] else 0
+        # An answer that the server cuts is compared up to there.
+        check.answer_tokens += count if difference and count < length else length + answer["stops"]
+        check.base_tokens += _agreement(row["base_answer"], served, stops) if row["base_answer"] else 0
         check.should_stop += answer["stops"]
-        differences.append(_stop_difference(check, answer, served, count, stops))
-    for sentence, cause in filter(None, differences):
-        check.differences.append(f"{row['name']}: {sentence}")
-        check.causes.append(cause)
+        if difference:
+            check.differences.append(f"{row['name']}: {difference[0]}")
+    return [difference[1]] if difference else []
 
 
 def _stop_difference(
@@ -128,26 +134,30 @@ def _stop_difference(
     """Return the difference of a server that continues after a stop token of training, or stops elsewhere. Count the
     answers that stop as they should."""
     length, names = len(answer["ids"]), " or ".join(stops.values())
-    served_length = count if served.answer is None else len(served.answer)
-    is_whole = count == served_length and (served.answer is not None or len(served.answer_text) <= len(answer["text"]))
-    if answer["stops"] and count == length:
-        if served.has_stopped and is_whole:
+    is_longer = len(served.answer_text) > len(answer["text"]) if served.answer is None else len(served.answer) > count
+    if count > length:
+        if served.has_stopped and not is_longer:
             check.stopped += 1
             return None
         sentence = f"the server continues after {length} tokens, where {names} ends the answer of training"
         return sentence, f"another stop token: the server does not stop at {names}"
-    if served.has_stopped and is_whole and count < length:
+    if served.has_stopped and not is_longer and count < length:
         sentence = f"the server stops after {count} tokens, where the answer of training continues"
         return sentence, f"another stop token: the server stops at more than {names}"
     return None
 
 
-def _agreement(answer: Mapping[str, Any], served: Served) -> int:
-    """Return how many greedy tokens agree. Without ids of the server, whole tokens of the equal text are counted."""
-    if served.answer is not None:
-        return _equal_start(answer["ids"], served.answer)
-    characters = _equal_start(answer["text"], served.answer_text)
-    return sum(length <= characters for length in answer["lengths"])
+def _agreement(answer: Mapping[str, Any], served: Served, stops: Mapping[int, str]) -> int:
+    """Return how many greedy tokens agree, with the stop token. Without ids of the server, whole tokens of the equal
+    text are counted, and a stop token is taken as equal."""
+    length, token_ids = len(answer["ids"]), served.answer
+    if token_ids is None:
+        characters = _equal_start(answer["text"], served.answer_text)
+        count = sum(end <= characters for end in answer["lengths"])
+        return count + (count == length and answer["stops"])
+    count = _equal_start(answer["ids"], token_ids)
+    ends = token_ids[length] in stops if len(token_ids) > length else served.has_stopped
+    return count + (count == length and answer["stops"] and ends)
 
 
 def _equal_start(one: Sequence[Any], other: Sequence[Any]) -> int:
@@ -184,7 +194,7 @@ def _text_difference(text: str, served: str, bos: str) -> str:
     if text == served:
         return ""
     index = _equal_start(text, served)
-    before = one_line(text[max(0, index - _SHOWN_CHARACTERS) : index].rpartition("\n")[2], 60)
+    before = one_line(text[max(0, index - _SHOWN_CHARACTERS) : index].rstrip("\n").rpartition("\n")[2], 60)
     blanks = text[index : len(text) - len(text[index:].lstrip())]
     for end in range(index + 1, index + len(blanks) + 1):
         if text[end:][:_SHOWN_CHARACTERS] == served[index:][:_SHOWN_CHARACTERS]:
