@@ -154,10 +154,10 @@ def _agreement(answer: Mapping[str, Any], served: Served, stops: Mapping[int, st
     if token_ids is None:
         characters = _equal_start(answer["text"], served.answer_text)
         count = sum(end <= characters for end in answer["lengths"])
-        return count + (count == length and answer["stops"])
+        return count + int(count == length and answer["stops"])
     count = _equal_start(answer["ids"], token_ids)
     ends = token_ids[length] in stops if len(token_ids) > length else served.has_stopped
-    return count + (count == length and answer["stops"] and ends)
+    return count + int(count == length and answer["stops"] and ends)
 
 
 def _equal_start(one: Sequence[Any], other: Sequence[Any]) -> int:
