@@ -153,7 +153,7 @@ def _agreement(answer: Mapping[str, Any], served: Served, stops: Mapping[int, st
     length, token_ids = len(answer["ids"]), served.answer
     if token_ids is None:
         characters = _equal_start(answer["text"], served.answer_text)
-        count = sum(end <= characters for end in answer["lengths"])
+        count = len([end for end in answer["lengths"] if end <= characters])
         return count + int(count == length and answer["stops"])
     count = _equal_start(answer["ids"], token_ids)
     ends = token_ids[length] in stops if len(token_ids) > length else served.has_stopped
