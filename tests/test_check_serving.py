@@ -18,7 +18,7 @@ from tui_trainer.exporting.check_serving import SERVING_FILE
 
 BOS, END, OTHER_END = "<s>", "<|end|>", "<|stop|>"
 WORDS = re.compile(r"<[^<> ]+>|\w+|\W")
-QUESTIONS = {"one question": "who are you", "two words": "red or blue", "marks": "a < b & c"}
+QUESTIONS = {"one question": "who are you", "blanks": "  red or blue", "marks": "a < b & c", "no answer": ""}
 NEW_TOKENS = 8
 
 
@@ -27,11 +27,11 @@ class StandIn:
     """What a server makes of conversations: a word is a token, and an answer repeats the question."""
 
     kind: str = "llama-server"
-    template: Callable[[str], str] = lambda text: f"{BOS}<|user|>\n{text}{END}\n<|assistant|>\n"
+    template: Callable[[str], str] = lambda text: f"{BOS}<|user|>\n\n{text}{END}\n<|assistant|>\n"
     adds_bos: bool = False
     stop: str = END
     first_id: int = 0
-    answers: Callable[[str], str] = lambda question: f"{question}!"
+    answers: Callable[[str], str] = lambda question: f"{question}!" if question else ""
 
     def ids(self, text: str, *, frame: bool = True) -> list[int]:
         tokens = [*[BOS] * (self.adds_bos and frame), *WORDS.findall(text)]
@@ -43,7 +43,7 @@ class StandIn:
 
     def answer(self, prompt: str) -> tuple[str, bool]:
         """Return the text after a prompt, and whether it ended by itself."""
-        question = re.search(r"<\|user\|>\n?(.*)<\|end\|>", prompt)[1]
+        question = re.search(r"<\|user\|>\n*(.*)<\|end\|>", prompt)[1]
         text = f"{self.answers(question)}{END} and so on and on and on"
         tokens = WORDS.findall(text)[:NEW_TOKENS]
         return ("".join(tokens).partition(self.stop)[0], True) if self.stop in tokens else ("".join(tokens), False)
@@ -103,7 +103,7 @@ class StandIn:
 VOCABULARY: dict[str, int] = {BOS: 0, END: 1, OTHER_END: 2}
 TRAINING = StandIn()
 BASE = replace(TRAINING, answers=lambda question: "as a base model I go on without an end")
-ONE_LESS_NEWLINE = replace(TRAINING, template=lambda text: f"{BOS}<|user|>{text}{END}\n<|assistant|>\n")
+ONE_LESS_NEWLINE = replace(TRAINING, template=lambda text: f"{BOS}<|user|>\n{text}{END}\n<|assistant|>\n")
 # Changes to a server, and a part of the cause that is reported.
 PLANTED = {
     "BOS twice": (replace(TRAINING, adds_bos=True), "BOS twice"),
@@ -193,7 +193,7 @@ def test_equal_server_passes_and_each_planted_difference_is_named(kind, folder, 
 def test_first_token_that_differs_is_named_with_its_conversation(folder, serve, capsys):
     assert main(["check-serving", serve(PLANTED["template without the newline"][0]), str(folder)]) == 1
     printed = capsys.readouterr().out
-    assert "one question: token 3 of the prompt should be '\\n'" in printed and "'who'" in printed
+    assert "one question: token 4 of the prompt should be '\\n'" in printed and "'who'" in printed
     assert "likely cause: another chat template: a newline is missing after" in printed
 
 

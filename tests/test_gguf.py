@@ -162,3 +162,8 @@ def test_gguf_has_the_tokens_and_logits_of_a_trained_chat_model(kind, tmp_path, 
             "model.gguf", "Modelfile", "README.md", "serving.json", "certificate.json"
         }  # fmt: skip
         assert 'PARAMETER stop "<|im_end|>"' in (folder / "Modelfile").read_text()
+        # The servers of these files can read the longest conversation, which is longer than the rows of training.
+        facts = json.loads((folder / "serving.json").read_text())
+        context = max(len(row["ids"]) for row in facts["conversations"]) + facts["new_tokens"]
+        assert context > 128 and f"num_ctx {context}\n" in (folder / "Modelfile").read_text()
+        assert f"--ctx-size {context} " in (folder / "README.md").read_text()

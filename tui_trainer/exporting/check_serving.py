@@ -90,7 +90,7 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
     def ask(path: str, **fields: Any) -> dict[str, Any]:
         return _request(url + path, model_field | fields)
 
-    check = ServingCheck(server=server_kind)
+    check, stop_causes = ServingCheck(server=server_kind), list[str]()
     for number, row in enumerate(facts["conversations"]):
         show(number, len(facts["conversations"]))
         try:
@@ -98,44 +98,48 @@ def check_serving(url: str, facts: Mapping[str, Any], model: str, show: Callable
         except (LookupError, TypeError, ValueError) as error:
             message = f"{server_kind} at {url} gives an answer of another form: {type(error).__name__} {error}"
             raise InputError(one_line(message, 200), hint="its version may be too old or too new") from None
-        _compare(check, row, reply, facts)
+        stop_causes += _compare(check, row, reply, facts)
     if check.base_tokens > check.same_tokens + _BASE_MARGIN * check.answer_tokens:
         check.causes.append("the adapter is not loaded: the answers are those of the base model")
-    elif check.same_tokens < _LEAST_AGREEMENT * check.answer_tokens:
+        return check
+    check.causes += stop_causes
+    if check.same_tokens < _LEAST_AGREEMENT * check.answer_tokens:
         check.causes.append("other weights: after the same prompts the answers differ")
     return check
 
 
-def _compare(check: ServingCheck, row: Mapping[str, Any], reply: ServerReply, facts: Mapping[str, Any]) -> None:
+def _compare(check: ServingCheck, row: Mapping[str, Any], reply: ServerReply, facts: Mapping[str, Any]) -> list[str]:
+    """Add one conversation. Return the cause of another end of its answer, which the base model would explain too."""
     check.conversations += 1
-    differences = [_prompt_difference(row, reply, facts["bos"]["id"])]
+    if difference := _prompt_difference(row, reply, facts["bos"]["id"]):
+        check.differences.append(f"{row['name']}: {difference[0]}")
+        check.causes.append(difference[1])
+    difference = None
     if answer := row["answer"]:
         stops = {stop["id"]: stop["token"] for stop in facts["stops"]}
         if reply.answer_ids and reply.answer_ids[-1] in stops and reply.has_stopped:
             reply = replace(reply, answer_ids=reply.answer_ids[:-1])
-        same_tokens = _same_tokens(answer, reply)
+        same_tokens, length = _agreement(answer, reply, stops), len(answer["ids"])
+        difference = _stop_difference(answer, reply, same_tokens, " or ".join(stops.values()))
         check.same_tokens += same_tokens
-        check.answer_tokens += len(answer["ids"])
-        check.base_tokens += _same_tokens(row["base_answer"], reply) if row["base_answer"] else 0
+        # An answer that the server cuts is compared up to there.
+        check.answer_tokens += same_tokens if difference and same_tokens < length else length + answer["stops"]
+        check.base_tokens += _agreement(row["base_answer"], reply, stops) if row["base_answer"] else 0
         check.should_stop += answer["stops"]
-        differences.append(_stop_difference(answer, reply, same_tokens, " or ".join(stops.values())))
-        check.stopped += bool(answer["stops"]) and same_tokens == len(answer["ids"]) and differences[-1] is None
-    for sentence, cause in filter(None, differences):
-        check.differences.append(f"{row['name']}: {sentence}")
-        check.causes.append(cause)
+        check.stopped += same_tokens > length and difference is None
+        if difference:
+            check.differences.append(f"{row['name']}: {difference[0]}")
+    return [difference[1]] if difference else []
 
 
 def _stop_difference(
     answer: Mapping[str, Any], reply: ServerReply, same_tokens: int, stop_words: str
 ) -> tuple[str, str] | None:
     """Return the difference of a server that continues after a stop token of training, or stops elsewhere."""
-    length = len(answer["ids"])
-    if reply.answer_ids is None:
-        adds_nothing = len(reply.answer_text) <= len(answer["text"])
-    else:
-        adds_nothing = len(reply.answer_ids) == same_tokens
-    stops_here = reply.has_stopped and adds_nothing
-    if answer["stops"] and same_tokens == length and not stops_here:
+    length, answer_ids = len(answer["ids"]), reply.answer_ids
+    is_longer = len(reply.answer_text) > len(answer["text"]) if answer_ids is None else len(answer_ids) > same_tokens
+    stops_here = reply.has_stopped and not is_longer
+    if same_tokens > length and not stops_here:
         sentence = f"the server continues after {length} tokens, where {stop_words} ends the answer of training"
         return sentence, f"another stop token: the server does not stop at {stop_words}"
     if stops_here and same_tokens < length:
@@ -144,12 +148,17 @@ def _stop_difference(
     return None
 
 
-def _same_tokens(answer: Mapping[str, Any], reply: ServerReply) -> int:
-    """Return how many greedy tokens agree. Without ids of the server, whole tokens of the equal text are counted."""
-    if reply.answer_ids is not None:
-        return _common_prefix(answer["ids"], reply.answer_ids)
-    characters = _common_prefix(answer["text"], reply.answer_text)
-    return sum(length <= characters for length in answer["lengths"])
+def _agreement(answer: Mapping[str, Any], reply: ServerReply, stops: Mapping[int, str]) -> int:
+    """Return how many greedy tokens agree, with the stop token. Without ids of the server, whole tokens of the equal
+    text are counted, and a stop token is taken as equal."""
+    length, token_ids = len(answer["ids"]), reply.answer_ids
+    if token_ids is None:
+        characters = _common_prefix(answer["text"], reply.answer_text)
+        count = len([end for end in answer["lengths"] if end <= characters])
+        return count + int(count == length and answer["stops"])
+    count = _common_prefix(answer["ids"], token_ids)
+    ends = token_ids[length] in stops if len(token_ids) > length else reply.has_stopped
+    return count + int(count == length and answer["stops"] and ends)
 
 
 def _common_prefix(left: Sequence[Any], right: Sequence[Any]) -> int:
@@ -166,12 +175,11 @@ def _prompt_difference(row: Mapping[str, Any], reply: ServerReply, bos: int | No
         return None
     index = _common_prefix(ids, server_ids)
     expected = f"{tokens[index]!r} ({ids[index]})" if index < len(ids) else "its end"
-    actual = "the prompt ends"
-    if index < len(server_ids):
-        token_id = server_ids[index]
-        actual = f"{dict(zip(ids, tokens, strict=True)).get(token_id, 'token')!r} ({token_id}) comes"
+    names = {number: f"{token!r} ({number})" for number, token in zip(ids, tokens, strict=True)}
+    server_id = server_ids[index] if index < len(server_ids) else None
+    actual = "the prompt ends" if server_id is None else f"{names.get(server_id, f'token {server_id}')} comes"
     sentence = f"token {index + 1} of the prompt should be {one_line(expected, 60)}, but {one_line(actual, 60)}"
-    if bos is not None and [bos, *ids] == list(server_ids):
+    if bos is not None and list(server_ids[1:]) == ids and server_ids[0] == bos:
         is_double = ids[0] == bos
         return sentence, "BOS twice: template and tokenizer each add it" if is_double else "a BOS that training had not"
     if bos is not None and [bos, *server_ids] == ids:
@@ -188,12 +196,12 @@ def _text_difference(text: str, server_text: str, bos: str) -> str:
     if text == server_text:
         return ""
     index = _common_prefix(text, server_text)
-    before = one_line(text[max(0, index - _SHOWN_CHARACTERS) : index].rpartition("\n")[2], 60)
-    missing = text[index : len(text) - len(text[index:].lstrip())]
-    rest = text[index + len(missing) :]
-    if missing and server_text[index:].startswith(rest[:_SHOWN_CHARACTERS]):
-        missing_kind = "newline" if set(missing) == {"\n"} else "blank"
-        return f"another chat template: a {missing_kind} is missing after {before!r}"
+    before = one_line(text[max(0, index - _SHOWN_CHARACTERS) : index].rstrip("\n").rpartition("\n")[2], 60)
+    blanks = text[index : len(text) - len(text[index:].lstrip())]
+    for end in range(index + 1, index + len(blanks) + 1):
+        if text[end:][:_SHOWN_CHARACTERS] == server_text[index:][:_SHOWN_CHARACTERS]:
+            missing_kind = "newline" if set(text[index:end]) == {"\n"} else "blank"
+            return f"another chat template: a {missing_kind} is missing after {before!r}"
     expected, actual = (one_line(part[index : index + _SHOWN_CHARACTERS], 60) for part in (text, server_text))
     return f"another chat template: after {before!r} comes {actual!r} instead of {expected!r}"
 

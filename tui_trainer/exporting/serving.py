@@ -76,14 +76,25 @@ def chat_prompts(trained: TrainedModel, tokenizer: Any) -> tuple[list[dict[str, 
     return prompts, rejected
 
 
+def _answerable(prompts: Sequence[dict[str, Any]], model_config: Any) -> list[dict[str, Any]]:
+    """Return the prompts after which the model has positions for an answer."""
+    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    return [prompt for prompt in prompts if len(prompt["ids"]) + NEW_TOKENS <= positions]
+
+
+def context_length(trained: TrainedModel, tokenizer: Any, model_config: Any) -> int:
+    """Return the context that a server needs, in tokens: that of training, or more if a conversation needs it."""
+    prompts = _answerable(chat_prompts(trained, tokenizer)[0], model_config)
+    return max([trained.config.data.max_length, *(len(prompt["ids"]) + NEW_TOKENS for prompt in prompts)])
+
+
 def serving_facts(trained: TrainedModel, model: Any, tokenizer: Any) -> dict[str, Any]:
     """Return the content of `serving.json`: each conversation with its tokens and greedy answers, and stop tokens.
 
     An answer has its greedy ids without the stop token, whether it stops, its text, and its length in characters after
     each token. After LoRA, `base_answer` is that of the base model, which a server without the adapter would give."""
     prompts, rejected = chat_prompts(trained, tokenizer)
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
-    fitting_ids = {row["name"]: row["ids"] for row in prompts if len(row["ids"]) + NEW_TOKENS <= positions}
+    fitting_ids = {row["name"]: row["ids"] for row in _answerable(prompts, model.config)}
 
     def answer_facts() -> dict[str, dict[str, Any]]:
         facts: dict[str, dict[str, Any]] = {}
@@ -158,13 +169,15 @@ def ollama_template(trained: TrainedModel, tokenizer: Any) -> str:
     return f"{{{{ range .Messages }}}}{branches}{{{{ end }}}}{{{{ end }}}}{prompt_end}"
 
 
-def modelfile(trained: TrainedModel, tokenizer: Any, model_file: str, stops: Sequence[str], settings: Any) -> str:
+def modelfile(
+    trained: TrainedModel, tokenizer: Any, model_file: str, stops: Sequence[str], context: int, settings: Any
+) -> str:
     """Return Ollama's description of a model file: its template, its stop tokens and its parameters."""
     template = ollama_template(trained, tokenizer)
     no_template = "# This chat template has no form in Ollama's language: Ollama looks for one like it."
     lines = [f"FROM ./{model_file}", f'TEMPLATE """{template}"""' if template else no_template]
     lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in stops]
-    lines.append(f"PARAMETER num_ctx {trained.config.data.max_length}")
+    lines.append(f"PARAMETER num_ctx {context}")
     sampling_names = ("temperature", "top_k", "top_p", "min_p") if settings.get("do_sample") else ()
     lines += [f"PARAMETER {name} {settings[name]:g}" for name in sampling_names if settings.get(name) is not None]
     return "\n".join([*lines, ""])

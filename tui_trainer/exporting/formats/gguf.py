@@ -19,8 +19,8 @@ from tui_trainer.exporting import run_converter
 from tui_trainer.exporting.contract import Format
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.gguf_tokens import FileTokenizer
-from tui_trainer.exporting.serving import MODELFILE, chat_prompts, modelfile
-from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
+from tui_trainer.exporting.serving import MODELFILE, chat_prompts, context_length, modelfile
+from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer, tokenizer_in
 from tui_trainer.models.config_json import read_json
 from tui_trainer.models.files.weights import read_headers
 from tui_trainer.models.heads import CLASSIFYING_HEADS, auto_class
@@ -68,6 +68,7 @@ class Gguf(Format):
             progress("converting", 0, None, "")
             command = [sys.executable, run_converter.__file__, str(_converter()), str(model_folder)]
             options = ["--outfile", str(folder / FILE), "--outtype", self._out_type(model_folder)]
+            options += ["--model-name", trained.run.name]
             # The converter is in this process group, so that cancelling the export also ends the converter.
             with Child([*command, *options], group="ours") as converter:
                 list(converter.all_lines())
@@ -131,22 +132,23 @@ def _write_readme(trained: TrainedModel, model_folder: Path, folder: Path) -> No
     settings = read_json(model_folder / "generation_config.json") or {}
     stop_ids = settings.get("eos_token_id") or []
     stops = tokenizer.convert_ids_to_tokens(stop_ids if isinstance(stop_ids, list) else [stop_ids])
-    (folder / MODELFILE).write_text(modelfile(trained, tokenizer, FILE, stops, settings), encoding="utf-8")
+    length = context_length(trained, tokenizer, config_in(trained, model_folder))
+    (folder / MODELFILE).write_text(modelfile(trained, tokenizer, FILE, stops, length, settings), encoding="utf-8")
     name = re.sub(r"[^a-z0-9_.-]+", "-", trained.run.name.lower()).strip("-.") or "model"
-    length = trained.config.data.max_length
     text = f"""# {one_line(trained.run.name)}
 
 A chat model that ends its answers with {" or ".join(f"`{stop}`" for stop in stops)}. Start one of these servers in this
-folder, then compare its tokens with those of training:
+folder, then compare its tokens with those of training. vLLM reads the export `merged` in FOLDER, because a GGUF file
+needs its plugin:
 
 ```
 llama-server -m {FILE} --jinja --ctx-size {length} --port 8080
 tui-trainer check-serving http://127.0.0.1:8080 .
 
-ollama create {name} -f {MODELFILE} && ollama serve
+ollama create {name} -f {MODELFILE}   # while `ollama serve` runs
 tui-trainer check-serving http://127.0.0.1:11434 . --model {name}
 
-vllm serve ./{FILE} --tokenizer FOLDER --max-model-len {length}   # FOLDER: the run's `model` or export `merged`
+vllm serve FOLDER --max-model-len {length}
 tui-trainer check-serving http://127.0.0.1:8000 .
 ```
 """
