@@ -24,6 +24,7 @@ from tui_trainer.data.columns.row import (
     Row,
     columns_of,
     file_of,
+    is_structured,
     listed,
     missing_column,
     preference_columns,
@@ -150,7 +151,7 @@ def find_preferences(
     prompt_names, prompt = columns_of(prompt_rows), None
     if text_column != AUTO or usual_input(prompt_names).source or usual_columns(CONVERSATION_NAMES, prompt_names):
         prompt = find_conversations(prompt_rows, text_column, AUTO, pair_column, needs_answer=False)
-    elif any(isinstance(row.values.get(answers[0]), str) for row in head) or list_column:
+    elif not is_structured(head, answers[0]):
         hint = f"columns found: {listed(names)}; set data.text_column to the column of the prompts"
         if any(split_transcript(row.values.get(answers[0])) for row in head):
             hint = "write each conversation as a list of messages, because names of speakers may also occur in texts"
