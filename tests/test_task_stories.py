@@ -6,6 +6,7 @@ The tests look only at printed output and at files.
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,31 @@ def test_chat_story(terminal):
     assert text.strip() and "<|im_" not in text
     asked = [{"id": n, "messages": [{"role": "user", "content": f"Who is {n}?"}]} for n in range(3)]
     assert all(one["text"] for one in terminal.predicts("story", asked, "--max-new-tokens", "8"))
+
+
+def test_preference_story(terminal):
+    """LoRA on a model in a folder, which is its own reference."""
+    save_tiny_model(Path("llama"), "llama")
+    rows = [
+        {
+            "prompt": f"Who is {n}?",
+            "chosen": f"the {ANIMALS[n % 4]}",
+            "rejected": f"no {ANIMALS[(n + 1) % 4]}" + "!" * (n % 3),
+        }
+        for n in range(ROWS)
+    ]
+    data = jsonl("pairs.jsonl", [*rows, {"prompt": "Who?", "chosen": "me", "rejected": "me"}])
+    words = ("--model", "./llama", "--data", data, "--set", "tuning.method=lora", "--set", "task.chat_template=chatml")
+    terminal.refuses(words, "pairs.jsonl, line 61: both answers are the same")
+    terminal.trains("story", (*words, *SKIP), "1 bad", "accuracy")
+    assert json.loads(Path("runs/story/plan.json").read_text())["config"]["task"]["type"] == "preference"
+    found = json.loads(terminal.run("evaluate", "story", "--json")[0])
+    assert found["reference"]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert found["reference"]["scores"]["accuracy"] == 0.5 < found["models"][0]["scores"]["accuracy"]
+    text, _ = terminal.run("generate", "story", "Who is 7?", "--temperature", "0", "--max-new-tokens", "12")
+    assert "<|im_" not in text
+    shown, _ = terminal.run("export", "story", "--to", "merged")
+    assert json.loads(Path("runs/story/export/merged/certificate.json").read_text())["is_good"], shown
 
 
 def test_seq2seq_story(terminal):

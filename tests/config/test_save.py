@@ -13,7 +13,7 @@ from tui_trainer.config.sections import Config
 from tui_trainer.config.toml_files import find_profile
 
 NONE = (None, "none")
-PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hub
+PATHS = ("output.runs_dir", "evaluation.gate_suite")  # "other" in data.path may be a data set of the hub
 
 
 def other_value(setting: Setting):

@@ -18,7 +18,7 @@ PositiveInt = Annotated[int, Field(ge=1, le=10**7)]
 WholeNumber = Annotated[int, Field(ge=0, le=10**7)]
 PositiveRate = Annotated[float, Field(gt=0, le=10)]
 Epochs = Annotated[float, Field(gt=0, le=10**6)]
-RouterWeight = Annotated[float, Field(ge=0, le=10)]
+LossWeight = Annotated[float, Field(ge=0, le=10)]
 # A number below 1 is a share of all steps, a larger one a number of steps, and 0 means off.
 StepsOrShare = Annotated[float, Field(ge=0)]
 

@@ -10,12 +10,12 @@ from tui_trainer.config.fields import (
     Auto,
     Epochs,
     Form,
+    LossWeight,
     NameIn,
     Names,
     Numbers,
     PositiveInt,
     PositiveRate,
-    RouterWeight,
     SettingsSection,
     StepsOrShare,
     WholeNumber,
@@ -25,6 +25,7 @@ from tui_trainer.config.mixture import Paths, paths_in
 from tui_trainer.config.token_list import Tokens
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType, schedules_with
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
+from tui_trainer.methods.preference_losses import PREFERENCE_LOSSES
 from tui_trainer.methods.tuning_methods import METHOD_KEY, TUNING_METHODS
 
 MODEL_KEY, DATA_KEY = "model.model_name_or_path", "data.path"
@@ -288,7 +289,7 @@ SCHEMA_VERSION = 1
 
 class TaskSection(SettingsSection):
     type: str = option("causal_lm")
-    """The task: causal_lm, char_lm, chat, question_answering, seq2seq, sequence_classification or
+    """The task: causal_lm, char_lm, chat, preference, question_answering, seq2seq, sequence_classification or
     token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
     """Chat: tokens to train on: assistant turns, only the completion (the last turn), or the whole conversation."""
@@ -309,6 +310,18 @@ class TaskSection(SettingsSection):
     """Question answering: overlap of two windows of a long context, at most half a window."""
     max_answer_length: PositiveInt = option(30, unit="tokens")
     """Question answering: maximum tokens of an answer."""
+    loss_type: Annotated[str, NameIn(PREFERENCE_LOSSES)] = option("sigmoid")
+    """Preference: loss over a chosen and a rejected answer."""
+    beta: PositiveRate | Auto = option("auto")
+    """Preference: how much rewards weigh; higher stays closer to the model before training; auto: 0.1, sigmoid_norm 5,
+    simpo 2."""
+    simpo_gamma: float = option(1.0, low=0)
+    """Preference, simpo: reward by which the chosen answer should lead."""
+    label_smoothing: float = option(0.0, low=0, below=0.5, step="+0.05")
+    """Preference, robust: share of the pairs whose answers may be swapped."""
+    sft_weight: LossWeight | Auto = option("auto")
+    """Preference: weight of the cross entropy of the chosen answers, added to the loss; auto: 1 for orpo and cpo,
+    else 0."""
 
 
 class DataSection(SettingsSection):
@@ -471,7 +484,7 @@ class TrainingSection(SettingsSection):
     """Noise on embeddings in training, up to this value / sqrt(row length x hidden_size); NEFTune uses 5 to 15."""
     label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
     """Label smoothing: share of each label spread over all tokens or classes; not used in evaluation."""
-    router_aux_loss_coef: RouterWeight | Literal["auto", "model"] = option(
+    router_aux_loss_coef: LossWeight | Literal["auto", "model"] = option(
         "auto", memory="the router logits of each token are stored for the loss", advanced=True
     )
     """Weight of the load-balancing loss of experts; 0: none; model: the model's own; auto: the model's own, if its

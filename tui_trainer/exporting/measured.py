@@ -96,7 +96,7 @@ def score_rows(
                 loss_sums.add(observed_losses)
             loss = float(batch_sums.loss_sum)  # waits for the device, so that the seconds include its work
             on_pass(batch, loss, batch_sums.label_count, perf_counter() - started_at)
-    named_means = {name: float(mean) for name, mean in sums.means().items()} if sums.has_names else {}
+    named_means = sums.reported_means()
     scores = scorer.scores().values if scorer else {}
     return float(sums.loss_sum) / sums.label_count, {**named_means, **scores}
 

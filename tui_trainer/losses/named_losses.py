@@ -110,6 +110,16 @@ class NamedLossSums:
         """Return each sum divided by its count, in fp32."""
         return {name: (value / (self.divisor(name) or 1)).float() for name, value in self.values.items()}
 
+    @property
+    def reported(self) -> dict[str, Tensor]:
+        """The sums that are reported beside the loss: all but a part that is the whole loss."""
+        return {name: value for name, value in self.values.items() if len(self.parts) > 1 or name not in self.parts}
+
+    def reported_means(self) -> dict[str, float]:
+        """Return the mean of each reported sum. Waits for the device."""
+        means = self.means()
+        return {name: float(means[name]) for name in self.reported}
+
     def divisor(self, name: str) -> int:
         """Return the total count by which the sum of this name is divided."""
         return self.counts[self._divisor_names[name]]

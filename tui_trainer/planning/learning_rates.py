@@ -11,6 +11,7 @@ from tui_trainer.methods.learning_rates import ADAPTIVE_RATES, PeakRate, Start, 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.planning.batch_cut import BASE_BATCH_KEY, base_rows
 from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.tasks import find_task
 from tui_trainer.units import format_count
 
 LEARNING_RATE = "training.learning_rate"
@@ -27,7 +28,10 @@ def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[f
     if setting != "auto":
         return _scaled(loaded, exact(setting, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
     size_words = f"{_words(config)[0]}, {format_count(parameters)} parameters"
-    reason = f"auto: {'; '.join(filter(None, (size_words, OPTIMIZERS[config.training.optim].learning_rate_reason)))}"
+    factor, loss_title = find_task(config.task.type).rate_factor(config)
+    loss_words = f"{factor:.3g} times the rate for supervised training, for {loss_title}" if loss_title else ""
+    reasons = (size_words, loss_words, OPTIMIZERS[config.training.optim].learning_rate_reason)
+    reason = f"auto: {'; '.join(filter(None, reasons))}"
     return _scaled(loaded, exact(peak_rate(config, parameters).auto, reason), parameters, rows)
 
 
@@ -82,8 +86,10 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: i
 
 
 def peak_rate(config: Config, parameters: int) -> PeakRate:
-    """Return the usual peak learning rates for this optimizer, tuning method and model size."""
-    return rate_of_size(OPTIMIZERS[config.training.optim].learning_rates, _start(config), parameters)
+    """Return the usual peak learning rates for this task, optimizer, tuning method and model size."""
+    rate = rate_of_size(OPTIMIZERS[config.training.optim].learning_rates, _start(config), parameters)
+    factor, _ = find_task(config.task.type).rate_factor(config)
+    return rate if factor == 1 else PeakRate(rate.auto * factor, rate.most * factor)
 
 
 def what_trains(config: Config, parameters: int) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
-from tui_trainer.data.columns.conversations import ConversationColumns, find_conversations
+from tui_trainer.data.columns.conversations import Conversation, ConversationColumns, find_conversations
 from tui_trainer.data.columns.reader import Encoded, Example, ReadInOrder
 from tui_trainer.data.columns.row import Row, listed
 from tui_trainer.data.decoding import refuse_surrogates
@@ -58,7 +58,7 @@ class Chat(LearnsNextToken):
     holds_conversations = True
     supports_unsloth = True
     usual_answer_rows = ANSWER_ROWS
-    used_settings = ("loss_on", "chat_template")
+    used_settings: tuple[str, ...] = ("loss_on", "chat_template")
     can_pack = True
     used_column_settings = ("text_column", "text_pair_column", "target_column")
     continues = False
@@ -147,7 +147,7 @@ class ChatReader(TableReader):
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, Chat.head, Chat.specials)
-        self._renders = renders
+        self.renders = renders
         self._columns = ConversationColumns()
         self._renderer: chat_rendering.ConversationRenderer | None = None
         self._tables: list[ConversationColumns] = []
@@ -181,13 +181,19 @@ class ChatReader(TableReader):
         conversation = self._columns.read(row)
         conversation.refuse_unlearnable(row, self.config.task.loss_on)
         refuse_surrogates(conversation.text, row.where)
-        if not self._renders:
+        if not self.renders:
             return Example(conversation.text, conversation)
+        rendered = self.rendered(conversation, row.where)
+        # Duplicates are found by this text, so other keys of a message do not matter.
+        return Example(conversation.text if self.trains_tokenizer else rendered.text, rendered)
+
+    def rendered(self, conversation: Conversation, where: str) -> chat_rendering.Rendered:
+        """Render a conversation, and count what is noted. Raise DataError, with the position of its row."""
         try:
             rendered = self.renderer.render(conversation)
         except DataError as error:
             problem = error.problems[0]
-            raise DataError(problem.message, where=row.where, hint=problem.hint) from None
+            raise DataError(problem.message, where=where, hint=problem.hint) from None
         counts = self._counts
         counts[_SPELT, ""] += bool(rendered.spelled_token_count)
         counts[_TOOLS_IN_TEXT, ""] += conversation.lists_tools
@@ -196,8 +202,7 @@ class ChatReader(TableReader):
         if rendered.omitted_parts:
             counts.update((_OMITTED_TURNS, part) for part in rendered.omitted_parts)
             counts.update((_OMITTED_ROWS, part) for part in {*rendered.omitted_parts})
-        # Duplicates are found by this text, so other keys of a message do not matter.
-        return Example(conversation.text if self.trains_tokenizer else rendered.text, rendered)
+        return rendered
 
     def take_observations(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
@@ -213,19 +218,25 @@ class ChatReader(TableReader):
         store_template(self.config, self.tokenizer)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        conversations = [example.content for example in examples]
-        if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
-            message = "the chat template writes no stop token, and the tokenizer has no eos_token"
-            hint = f"choose another {chat_rendering.TEMPLATE_KEY}, or set an eos_token in the tokenizer"
-            raise DataError(message, hint=hint)
         encoded_rows, max_length = [], self.max_length
-        for ids, labels in encode_conversations(self.tokenizer, conversations):
+        for ids, labels in self.encode_conversations([example.content for example in examples]):
             row_labels = labels[:max_length]
             label_count = sum(label != IGNORE for label in row_labels)
             needs = 0 if label_count else next((count for count, label in enumerate(labels, 1) if label != IGNORE), 0)
             row = {INPUT_IDS: ids[:max_length], LABELS: row_labels}
             encoded_rows.append(Encoded(row, label_count, truncated=len(ids) > max_length, first_label_tokens=needs))
         return encoded_rows
+
+    def encode_conversations(
+        self, conversations: Sequence[chat_rendering.Rendered]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Return (token ids, labels) of each conversation. Raise DataError if answers would have no end."""
+        if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
+            message = "the chat template writes no stop token, and the tokenizer has no eos_token"
+            raise DataError(
+                message, hint=f"choose another {chat_rendering.TEMPLATE_KEY}, or set an eos_token in the tokenizer"
+            )
+        return encode_conversations(self.tokenizer, conversations)
 
     def notes(self) -> list[str]:
         counts = self._counts

@@ -197,7 +197,7 @@ def combine_results(components: Components, parts: Sequence[ObservedSums]) -> Ev
         scorer.seen = [inputs for part in parts for inputs in part.seen]
     scores = scorer.scores() if scorer else Scores(values={})
     if isinstance(components.loss, NamedLoss):
-        scores = replace(scores, values={**{name: float(mean) for name, mean in sums.means().items()}, **scores.values})
+        scores = replace(scores, values={**sums.reported_means(), **scores.values})
     seconds = max(part.seconds for part in parts)
     return Evaluation(loss_sum=float(sums.loss_sum), tokens=sums.label_count, seconds=seconds, scores=scores)
 

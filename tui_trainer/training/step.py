@@ -136,7 +136,7 @@ def take_step(
         accumulated_mark=accumulated_mark,
         updated_mark=clock.mark(),
         positions=positions,
-        sums={name: (value, sums.divisor(name)) for name, value in sums.values.items() if sums.has_names},
+        sums={name: (value, sums.divisor(name)) for name, value in sums.reported.items()},
         communication=communication.end() if communication else (),
     )
 

@@ -462,8 +462,14 @@ class ConversationColumns:
     unread: tuple[str, ...] = ()
     """The columns that are not read, apart from those of the turns."""
 
-    def note(self) -> str:
-        if self.conversation:
+    def note(self, *, has_answers: bool = True) -> str:
+        """Return a sentence that names the columns. Without `has_answers`, they hold prompts."""
+        if not has_answers:
+            prompts = " and ".join(
+                f"'{one_line(name, 40)}'" for name in (self.conversation, *self.question_columns) if name
+            )
+            sentence = f"the prompts are in {prompts}"
+        elif self.conversation:
             sentence = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
             questions = " and ".join(f"'{one_line(name, 40)}'" for name in self.question_columns)
@@ -538,13 +544,17 @@ class ConversationColumns:
             names = [name for name in self.question_columns if name == self.pair.source or values.get(name)]
             parts = [_text_in(row, name) for name in names]
             turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
-        if not answer_column:
-            return turns
-        if self.tools and (calls := _calls_in(value_of(row, answer_column), "the answer", row.where)):
-            return [*turns, {"role": "assistant", "content": "", "tool_calls": calls}]
-        if (messages := _embedded_messages(value_of(row, answer_column), row.where)) is not None:
-            return turns + messages_of(messages, row.where)
-        return [*turns, {"role": "assistant", "content": _answer_in(row, answer_column)}]
+        return turns + answer_messages(row, answer_column, may_call=bool(self.tools)) if answer_column else turns
+
+
+def answer_messages(row: Row, column: str, *, may_call: bool) -> list[Message]:
+    """Return the messages in a column of answers: usually one turn. `may_call`: the row has tools, so the answer may be
+    a call of one. Raises DataError."""
+    if may_call and (calls := _calls_in(value_of(row, column), "the answer", row.where)):
+        return [{"role": "assistant", "content": "", "tool_calls": calls}]
+    if (messages := _embedded_messages(value_of(row, column), row.where)) is not None:
+        return messages_of(messages, row.where)
+    return [{"role": "assistant", "content": _answer_in(row, column)}]
 
 
 def find_conversations(
@@ -566,7 +576,7 @@ def find_conversations(
     if text_column == AUTO:
         refuse_unsupported_rows(head)
     columns = _choose(head, names, text_column, target_column, pair_column, needs_answer)
-    candidates = names if columns is None else [columns.conversation] if columns.conversation else []
+    candidates = names if columns is None else [columns.conversation or columns.pair.source]
     wrapper = next((name for name in candidates if any(_wrapper_object(row.values.get(name)) for row in head)), "")
     if wrapper:
         if answer_columns := usual_columns(ANSWER_NAMES, names):

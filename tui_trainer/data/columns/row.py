@@ -18,6 +18,7 @@ from tui_trainer.data.columns.usual_names import (
     CONVERSATION_NAMES,
     CONVERSATIONS,
     INPUTS_AND_ANSWERS,
+    PREFERENCES,
     SENTENCES,
     SPAN_COLUMNS,
     TAG_COLUMNS,
@@ -230,6 +231,8 @@ class KindOfRows:
 def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
     by_name = _columns_with_values(head)
+    if answer_columns := preference_columns(by_name):
+        return KindOfRows("preferences with a better and a worse answer", answer_columns, ("preference",))
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
             return KindOfRows("conversations", (by_name[name],), ("chat",))
@@ -253,9 +256,21 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     return None
 
 
+def preference_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns of the better and the worse answers; () if there are none. `by_name` has the names of the
+    table's columns by their lower-case forms."""
+    pairs = (pair for pair in PREFERENCES if all(name in by_name for name in pair))
+    return tuple(by_name[name] for name in next(pairs, ()))
+
+
 def refuse_unsupported_rows(head: Sequence[Row]) -> None:
-    """Raise DataError for rows that no task learns from, such as preferences. Call it if no setting names a column."""
-    for description, columns, hint in _unsupported_kinds(_columns_with_values(head), head):
+    """Raise DataError for preferences, and for rows that no task learns from. Call it if no setting names a column."""
+    by_name = _columns_with_values(head)
+    if answer_columns := preference_columns(by_name):
+        message = f"the rows are preferences with a better and a worse answer ({listed(answer_columns)})"
+        hint = f'set task.type = "preference", or {_to_learn_better(head, by_name, answer_columns[0])}'
+        raise DataError(message, where=file_of(head), hint=hint)
+    for description, columns, hint in _unsupported_kinds(by_name, head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
@@ -321,11 +336,7 @@ def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
 
 def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
     """Yield a description, the columns that show it, and a hint, for each unsupported kind that the rows may have."""
-    better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
     names = "set data.text_column to the columns to train on"
-    if better and worse:
-        columns = [by_name[better[0]], by_name[worse[0]]]
-        yield "preferences with a better and a worse answer", columns, _to_learn_better(head, by_name, columns[0])
     if "questions" in by_name and is_structured(head, "questions"):
         first_question = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
         example = f'{{"question": "{one_line(first_question, 40)}", "context": "...", "answer": "..."}}'

@@ -57,6 +57,12 @@ class InputAndAnswer:
 
 
 ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant", "solution")
+# The better and the worse answer. Sources: the columns of TRL, LLaMA-Factory and OpenAI, and of data sets on the hub.
+PREFERENCES = (
+    ("chosen", "rejected"), ("chosen_response", "rejected_response"), ("response_chosen", "response_rejected"),
+    ("chosen_answer", "rejected_answer"), ("answer_chosen", "answer_rejected"),
+    ("preferred_output", "non_preferred_output"), ("preferred", "rejected"), ("better", "worse"),
+)  # fmt: skip
 _SPEAKERS = ("assistant", "bot", "gpt", "ai")
 _SUMMARIES = ("summary", "highlights", "abstract")
 # The first complete pair counts. Sources: the columns of Alpaca, Dolly, TRL, SQuAD, HumanEval, MBPP, NuminaMath,

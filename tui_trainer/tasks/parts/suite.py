@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tui_trainer.config.sections import GENERAL_SUITE
 from tui_trainer.data.columns.row import AUTO, Row
@@ -24,9 +24,6 @@ from tui_trainer.tasks.contract import InputReader
 from tui_trainer.tasks.parts.free_answers import is_json, is_looping
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import listed
-
-if TYPE_CHECKING:
-    from tui_trainer.tasks.parts.task import Task
 
 _GENERAL_FILE = Path(__file__).with_name("general_suite.jsonl")
 PROMPT, MESSAGES, MUST = "prompt", "messages", "must"
@@ -238,8 +235,8 @@ def inputs_of(rows: Sequence[SuiteRow], reader: InputReader, text_column: str) -
     return inputs
 
 
-def refuse_task(task: "Task", suite: str, *, has_reference: bool) -> None:
-    """Raise InputError if a suite, or the general one if `suite` is empty, cannot judge models of a task.
+def refuse_task(task: Any, suite: str, *, has_reference: bool) -> None:
+    """Raise InputError if a suite, or the general one if `suite` is empty, cannot judge models of a `Task`.
 
     Without a reference, the general suite says nothing: only a model that was right before can be broken."""
     if task.labels_rows and task.head != "sequence_classification":

@@ -125,6 +125,11 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         """Return the loss function. If `chunk_tokens` > 0, it computes the logits of that many labels at a time."""
 
+    def rate_factor(self, config: Config) -> tuple[float, str]:
+        """Return the usual learning rate as a share of that for predicting tokens or labels, and the name of the loss
+        that it is for; (1, "") for these."""
+        return 1.0, ""
+
     def choice_count(self, config: Config, data: PreparedData) -> int:
         """Return the number of values of a label, for the loss ln(choices) of a uniform prediction, else 0."""
         return 0

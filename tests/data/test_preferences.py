@@ -1,0 +1,144 @@
+"""Preferences are read from each common form of rows, or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tui_trainer.data.columns.preferences import find_preferences
+from tui_trainer.data.columns.row import Row
+from tui_trainer.errors import DataError
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+def read(values, *settings):
+    """Return the columns and the prompt, chosen and rejected texts of one row."""
+    row = Row("pairs.jsonl, line 1", values)
+    columns = find_preferences([row], *settings)
+    preference = columns.read(row)
+    prompt = [f"{turn['role']}: {turn['content']}" for turn in preference.chosen.messages[:-1]]
+    return columns, prompt, *(side.messages[-1]["content"] for side in (preference.chosen, preference.rejected))
+
+
+HELLO = ["user: Hello"]
+FORMS = {
+    "texts": ({"prompt": "Hello", "chosen": "Hi!", "rejected": "No."}, HELLO),
+    "messages": ({"prompt": [user("Hello")], "chosen": [assistant("Hi!")], "rejected": [assistant("No.")]}, HELLO),
+    "whole conversations": (
+        {"chosen": [user("Hello"), assistant("Hi!")], "rejected": [user("Hello"), assistant("No.")]}, HELLO,
+    ),
+    "whole conversations and their prompt (UltraFeedback)": (
+        {
+            "prompt": "Hello", "prompt_id": "a1", "chosen": [user("Hello"), assistant("Hi!")],
+            "rejected": [user("Hello"), assistant("No.")], "messages": [user("Hello"), assistant("Hi!")],
+            "score_chosen": 7.0, "score_rejected": 2.0,
+        },
+        HELLO,
+    ),
+    "several turns": (
+        {
+            "chosen": json.dumps([user("A"), assistant("B"), user("C"), assistant("Hi!")]),
+            "rejected": json.dumps([user("A"), assistant("B"), user("C"), assistant("No.")]),
+        },
+        ["user: A", "assistant: B", "user: C"],
+    ),
+    "LLaMA-Factory": (
+        {
+            "conversations": [{"from": "human", "value": "Hello"}], "chosen": {"from": "gpt", "value": "Hi!"},
+            "rejected": {"from": "gpt", "value": "No."},
+        },
+        HELLO,
+    ),
+    "instruction with input": (
+        {"instruction": "Say", "input": "hello", "chosen": "Hi!", "rejected": "No."}, ["user: Say\n\nhello"],
+    ),
+    "a list of two": ({"instruction": "Hello", "input": "", "output": ["Hi!", "No."]}, HELLO),
+    "system and question (Orca)": (
+        {"system": "Be kind.", "question": "Hello", "chosen": "Hi!", "rejected": "No."}, ["system: Be kind.", *HELLO],
+    ),
+    "OpenAI": (
+        {
+            "input": {"messages": [user("Hello")]}, "preferred_output": [assistant("Hi!")],
+            "non_preferred_output": [assistant("No.")],
+        },
+        HELLO,
+    ),
+}  # fmt: skip
+
+
+def test_each_common_form_of_rows_is_read(subtests):
+    for name, (values, expected_prompt) in FORMS.items():
+        with subtests.test(name):
+            _, *conversation = read(values)
+            assert conversation == [expected_prompt, "Hi!", "No."]
+
+
+def test_columns_with_other_names_are_set_in_pairs():
+    values = {"ask": "Hello", "good": "Hi!", "bad": "No."}
+    columns, *conversation = read(values, "ask", "good, bad")
+    assert conversation == [HELLO, "Hi!", "No."]
+    assert columns.target_column == "good,bad"
+    assert columns.note() == "the chosen answers are in 'good', the rejected ones in 'bad'; the prompts are in 'ask'"
+
+
+def test_columns_that_are_not_read_are_named():
+    columns, *_ = read({"prompt": "Hello", "chosen": "Hi!", "rejected": "No.", "score_chosen": 3})
+    assert columns.note().endswith("(not read: score_chosen)")
+
+
+WHOLE = [user("Hello"), assistant("Hi!")]
+REFUSALS = {
+    "equal answers": ({"prompt": "Hello", "chosen": "Hi!", "rejected": "Hi!"}, "both answers are the same"),
+    "equal conversations": ({"chosen": WHOLE, "rejected": WHOLE}, "both answers are the same"),
+    "an empty answer": ({"prompt": "Hello", "chosen": "Hi!", "rejected": "  "}, "'rejected' is empty"),
+    "an answer that is null": ({"prompt": "Hello", "chosen": "Hi!", "rejected": None}, "'rejected' is null"),
+    "an empty prompt": ({"prompt": " ", "chosen": "Hi!", "rejected": "No."}, "the user turns are empty"),
+    "no prompt": ({"chosen": "Hi!", "rejected": "No."}, "no column holds the prompts"),
+    "speakers in a text": (
+        {"chosen": "\n\nHuman: Hello\n\nAssistant: Hi!", "rejected": "\n\nHuman: Hello\n\nAssistant: No."},
+        "no column holds the prompts of chosen, rejected; write each conversation as a list of messages",
+    ),
+    "conversations that part too early": (
+        {"chosen": [user("A"), assistant("B"), user("C"), assistant("D")],
+         "rejected": [user("A"), assistant("X"), user("C"), assistant("E")]},
+        "differ before their last turn",
+    ),
+    "conversations of different lengths": (
+        {"chosen": [user("A"), assistant("B")], "rejected": [user("A"), assistant("B"), user("C"), assistant("D")]},
+        "differ before their last turn",
+    ),
+    "a conversation beside an answer": (
+        {"prompt": "Hello", "chosen": WHOLE, "rejected": [assistant("No.")]}, "only one of chosen, rejected",
+    ),
+    "a prompt that ends with an answer": (
+        {"prompt": WHOLE, "chosen": "Hi!", "rejected": "No."}, "the prompt ends with a turn of the role assistant",
+    ),
+    "another prompt than the conversations": (
+        {"prompt": "Bye", "chosen": WHOLE, "rejected": [user("Hello"), assistant("No.")]},
+        "the prompt in prompt is no turn of the conversations",
+    ),
+    "no pair": ({"prompt": "Hello", "completion": "Hi!"}, "no columns hold a chosen and a rejected answer"),
+    "three answers": ({"instruction": "Hello", "output": ["a", "b", "c"]}, "no columns hold a chosen"),
+}  # fmt: skip
+
+
+def test_rows_that_are_no_preferences_are_refused_with_the_reason(subtests):
+    for name, (values, words) in REFUSALS.items():
+        with subtests.test(name):
+            with pytest.raises(DataError) as refused:
+                read(values)
+            assert words in str(refused.value)
+
+
+def test_a_row_of_another_form_than_the_first_is_refused():
+    columns = find_preferences([Row("x, line 1", {"instruction": "Hello", "output": ["Hi!", "No."]})])
+    with pytest.raises(DataError, match="'output' is not a list of two answers"):
+        columns.read(Row("x, line 2", {"instruction": "Hello", "output": "Hi!"}))

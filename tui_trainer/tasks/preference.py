@@ -1,0 +1,238 @@
+"""Preferences: a causal model learns which of two answers to a prompt is better, with DPO and its variants.
+
+A row is a prompt with a chosen and a rejected answer (`data/columns/preferences.py`). It becomes two documents, which
+share a row of the batch. Loss is on the answers. Losses with a reference compare the model with itself before training,
+whose log-probabilities are computed once before the first step. A prompt that leaves too little room for the answers
+loses its beginning, in both documents alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tui_trainer.config.sections import Config
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.columns.preferences import Preference, PreferenceColumns, find_preferences
+from tui_trainer.data.columns.reader import Encoded, Example
+from tui_trainer.data.columns.row import Row
+from tui_trainer.data.decoding import refuse_surrogates
+from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, INPUT_IDS, LABELS, Rows, TokenRow
+from tui_trainer.errors import DataError, Problem
+from tui_trainer.methods.preference_losses import PREFERENCE_LOSSES, PreferenceLossType
+from tui_trainer.tasks.chat import Chat, ChatReader
+from tui_trainer.tasks.contract import Baselines, Objective, RowPass
+from tui_trainer.tasks.parts.free_answers import Prompt
+from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.units import format_percent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+
+    from tui_trainer.data.preparing.cache import PreparedData
+
+_LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight")
+
+
+class PreferenceTask(Chat):
+    """Task of training on pairs of answers. `tasks/parts/task.py` documents the methods."""
+
+    name = "preference"
+    title = "Preferences"
+    loss_unit = "nats/pair"
+    used_settings = ("chat_template", *_LOSS_SETTINGS)
+    metrics = ("accuracy", "reward_margin")
+    supports_unsloth = False
+
+    def problems(self, config: Config) -> list[Problem]:
+        task, problems = config.task, super().problems(config)
+        if config.training.label_smoothing_factor:
+            key, message = "training.label_smoothing_factor", "label smoothing does not apply to pairs of answers"
+            hint = 'set it to 0; for pairs that may be swapped, set task.loss_type = "robust" and task.label_smoothing'
+            problems.append(Problem(message=message, key=key, hint=hint))
+        if (task.loss_type == "robust") != (task.label_smoothing > 0):
+            message = f"is {task.label_smoothing:g}, but task.loss_type is {task.loss_type}"
+            hint = (
+                "set it to the share of swapped pairs, such as 0.1" if task.loss_type == "robust"
+                else 'set it to 0, or set task.loss_type = "robust"'
+            )  # fmt: skip
+            problems.append(Problem(message=message, key="task.label_smoothing", hint=hint))
+        return problems
+
+    def reader(self, config: Config) -> TableReader:
+        return PreferenceReader(_with_completions(config))
+
+    def reader_of_inputs(self, config: Config) -> TableReader:
+        return PreferenceReader(_with_completions(config), renders=False)
+
+    def encoding_settings(self, config: Config) -> dict[str, Any]:
+        # Rows do not depend on the loss.
+        settings = super().encoding_settings(config)
+        settings["task"] = {name: value for name, value in settings["task"].items() if name not in _LOSS_SETTINGS}
+        return settings
+
+    def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
+        from tui_trainer.losses.preference import LossSettings, PreferenceLoss
+
+        task, loss_type = config.task, loss_type_of(config)
+        return PreferenceLoss(
+            model,
+            task.loss_type,
+            LossSettings(beta_of(config), task.simpo_gamma, task.label_smoothing),
+            has_reference=loss_type.has_reference,
+            sft_weight=loss_type.sft_weight if task.sft_weight == "auto" else task.sft_weight,
+            chunk_tokens=chunk_tokens,
+        )
+
+    def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
+        if not loss_type_of(config).has_reference:
+            return None
+        return RowPass(activity="reference model", width=2, values=objective.reference_values, key={"version": 1})
+
+    def rate_factor(self, config: Config) -> tuple[float, str]:
+        loss_type = loss_type_of(config)
+        return loss_type.rate_factor, loss_type.label
+
+    def choice_count(self, config: Config, data: PreparedData) -> int:
+        # DPO begins with ln 2, as the model equals its reference. Other losses have other beginnings.
+        return 2 if config.task.loss_type in ("sigmoid", "sigmoid_norm") and config.task.sft_weight == "auto" else 0
+
+    def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
+        """Return the accuracy of preferring the longer answer."""
+        lengths = [_answer_lengths(held_out.example(int(index))) for index in eval_rows]
+        right = sum((chosen > rejected) + 0.5 * (chosen == rejected) for chosen, rejected in lengths)
+        scores = {"accuracy of the longer answer": right / len(lengths)}
+        return Baselines(losses={}, eval_tokens=len(lengths), scores=scores)
+
+    def sample(
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
+    ) -> tuple[str, str]:
+        """Return the prompt of a pair, and the model's answer."""
+        return super().sample(config, data, model, tokenizer, row.documents[0], new_tokens=new_tokens)
+
+    def prompt_of(self, config: Config, model: Any, tokenizer: Tokenizer, row: TokenRow) -> Prompt | None:
+        return super().prompt_of(config, model, tokenizer, row.documents[0])
+
+
+class PreferenceReader(ChatReader):
+    """Reader of preferences, which renders both conversations of a row with the chat template."""
+
+    columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
+    # A row that contradicts an earlier one is refused, so rows are read in order.
+    reads_in_processes = False
+
+    def __init__(self, config: Config, *, renders: bool = True) -> None:
+        super().__init__(config, renders=renders)
+        self._preferences: PreferenceColumns | None = None
+        self._notes: list[str] = []
+        self._seen: dict[int, tuple[int, str]] = {}
+        """Hash of the chosen answer and position of the first row, by the hash of a prompt with both answers."""
+        self._rows = self._longer_chosen = 0
+
+    def begin(self, head: Sequence[Row]) -> None:
+        data = self.config.data
+        self._preferences = find_preferences(head, data.text_column, data.target_column, data.text_pair_column)
+        self._notes.append(self._preferences.note())
+
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        assert self._preferences is not None
+        first, second = (*self._preferences.question_columns, "", "")[:2]
+        return {"text_column": first, "text_pair_column": second, "target_column": self._preferences.target_column}
+
+    def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
+        assert self._preferences is not None
+        self._preferences = self._preferences.with_columns_of(row)
+
+    def read(self, row: Row) -> Example:
+        assert self._preferences is not None
+        preference = self._preferences.read(row)
+        sides = (preference.chosen, preference.rejected)
+        for conversation in sides:
+            refuse_surrogates(conversation.text, row.where)
+        self._refuse_contradiction(preference, row.where)
+        chosen_characters, rejected_characters = (len(side.messages[-1]["content"]) for side in sides)
+        self._rows += 1
+        self._longer_chosen += chosen_characters > rejected_characters
+        if not self.renders:
+            return Example("\n".join(conversation.text for conversation in sides), preference)
+        rendered = [self.rendered(conversation, row.where) for conversation in sides]
+        texts = [conversation.text for conversation in (sides if self.trains_tokenizer else rendered)]
+        return Example("\n".join(texts), rendered)
+
+    def _refuse_contradiction(self, preference: Preference, where: str) -> None:
+        """Raise DataError if an earlier row has the same prompt and answers, but prefers the other answer."""
+        hashes = hash(preference.chosen.text), hash(preference.rejected.text)
+        chosen_hash, earlier = self._seen.setdefault(hash(frozenset(hashes)), (hashes[0], where))
+        if chosen_hash != hashes[0]:
+            message = f"the row prefers the answer that {earlier} rejects, for the same prompt"
+            raise DataError(message, where=where, hint="remove one of the two rows")
+
+    def finish_reading(self) -> None:
+        self._seen.clear()
+
+    def encode(self, examples: Sequence[Example]) -> list[Encoded]:
+        sides = [self.encode_conversations([example.content[side] for example in examples]) for side in (0, 1)]
+        return [self._encoded(chosen, rejected) for chosen, rejected in zip(*sides, strict=True)]
+
+    def _encoded(self, *documents: tuple[list[int], list[int]]) -> Encoded:
+        """Return both documents as one row, cut to `max_length` tokens each."""
+        starts = [next(index for index, label in enumerate(labels) if label != IGNORE) for _, labels in documents]
+        excess = max(len(ids) for ids, _ in documents) - self.max_length
+        # The first token stays, because models attend to it or need it as the beginning of the text.
+        removed = min(max(excess, 0), min(starts) - 1)
+        cut = [
+            (
+                [*ids[:1], *ids[1 + removed :]][: self.max_length],
+                [*labels[:1], *labels[1 + removed :]][: self.max_length],
+            )
+            for ids, labels in documents
+        ]
+        label_counts = [sum(label != IGNORE for label in labels) for _, labels in cut]
+        # Answers that were cut to the same tokens cannot be told apart.
+        is_usable = min(label_counts) > 0 and cut[0] != cut[1]
+        columns = {
+            INPUT_IDS: [token for ids, _ in cut for token in ids],
+            LABELS: [label for _, labels in cut for label in labels],
+            DOCUMENT_LENGTHS: [len(ids) for ids, _ in cut],
+        }
+        return Encoded(
+            columns,
+            sum(label_counts) if is_usable else 0,
+            truncated=excess > 0,
+            answer_truncated=excess > removed,
+            first_label_tokens=0 if is_usable else max(len(ids) for ids, _ in documents),
+        )
+
+    def notes(self) -> list[str]:
+        notes = [*dict.fromkeys(self._notes), *super().notes()]
+        if self._rows:
+            share = format_percent(self._longer_chosen / self._rows)
+            notes.append(f"the longer answer is the chosen one in {share} of the pairs")
+        return notes
+
+
+def loss_type_of(config: Config) -> PreferenceLossType:
+    """Return the facts about the loss of a run."""
+    return PREFERENCE_LOSSES[config.task.loss_type]
+
+
+def beta_of(config: Config) -> float:
+    """Return `task.beta`, or its usual value for the loss."""
+    return loss_type_of(config).beta if config.task.beta == "auto" else config.task.beta
+
+
+def _with_completions(config: Config) -> Config:
+    """Return the config with loss on the last answer only."""
+    return config.model_copy(update={"task": config.task.model_copy(update={"loss_on": "completion"})})
+
+
+def _answer_lengths(row: TokenRow) -> tuple[int, int]:
+    """Return the number of labelled tokens of the chosen and of the rejected answer."""
+    chosen, rejected = (int(np.count_nonzero(document.labels != IGNORE)) for document in row.documents)
+    return chosen, rejected
+
+
+TASK = PreferenceTask()
