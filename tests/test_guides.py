@@ -121,9 +121,9 @@ def wrong_in_ours(words: list[str]) -> str:
         return f"no command {config}"
     if profile and profile not in all_profiles("recipes") and not PLACEHOLDER.fullmatch(profile):
         return f"no recipe {profile}"
-    if key := given.get("key"):
+    if words := given.get("words"):
         explanation(
-            "" if PLACEHOLDER.fullmatch(key[0]) else " ".join(key), lambda: load(Request(), lambda name: (None, ""))
+            "" if PLACEHOLDER.fullmatch(words[0]) else " ".join(words), lambda: load(Request(), lambda name: (None, ""))
         )
     take([one for one in given.get("assignments") or () if not PLACEHOLDER.fullmatch(one.partition("=")[2])])
     return ""

@@ -20,6 +20,11 @@ LOSSES: dict[str, dict[str, float]] = {
     "sigmoid": {}, "ipo": {}, "robust": {"label_smoothing": 0.1}, "sigmoid_norm": {"beta": 5.0},
     "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {},
 }  # fmt: skip
+# Nothing follows the end of a turn, which TRL would train on and this program would not.
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant\n{% endif %}"
+)
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bat", "ant", "eel")
 
 
@@ -97,8 +102,7 @@ def main() -> None:
         folder = Path(name)
         os.environ["TUI_TRAINER_HOME"] = str(folder / "home")
         save_tiny_model(folder / "model", "llama")
-        template = Path("tui_trainer/models/chat_templates/chatml.jinja").read_text()
-        (folder / "model" / "chat_template.jinja").write_text(template)
+        (folder / "model" / "chat_template.jinja").write_text(TEMPLATE)
         (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs()))
         print("loss           first   last  largest difference of losses, of gradient norms (relative)")
         for loss_type in LOSSES:
