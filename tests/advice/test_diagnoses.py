@@ -40,6 +40,7 @@ SLOW_LARGE = {
 
 
 # What is planted, and what the evidence must hold.
+PAIR_SCORES = {"accuracy": 0.5, "reward_margin": 0.1, "logp_chosen": -20.0, "logp_rejected": -20.0}
 PLANTED = {
     "waiting_for_data": ({"step": {"data_seconds": 0.3}}, ["59 %", "300 of 510 ms/step"]),
     "slow_disk": (
@@ -123,6 +124,25 @@ PLANTED = {
         {"eval_scores": lambda step: {"stopped_answers": 1 - step / 400, "looping_answers": 0.0, "kept_answers": 0.6}},
         ["stopped answers went from 90 % at step 40 to 50 % at step 200, although the held-out loss fell",
          "only 60 % of the suite's answers stayed right at step 200"],
+    ),
+    "preferences_unlearned": (
+        {"eval_loss": lambda step: 0.693, "eval_scores": lambda step: PAIR_SCORES},
+        ["step 200: held-out loss 0.6930, at the start 0.6931; accuracy 50 %"],
+    ),
+    "both_answers_fall": (
+        {"eval_loss": lambda step: 0.6,
+         "eval_scores": lambda step: {**PAIR_SCORES, "logp_chosen": -20 - step / 10, "logp_rejected": -20 - step / 5}},
+        ["log-probability of the chosen answers: -24", "-40 at step 200"],
+    ),
+    "preferences_overfitted": (
+        {"eval_loss": lambda step: 0.6,
+         "eval_scores": lambda step: {**PAIR_SCORES, "accuracy": 0.9 - step / 500, "reward_margin": step / 100}},
+        ["accuracy 82 % at step 40, 50 % at step 200"],
+    ),
+    "preferences_too_easy": (
+        {"eval_loss": lambda step: 0.1, "plan": {"total_steps": 800},
+         "eval_scores": lambda step: {**PAIR_SCORES, "accuracy": 1.0}},
+        ["accuracy 100 % at step 40"],
     ),
     "overfitting": (
         {"eval_loss": lambda step: 1.6 if step == 40 else 1.6 + step / 400}, ["held-out loss 1.6 at step 40", "80 %"]

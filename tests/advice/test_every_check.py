@@ -707,6 +707,10 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "warn": [given({"evaluation.generate_rows": 0}, H100, fix=("evaluation.generate_rows",))],
         "n/a": QUICKSTART,
     },
+    "preferences": {
+        "pass": [given({"task.type": "preference"}), given({"task.type": "preference", "task.loss_type": "simpo"})],
+        "n/a": QUICKSTART,
+    },
     "cadence": {
         "pass": [QUICKSTART, given({EVALUATE: 40}), given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30})],
         "warn": [

@@ -164,7 +164,7 @@ def test_grouping_by_length_is_named_for_a_model_that_packing_would_mix(recipe):
 
 def test_a_model_that_only_the_catalogue_knows_is_planned_and_cannot_start(recipe):
     finding = finding_of("plan", context_on(recipe("qwen-lora"), RTX_4090))
-    assert finding.status == "fail" and "n this machine; run `tui-trainer download" in finding.verdict.evidence
+    assert finding.status == "fail" and finding.verdict.evidence.endswith("because the model is not on this machine")
     assert "tui-trainer download" in finding.verdict.advice
 
 

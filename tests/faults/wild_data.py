@@ -69,6 +69,7 @@ def written(path: Path, content: Rows | str | bytes) -> Path:
 
 
 TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
+OTHER_TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "Go."}]
 
 STORY = "There were many sheep on the hill, and one of them sang."
 TEXTS = (
@@ -198,7 +199,7 @@ CONVERSATIONS = (
 PREFERENCES = (
     Wild(
         name="prompt, chosen, rejected", content=[{"prompt": "Sheep?", "chosen": "None.", "rejected": "Many."}],
-        refused=("preferences", "chosen, rejected", "data.target_column"),
+        task="preference", learnt=("None. | Many.",), reads=("Sheep?",),
     ),
     Wild(
         name="the chosen answers, named", content=[{"prompt": "Sheep?", "chosen": "None.", "rejected": "Many."}] * 2,
@@ -206,8 +207,12 @@ PREFERENCES = (
         task="chat", learnt=("None.",) * 2, notes=("not read: rejected",),
     ),
     Wild(
-        name="chosen and rejected conversations", content=[{"chosen": TURNS, "rejected": TURNS, "id": STORY}],
-        refused=("preferences", "chosen, rejected"),
+        name="chosen and rejected conversations", content=[{"chosen": TURNS, "rejected": OTHER_TURNS, "id": STORY}],
+        task="preference", learnt=("None. | Go.",), reads=("Sheep?",), notes=("not read: id",),
+    ),
+    Wild(
+        name="equal conversations", content=[{"chosen": TURNS, "rejected": TURNS}],
+        refused=("both answers are the same",),
     ),
     Wild(
         name="chosen and rejected, as texts of dialogues",
@@ -216,8 +221,8 @@ PREFERENCES = (
     ),
     Wild(
         name="conversations with chosen and rejected",
-        content=[{"conversations": TURNS[:1], "chosen": TURNS[1], "rejected": TURNS[1]}],
-        refused=("preferences",),
+        content=[{"conversations": TURNS[:1], "chosen": TURNS[1], "rejected": OTHER_TURNS[1]}],
+        task="preference", learnt=("None. | Go.",), reads=("Sheep?",),
     ),
     Wild(
         name="preferences for text to text", content=[{"prompt": "Sheep?", "chosen": "None.", "rejected": "Many."}],
@@ -1166,25 +1171,27 @@ KNOWN = (
                 "prompt": "Sheep?",
                 "prompt_id": "1",
                 "chosen": TURNS,
-                "rejected": TURNS,
+                "rejected": OTHER_TURNS,
                 "messages": TURNS,
                 "score_chosen": 8.0,
                 "score_rejected": 2.0,
             }
         ],
-        refused=("rejected", "preference"),
+        task="preference", learnt=("None. | Go.",), reads=("Sheep?",), notes=("score_chosen, score_rejected",),
     ),
     Wild(
         name="argilla dpo-mix-7k",
-        content=[{"dataset": "mix", "chosen": TURNS, "rejected": TURNS, "chosen_rating": 5.0, "rejected_rating": 1.0}],
-        refused=("rejected", "preference"),
+        content=[
+            {"dataset": "mix", "chosen": TURNS, "rejected": OTHER_TURNS, "chosen_rating": 5.0, "rejected_rating": 1.0}
+        ],
+        task="preference", learnt=("None. | Go.",), notes=("not read: dataset, chosen_rating, rejected_rating",),
     ),
     Wild(
         name="argilla distilabel-intel-orca-dpo-pairs",
         content=[
             {"system": "", "input": "Sheep?", "chosen": "None.", "rejected": "Go.", "generations": ["None.", "Go."]}
         ],
-        refused=("rejected", "preference"),
+        task="preference", learnt=("None. | Go.",), reads=("Sheep?",), notes=("not read: generations",),
     ),
     Wild(
         name="trl kto-mix", content=[{"prompt": TURNS[:1], "completion": TURNS[1:], "label": n == 0} for n in range(2)],
@@ -1192,8 +1199,8 @@ KNOWN = (
     ),
     Wild(
         name="orpo-dpo-mix-40k",
-        content=[{"source": "mix", "prompt": "Sheep?", "question": "Sheep?", "chosen": TURNS, "rejected": TURNS}],
-        refused=("rejected", "preference"),
+        content=[{"source": "mix", "prompt": "Sheep?", "question": "Sheep?", "chosen": TURNS, "rejected": OTHER_TURNS}],
+        task="preference", learnt=("None. | Go.",), notes=("not read: source, question",),
     ),
     Wild(
         name="rewards with a margin",
@@ -2737,17 +2744,18 @@ ROWS_AND_COLUMNS = (
          {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are not a JSON object: 'print(1)'",
          '{"code": "1 + 1"}', model="decoder"),
     # Preferences.
+    _not("preferences, scored messages", {"messages": TURNS, "score_chosen": 8.0, "score_rejected": 2.0},
+         'set data.text_column = "messages"' + _BETTER, model="decoder"),
     *(
-        _not(f"preferences, {name}", row, hint + _BETTER, model="decoder")
+        _not(f"preferences for chat, {name}", row, 'set task.type = "preference", or set ' + hint + _BETTER,
+             model="decoder", settings={"task.type": "chat"})
         for name, row, hint in (
-            ("scored messages", {"messages": TURNS, "score_chosen": 8.0, "score_rejected": 2.0},
-             'set data.text_column = "messages"'),
-            ("messages beside them", {"prompt": "Sheep?", "messages": TURNS, "chosen": TURNS, "rejected": TURNS,
-             "score_chosen": 8.0}, 'set data.text_column = "messages"'),
-            ("whole conversations", {"prompt": "Sheep?", "chosen": TURNS, "rejected": TURNS},
-             'set data.text_column = "chosen"'),
-            ("answers as messages", {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": TURNS[1:]},
-             'set data.text_column = "prompt" and data.target_column = "chosen"'),
+            ("messages beside them", {"prompt": "Sheep?", "messages": TURNS, "chosen": TURNS, "rejected": OTHER_TURNS},
+             'data.text_column = "messages"'),
+            ("whole conversations", {"prompt": "Sheep?", "chosen": TURNS, "rejected": OTHER_TURNS},
+             'data.text_column = "chosen"'),
+            ("answers as messages", {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": OTHER_TURNS[1:]},
+             'data.text_column = "prompt" and data.target_column = "chosen"'),
         )
     ),
     # Questions about a text.

@@ -330,12 +330,12 @@ def test_a_whole_file_brings_the_defaults_of_its_tool(read):
 
 def test_without_leaves_out_keys(read):
     given = {"learning_rate": 1e-4, "optim_args": "a=5", "runs": 3}
-    imported = read(given, "trl", without=["runs", "optim_args"])
+    imported = read(given, "trl", excluded_keys=["runs", "optim_args"])
     imported.refuse_other_runs()
     assert imported.values == {RATE: 1e-4}
     assert reasons(imported) == {"runs": Why.AS_ASKED, "optim_args": Why.AS_ASKED}
     with pytest.raises(ConfigError, match="--without: the file has no key 'seed'; available: learning_rate"):
-        read(given, "trl", without=["seed"])
+        read(given, "trl", excluded_keys=["seed"])
 
 
 def test_patterns_of_axolotl_become_one_pattern(read):

@@ -45,6 +45,7 @@ MEANINGS = {
     "M": "more than m or the last line has: effective batch, measure all, more",
     "S": "save, and not just that: save as, stop",
     "a": "take what is at the end: apply fix, latest steps",
+    "c": "to the settings: new from config, open setting",
     "e": "write a text: note, open in $EDITOR",
     "h": "left: less, read left",
     "i": "take in from outside: import, install",

@@ -156,7 +156,7 @@ def attention(context: Context) -> Verdict:
     if not is_known_attention(requested):
         details.append("this kernel is tried at the start; sdpa is the fallback")
     return passed(
-        f"{attention.words}: no attention scores stored",
+        f"{attention.words}: no attention scores stored, {_peak_and_fused_peak(basis)}",
         *details,
         switch_state=f"fused attention on: {attention.kernel}",
         opposite_patch={ATTENTION: "eager"},

@@ -10,6 +10,7 @@
 Rows in any other form are refused, with the reason.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,7 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
 _TARGET_KEY = "data.target_column"
+_ABOUT_ANSWERS = re.compile("chosen|rejected", re.IGNORECASE)
 _LIST_NAMES = ("output", "response", "completion")
 # The columns that a list [better, worse] is split into.
 _SPLIT_COLUMNS = ("the better answer", "the worse answer")
@@ -61,6 +63,8 @@ class PreferenceColumns:
     """Column of lists [better, worse] that `answers` are split from; empty if these are columns of the table."""
     prompt: ConversationColumns | None = None
     """Columns of the prompts; None if only whole conversations can be read."""
+    unread: tuple[str, ...] = ()
+    """Columns that are not read, if there are no columns of prompts, which name them otherwise."""
 
     @property
     def question_columns(self) -> tuple[str, ...]:
@@ -79,7 +83,8 @@ class PreferenceColumns:
             chosen, rejected = (one_line(name, 40) for name in self.answers)
             sentence = f"the chosen answers are in '{chosen}', the rejected ones in '{rejected}'"
         if self.prompt is None:
-            return f"{sentence}, as whole conversations"
+            not_read = f" (not read: {listed(self.unread)})" if self.unread else ""
+            return f"{sentence}, as whole conversations{not_read}"
         return f"{sentence}; {self.prompt.note(has_answers=False)}"
 
     def with_columns_of(self, row: Row) -> "PreferenceColumns":
@@ -144,19 +149,21 @@ def find_preferences(
     label, names = file_of(head), columns_of(head)
     refuse_missing(names, label, text=text_column, text_pair=pair_column)
     answers, list_column = _answer_columns(head, target_column, label)
-    prompt_rows = [
-        Row(row.where, {name: value for name, value in row.values.items() if name not in (*answers, list_column)})
-        for row in head
-    ]
-    prompt_names, prompt = columns_of(prompt_rows), None
+    others, prompt = [name for name in names if name not in (*answers, list_column)], None
+    # Columns such as score_chosen describe the answers.
+    prompt_names = [name for name in others if name == text_column or not _ABOUT_ANSWERS.search(name)]
+    values = [{name: row.values[name] for name in prompt_names if name in row.values} for row in head]
+    prompt_rows = [Row(row.where, row_values) for row, row_values in zip(head, values, strict=True)]
     if text_column != AUTO or usual_input(prompt_names).source or usual_columns(CONVERSATION_NAMES, prompt_names):
         prompt = find_conversations(prompt_rows, text_column, AUTO, pair_column, needs_answer=False)
+        prompt = prompt.with_names(others)
     elif not is_structured(head, answers[0]):
         hint = f"columns found: {listed(names)}; set data.text_column to the column of the prompts"
         if any(split_transcript(row.values.get(answers[0])) for row in head):
             hint = "write each conversation as a list of messages, because names of speakers may also occur in texts"
         raise DataError(f"no column holds the prompts of {listed(answers)}", where=label, hint=hint)
-    return PreferenceColumns(answers=answers, list_column=list_column, prompt=prompt)
+    unread = () if prompt else ConversationColumns(conversation=answers[0]).with_names(others).unread
+    return PreferenceColumns(answers=answers, list_column=list_column, prompt=prompt, unread=unread)
 
 
 def _columns_of_answers(head: Sequence[Row]) -> tuple[str, ...]:

@@ -336,7 +336,11 @@ def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
 
 def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
     """Yield a description, the columns that show it, and a hint, for each unsupported kind that the rows may have."""
+    better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
     names = "set data.text_column to the columns to train on"
+    if better and worse:
+        columns = [by_name[better[0]], by_name[worse[0]]]
+        yield "preferences with a better and a worse answer", columns, _to_learn_better(head, by_name, columns[0])
     if "questions" in by_name and is_structured(head, "questions"):
         first_question = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
         example = f'{{"question": "{one_line(first_question, 40)}", "context": "...", "answer": "..."}}'
