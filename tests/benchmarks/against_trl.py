@@ -20,9 +20,9 @@ LOSSES: dict[str, dict[str, float]] = {
     "sigmoid": {}, "ipo": {}, "robust": {"label_smoothing": 0.1}, "sigmoid_norm": {"beta": 5.0},
     "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {},
 }  # fmt: skip
-# Nothing follows the end of a turn, which TRL would train on and this program would not.
+# Nothing follows the end of a turn, which TRL would train on and this program would not. TRL's CPO adds a missing BOS.
 TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{{ bos_token }}{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}assistant\n{% endif %}"
 )
 ANIMALS = ("cat", "dog", "owl", "fox", "hen", "bat", "ant", "eel")

@@ -132,7 +132,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             text = await show(screens, trained(148, memory_bytes=150 * 2**20), alive=True, is_trained_here=has_screens)
             assert f"171.7 MiB, 21.7 MiB more than planned, {words}" in text
         text = await show(screens, [STARTED_AGAIN, *trained(148, memory_bytes=100 * 2**20)[1:]], alive=True)
-        assert "fine while memory is free" in text and "later plans" not in text
+        assert "memory is free" in text and "later plans" not in text
         text = await show(screens, [*trained(148), READ], alive=True, is_trained_here=False)
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
         await screens.resize(60, 20)
