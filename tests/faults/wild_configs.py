@@ -298,16 +298,17 @@ def _of(kind: str, reason: str, **keys: Any) -> WildConfig:
     )
 
 
-_LEARNT, _REWARDS, _PLACE = (
+_LEARNT, _REWARDS, _PREFERENCES, _PLACE = (
     "models are trained on text",
-    "models are trained on texts and answers",
+    "models are not trained with rewards",
+    "configs for preferences are not imported; set task.type = preference",
     "adapters are initialised by tuning.init_lora_weights",
 )
 METHODS = (
     _of("trl", _REWARDS, reward_funcs=["accuracy"], num_generations=8),
-    _of("trl", _REWARDS, beta=0.0),
+    _of("trl", _PREFERENCES, beta=0.0),
     _of("trl", "the loss is always cross entropy", loss_type="dft"),
-    _of("axolotl", _REWARDS, rl="dpo"),
+    _of("axolotl", _PREFERENCES, rl="dpo"),
     _of("axolotl", _LEARNT, processor_type="AutoProcessor"),
     _of("axolotl", "set the layers to train with tuning.trainable_layers", spectrum_top_fraction=0.5),
     _of("axolotl", "weights are trained in 16 or 32 bits", qat={"activation_dtype": "int8"}),
@@ -317,7 +318,7 @@ METHODS = (
     _of("axolotl", "optimizers such as GaLore", optimizer="galore_adamw"),
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
     _of("axolotl", "the tokens to train on", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
-    _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
+    _of("llama_factory", _PREFERENCES, stage="dpo", pref_beta=0.1),
     _of("llama_factory", "the template qwen2_vl does not match this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
     _of("llama_factory", "the loss is always cross entropy", use_eaft_loss=True),

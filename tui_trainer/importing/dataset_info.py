@@ -78,7 +78,7 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
     row_format = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
     if entry.get("ranking") is True or row_format == "pair" or any(columns.get(name) for name in _PREFERENCES):
-        raise ValueError("the rows are preferences, which cannot be trained on")
+        raise ValueError("the rows are preferences, whose configs are not imported; set task.type = preference")
     if media_columns := [name for name in _MEDIA if columns.get(name)]:
         raise ValueError(f"the rows have {', '.join(media_columns)}, but models are trained on text")
     if columns.get("history"):

@@ -10,7 +10,10 @@ from typing import Any
 
 from tui_trainer.importing.rules import is_off
 
-_PREFERENCES = "models are trained on texts and answers, not on preferences or rewards"
+_REWARDS = "models are not trained with rewards or on answers that they generate"
+PREFERENCES = (
+    "configs for preferences are not imported; set task.type = preference (see `tui-trainer guide preferences`)"
+)
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 # Plugins of axolotl that change only kernels or reporting.
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
@@ -24,16 +27,19 @@ _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm
 # `table.name` is a key in a table, or in the entries of a list `table`.
 MISSING: Mapping[str, Mapping[str, str]] = {
     # The data.
-    _PREFERENCES: {
+    _REWARDS: {
         _ARGUMENTS: """reward_funcs reward_weights reward_model reward_model_path reward_model_name_or_path
         num_generations num_ppo_epochs num_sample_generations""",
-        "trl": """beta=* max_prompt_length max_completion_length precompute_ref_log_probs desirable_weight
-        undesirable_weight rpo_alpha cpo_alpha simpo_gamma ref_model_init_kwargs sync_ref_model scale_rewards
-        kl_coef cliprange vf_coef center_rewards_coefficient missing_eos_penalty judge""",
-        "axolotl": "rl process_reward_model num_labels nemo_gym_enabled",
+        "trl": """max_completion_length desirable_weight undesirable_weight scale_rewards kl_coef cliprange vf_coef
+        center_rewards_coefficient missing_eos_penalty judge""",
+        "axolotl": "rl=grpo|kto|gdpo|ebft process_reward_model num_labels nemo_gym_enabled",
+        "llama_factory": "stage=rm|ppo|kto|grpo",
     },
-    f"{_PREFERENCES}; nearest: sft (chat) and pt (causal_lm)": {
-        "llama_factory": "stage=rm|ppo|dpo|kto|orpo|simpo|grpo",
+    PREFERENCES: {
+        "trl": """beta=* max_prompt_length precompute_ref_log_probs rpo_alpha cpo_alpha simpo_gamma
+        ref_model_init_kwargs sync_ref_model""",
+        "axolotl": "rl",
+        "llama_factory": "stage=dpo|orpo|simpo",
     },
     "models are trained on text, not on images, sound or video": {
         _ARGUMENTS: """image_column image_column_name image_folder image_processor_name vision_tower

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.preparing.cache import PreparedData
 
-_LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight")
+LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight")
 
 
 class PreferenceTask(Chat):
@@ -42,7 +42,7 @@ class PreferenceTask(Chat):
     name = "preference"
     title = "Preferences"
     loss_unit = "nats/pair"
-    used_settings = ("chat_template", *_LOSS_SETTINGS)
+    used_settings = ("chat_template", *LOSS_SETTINGS)
     metrics = ("accuracy", "reward_margin")
     supports_unsloth = False
 
@@ -70,7 +70,7 @@ class PreferenceTask(Chat):
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         # Rows do not depend on the loss.
         settings = super().encoding_settings(config)
-        settings["task"] = {name: value for name, value in settings["task"].items() if name not in _LOSS_SETTINGS}
+        settings["task"] = {name: value for name, value in settings["task"].items() if name not in LOSS_SETTINGS}
         return settings
 
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:

@@ -7,11 +7,12 @@ from tui_trainer.importing import groups, rules
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import llama_factory as v0
 from tui_trainer.importing.importers import transformers as hf
+from tui_trainer.importing.missing import PREFERENCES
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, To
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 
-_ONLY_SUPERVISED = Refused("models are trained on texts and answers, not on preferences or rewards")
+_ONLY_SUPERVISED = Refused(PREFERENCES)
 _LISTS = (".yaml", ".yml")
 
 
