@@ -1,6 +1,7 @@
 """Grades of throughput, relative to the best rate or the computing rate of this machine; and times, relative to the
 plan."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -168,10 +169,10 @@ def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     events = read_all(folder.journal)
     best = next(event for event in events if isinstance(event, PlanMade)).best_samples_per_second
     assert best is not None and best > 0
-    assert "% of the best earlier speed here" in "\n".join(
-        lines.end_lines(apply_events(events), "two", str(folder.root))
-    )
-    assert "% of the best earlier speed here" in (folder.root / "report.md").read_text()
+    # On a busy machine, the second run may be faster.
+    grade = re.compile(r"(% of|times) the best earlier speed here")
+    assert grade.search("\n".join(lines.end_lines(apply_events(events), "two", str(folder.root))))
+    assert grade.search((folder.root / "report.md").read_text())
 
 
 @pytest.mark.full

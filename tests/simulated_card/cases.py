@@ -41,6 +41,10 @@ def _tagged(n: int, text: str) -> Row:
 TASKS = {
     "causal_lm": TaskCase("llama", lambda n, text: {"text": text}),
     "chat": TaskCase("qwen2", _conversation, {"task.chat_template": "chatml"}),
+    "preference": TaskCase(
+        "qwen2", lambda n, text: {"prompt": text, "chosen": "yes it is" + " so" * (n % 3), "rejected": f"no {n}"},
+        {"task.chat_template": "chatml"},
+    ),
     "char_lm": TaskCase(
         "",
         lambda n, text: {"text": text},

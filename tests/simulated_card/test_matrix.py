@@ -37,8 +37,8 @@ SWITCHES = {
     "deterministic": {"training.deterministic": "true"},
 }
 KERNELS = ("none", "liger")
-PACKED_TASKS, CHUNKED_TASKS = ("causal_lm", "chat"), ("causal_lm", "chat", "char_lm", "seq2seq")
-DECODERS = ("causal_lm", "chat", "char_lm")
+PACKED_TASKS = ("causal_lm", "chat", "preference")
+CHUNKED_TASKS, DECODERS = (*PACKED_TASKS, "char_lm", "seq2seq"), (*PACKED_TASKS, "char_lm")
 # States in 4 bits are stopped and resumed in `test_resume.py`: what differs from 8 is their shape.
 OPTIMIZERS_HERE = tuple(name for name in OPTIMIZERS if name != "adamw_torch_4bit")
 # The problems that are none here: parts of a model that are new, which a classifier's head is.

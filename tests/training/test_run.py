@@ -265,8 +265,8 @@ def test_a_run_whose_folder_becomes_unreadable_fails_with_the_reason(tiny_run, m
         raise PermissionError(13, "Permission denied", str(path))
 
     def expires(self, batch):
-        for name in ("steps_saved", "write_atomically"):
-            monkeypatch.setattr(f"tui_trainer.launching.run_lifecycle.{name}", refused)
+        for name in ("training.checkpoint_folder.steps_saved", "launching.run_lifecycle.write_atomically"):
+            monkeypatch.setattr(f"tui_trainer.{name}", refused)
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(NextTokenLoss, "__call__", expires)

@@ -345,7 +345,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         await screens.press("5")
         await screens.shows("\u25b8 ")
         await screens.press("x")
-        await screens.shows("Export other", "B free.")
+        await screens.shows("Export other", "is free.")
         await screens.press("enter")
         await screens.ticks("loading libraries and the model")
         await screens.press("escape", "down", "x")

@@ -81,7 +81,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window():
             ("2", "hardware_profile"),
             ("3", "finding"),
             ("4", "held out"),
-            ("5", "here"),
+            ("5", "no runs yet"),
         ):
             await screens.press(key)
             text = await screens.shows(words, "? help")
