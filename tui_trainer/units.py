@@ -156,7 +156,7 @@ def plotted(figure: Figure, value: float) -> float:
 
 @cache
 def figures_of(holder: type) -> dict[str, Figure]:
-    """Return the figures that a class declares, keyed by field or property, in the order of declaration."""
+    """Return the `Figure` of each field or property of a class that has one, in the order of declaration."""
     annotated: dict[str, Any] = {}
     for base in reversed(holder.__mro__):
         annotated |= get_annotations(base)

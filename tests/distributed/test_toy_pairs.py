@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from importlib.util import find_spec
@@ -153,6 +154,30 @@ def test_two_processes_learn_of_packed_pairs_what_one_does(train, forked_ranks):
     forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
     uneven = PACKED | {"training.effective_batch_size": 7}
     check_equal(train("alone", uneven), train("of-two", uneven | {"distributed.processes": 2}))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("loss_type", ["sigmoid", "orpo"])
+def test_a_preference_run_is_the_same_in_every_layout_and_in_two_processes(train, forked_ranks, subtests, loss_type):
+    """Each pair stays whole, and the reference is computed in another layout than the steps."""
+    base = {"task.type": "preference", "task.loss_type": loss_type, "training.effective_batch_size": 7}
+    whole = train("whole", PADDED | base | {"training.per_device_train_batch_size": 7})
+    losses = [step.loss for step in events(whole, StepDone)]
+    assert len(losses) == STEPS and losses[-1] < losses[0]
+    if loss_type == "sigmoid":
+        assert losses[0] == pytest.approx(math.log(2), rel=1e-6)
+    variants = {
+        "one-by-one": PADDED | {"training.per_device_train_batch_size": 1},
+        "packed": PACKED,
+        "of-two": PACKED | {"distributed.processes": 2},
+    }
+    for name, changes in variants.items():
+        with subtests.test(name):
+            other = train(name, base | changes)
+            assert [step.loss for step in events(other, StepDone)] == pytest.approx(losses, rel=1e-5)
+            tensors = weights(other)
+            for key, tensor in weights(whole).items():
+                assert (tensor - tensors[key]).abs().max() < 1e-5, key
 
 
 WITH_DEEPSPEED = [

@@ -31,7 +31,7 @@ def models(tmp_path_factory):
 @contextmanager
 def _before_torch_2_10():
     """No kernel by lengths, neither planned nor there."""
-    planned = patch.object(attention, "_library_by_lengths", lambda machine: "")
+    planned = patch.object(attention, "_varlen_library", lambda machine: "")
     with planned, patch.object(varlen, "find_kernel", lambda: None):
         yield
 

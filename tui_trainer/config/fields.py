@@ -49,7 +49,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a text is a regular expression rather than module names, which have no such characters."""
+    """Return whether a text has characters of a regular expression, which names of modules never have."""
     return not _PATTERN_CHARACTERS.isdisjoint(text)
 
 

@@ -117,7 +117,8 @@ Kind = Literal["recipes", "hardware"]
 class BatchSize:
     """A number of rows per step that uses a GPU fully, according to `source`.
 
-    It holds for rows of `tokens`, GPUs with memory in this range in GiB, and models up to `parameters_at_most`."""
+    It holds for rows of this number of `tokens`, GPUs with `memory_gib` (lowest and highest), and models up to
+    `parameters_at_most`."""
 
     tasks: list[str]
     tokens: int

@@ -117,7 +117,8 @@ class ChatSession:
         self._notify(f"appended to {one_line(str(path))}")
 
     def _ask(self, question: str) -> None:
-        """Ask each model. Ctrl+C ends an answer. A question that a model refuses is not added to its history."""
+        """Ask each model. Ctrl+C ends an answer. A question that a model cannot read, such as one that is
+        too long, is not added to its history."""
         self._turns += 1
         sampling = replace(self._sampling, seed=self._sampling.seed + self._turns)
         for name, writer in self._writers.items():

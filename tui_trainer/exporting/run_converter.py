@@ -45,7 +45,7 @@ def merge_scores(tokenizer: dict[str, Any]) -> dict[str, float]:
 
 
 def _patch_converter(text_model: Any, gguf: Any) -> None:
-    """Replace the methods of the converter that find no description of a tokenizer."""
+    """Replace the converter's methods that identify a tokenizer, because they fail for tokenizers not listed there."""
     set_sentencepiece, set_byte_level = text_model._set_vocab_sentencepiece, text_model._set_vocab_gpt2
     find_name, load_special = text_model.get_vocab_base_pre, gguf.SpecialVocab._try_load_from_tokenizer_json
 

@@ -103,7 +103,8 @@ def cpu_share(before: CpuTimes | None, after: CpuTimes) -> float | None:
 
 
 def read_gauges(folder: Path, share: float | None, limits: CgroupLimits) -> Gauges:
-    """Return `share` with the memory of the machine or container and the disk of `folder`, without GPUs."""
+    """Return the gauges of this machine: the CPU (`share` of its time, None if unknown), the memory of the machine or
+    container, and the disk of `folder`. The gauges of GPUs are left empty."""
     used = total = disk_used = disk_size = None
     with suppress(*UNREADABLE):
         memory = psutil.virtual_memory()

@@ -225,7 +225,7 @@ class FlashKernel:
     oldest_version: tuple[int, ...] = ()
     capability_from: Version
 
-    def lack(self, libraries: Mapping[str, str | None]) -> str:
+    def missing_reason(self, libraries: Mapping[str, str | None]) -> str:
         """Return what is missing to use the package, as the end of a sentence; empty if nothing is."""
         installed_version = libraries.get(self.distribution)
         if installed_version is None:

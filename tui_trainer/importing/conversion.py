@@ -107,7 +107,7 @@ class Importer:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of all keys that the importer knows, without patterns."""
+        """Names of all keys that the importer knows by their full name, not by a pattern."""
         in_rules = (name for name in self.rules if "*" not in name)
         in_groups = (name for keys in self.groups for name in keys.names)
         return frozenset([*in_rules, *in_groups, *missing_names(self.name), *conditional_names(self.name)])

@@ -1,8 +1,8 @@
 """Compute cross entropy in one kernel of Liger, which reads logits twice and overwrites them with their gradient.
 
-torch's operations pass eight times over logits in fp32. Only Liger's kernel is used, not its functions: the function
-for logits rounds losses to the dtype of the logits. The function for head and loss supports neither weights of labels
-nor scales of logits, and computes few labels at a time if the vocabulary is large.
+torch's operations pass eight times over logits in fp32. Only Liger's kernel is used, not its autograd functions:
+LigerCrossEntropyFunction rounds losses to the dtype of the logits. LigerFusedLinearCrossEntropyFunction supports
+neither weights of labels nor scales of logits, and computes few tokens at a time if the vocabulary is large.
 """
 
 from importlib import import_module

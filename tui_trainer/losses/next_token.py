@@ -99,8 +99,10 @@ class NextTokenLoss:
         """Use the kernel from now on if its results agree with this loss; otherwise return how they differ.
 
         Raises any error of the kernel."""
-        labels, soft_cap = _layer_of(self._head).out_features, self._transform.soft_cap
-        reason = reason_against(kernel, device, dtype, labels, label_smoothing=self._label_smoothing, soft_cap=soft_cap)
+        class_count, soft_cap = _layer_of(self._head).out_features, self._transform.soft_cap
+        reason = reason_against(
+            kernel, device, dtype, class_count, label_smoothing=self._label_smoothing, soft_cap=soft_cap
+        )
         self.kernel = None if reason else kernel
         return reason
 

@@ -1,4 +1,6 @@
-"""Measure with the session of a run: its steps, a rehearsal, micro-batches. These functions run in a worker."""
+"""Measure time and memory of training steps, of single micro-batches, and of all parts of a run (a rehearsal).
+
+These functions run in a worker."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

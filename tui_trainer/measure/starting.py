@@ -1,6 +1,5 @@
-"""Measure the time before the first step of a run, in two pairs of ways, each turn in a fresh process.
-
-Tokens are prepared again or read from the cache, and weights are copied into a model or used where they are read."""
+"""Measure the time before the first step of a run: with tokens prepared or read from the cache, and with weights copied
+into the model or memory-mapped. Each measurement has a process of its own."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

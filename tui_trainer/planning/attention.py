@@ -24,7 +24,7 @@ EAGER, ON_CPU = "eager", "torch's CPU kernel"
 # torch's attention by lengths came with 2.10. Its memory-efficient kernel takes fewer heads of keys than of queries in
 # 2.15, by the docstring, and refuses them in 2.11 (check_batch_size_and_num_heads_dense without enable_gqa). Versions
 # in between are treated like 2.11, because repeated keys are correct with all.
-_LENGTHS_SINCE, _EFFICIENT_SHARES_SINCE = (2, 10), (2, 15)
+_TORCH_WITH_VARLEN, _EFFICIENT_SHARES_SINCE = (2, 10), (2, 15)
 _FLASH_FROM: Version = (8, 0)
 _FLASH_LARGEST_HEAD, _CUDNN_LARGEST_HEAD = 256, 128
 # check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120: their shared memory holds no backward pass.
@@ -116,7 +116,7 @@ def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) 
     if machine.device == "cpu":
         return _on_cpu(shape)
     if rows.packed and not (refusal := _lengths_refusal(shape, machine)):
-        reason = f"documents are packed, and {_library_by_lengths(machine)} uses their lengths instead of a mask "
+        reason = f"documents are packed, and {_varlen_library(machine)} uses their lengths instead of a mask "
         reason += "(verified when the run starts)"
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
     mask_reason = planned_mask_reason(shape, rows)
@@ -221,18 +221,18 @@ def _lengths_refusal(shape: ModelShape, machine: AttentionMachine) -> str:
         return "does not support a learned bias"
     if shape.attention_dropout:
         return f"does not support dropout, but the model has attention dropout {shape.attention_dropout:g}"
-    if not _library_by_lengths(machine):
+    if not _varlen_library(machine):
         return "needs torch 2.10 or the package flash-attn"
     return ""
 
 
-def _library_by_lengths(machine: AttentionMachine) -> str:
+def _varlen_library(machine: AttentionMachine) -> str:
     """Return the kernel for packed rows that `training/varlen.py` tries first at the start; empty without any."""
     libraries, is_hopper = machine.libraries, machine.capability is not None and machine.capability[0] == HOPPER
     torch_version = libraries.get("torch")
-    torch_has_kernel = torch_version is None or numbers_of(torch_version) >= _LENGTHS_SINCE
+    torch_has_kernel = torch_version is None or numbers_of(torch_version) >= _TORCH_WITH_VARLEN
     for name, is_tried in (("flash_attention_3", is_hopper), ("flash_attention_2", not torch_has_kernel)):
-        if is_tried and not FLASH_KERNELS[name].lack(libraries):
+        if is_tried and not FLASH_KERNELS[name].missing_reason(libraries):
             package = FLASH_KERNELS[name].distribution
             return f"{package} {libraries[package]}"
     return "torch" if torch_has_kernel else ""

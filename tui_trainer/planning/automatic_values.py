@@ -141,7 +141,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     kernel, capability = FLASH_KERNELS.get(name), target.gpu.capability if target.gpu else None
     if (kernel or name == "flex_attention") and on_cpu:
         yield key, f"{name} needs a GPU, {clause}", "set it to auto"
-    elif kernel and (lack := kernel.lack(libraries)):
+    elif kernel and (lack := kernel.missing_reason(libraries)):
         yield key, f"{name} {lack}", "set it to auto, because torch has its own flash kernel"
     elif kernel and capability and (refusal := kernel.too_old(capability)):
         yield key, f"{name} {refusal}", "set it to auto"

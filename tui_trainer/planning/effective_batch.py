@@ -1,8 +1,8 @@
 """Decide `training.effective_batch_size = "auto"` and `training.num_train_epochs = "auto"`, before the rest of a plan.
 
-On each GPU, a step has the rows that the hardware profile gives for the task and its row length (`[[batches]]`). If the
-profile has none, and on a CPU, a step has the rows that the learning rate is meant for. Small data gets fewer rows in a
-step, and more epochs, because a run needs some hundred steps.
+On each GPU, a step has the number of rows that the hardware profile gives for the task and its row length
+(`[[batches]]`). If the profile has none, and on a CPU, it is the number that the learning rate was chosen for. Small
+data gets fewer rows in a step, and more epochs, because a run needs some hundred steps.
 """
 
 import math

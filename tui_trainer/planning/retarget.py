@@ -216,7 +216,9 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
             obstacles.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
     kernel_name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(kernel_name)
-    if kernel and (missing := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
+    if kernel and (
+        missing := kernel.missing_reason(hardware.libraries) or (kernel.too_old(capability) if capability else "")
+    ):
         obstacles.append((f"{kernel_name} {missing}", "install it here, or choose another GPU: --gpu N"))
     return obstacles
 

@@ -54,9 +54,8 @@ UNDER_A_MINUTE = "under a minute"
 def planned_time(seconds: float | None, *, is_measured: bool) -> str:
     """Return the planned time of a run: `2 min 05 s`, or `--` if it is not known.
 
-    The planned time does not include loading, which takes much of a short run, so the text says so. Returns
-    `UNDER_A_MINUTE` if the steps were not measured, because the run may take several times as long, and for a few
-    seconds, because saving adds as much.
+    A time under a minute is `12 s after loading`, because loading takes much of a short run. It is `UNDER_A_MINUTE` if
+    the steps were not measured, or if they take only a few seconds, because saving adds as much.
     """
     if seconds is None or seconds >= 60:
         return format_seconds(seconds)

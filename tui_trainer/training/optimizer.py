@@ -241,20 +241,20 @@ class RunOptimizer:
         if any(value.shape != shape for key, value in state.items() if key in self.spec.shaped_keys):
             raise CheckpointError(f"the optimizer state of {name} has a different shape than the weight")
 
-    def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
-        """Copy the saved state of one parameter into `begun`, the state that the optimizer has allocated for it."""
-        state, begun = begun, _unwrap_quantized(begun)
-        if keys := sorted(begun.keys() ^ saved.keys()):
+    def _copy_state(self, name: str, allocated: dict[str, Any], saved: dict[str, Tensor]) -> None:
+        """Copy the saved state of one parameter into the state that the optimizer has `allocated` for it."""
+        tensors = _unwrap_quantized(allocated)
+        if keys := sorted(tensors.keys() ^ saved.keys()):
             raise CheckpointError(f"the optimizer state of {name} has missing or unexpected entries: {', '.join(keys)}")
         for key, value in saved.items():
             if key in self.spec.number_keys:
-                state[key] = value.item()
-            elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                needed, actual = (f"{x.dtype} of shape {list(x.shape)}" for x in (begun[key], value))
+                allocated[key] = value.item()
+            elif (tensors[key].shape, tensors[key].dtype) != (value.shape, value.dtype):
+                needed, actual = (f"{x.dtype} of shape {list(x.shape)}" for x in (tensors[key], value))
                 problem = f"does not match: {key} is {actual}, but should be {needed}"
                 raise CheckpointError(f"the optimizer state of {name} {problem}")
             else:
-                begun[key].copy_(value)
+                tensors[key].copy_(value)
 
 
 def master_of(name: str, saved: Tensor | None, shape: torch.Size) -> Tensor:

@@ -110,7 +110,7 @@ def goes_by_lengths(model: Any) -> bool:
 def _of_library(name: str) -> Kernel | None:
     """Return the kernel from this flash-attn package; None if the package is not installed or cannot be loaded."""
     library = FLASH_KERNELS[name]
-    if library.lack(read_versions((library.distribution,))):
+    if library.missing_reason(read_versions((library.distribution,))):
         return None
     try:
         return Kernel(library.distribution, import_module(library.module).flash_attn_varlen_func)

@@ -186,7 +186,7 @@ def _possible(form: Form) -> list[RunFolder]:
 
 
 def _choice(form: Form) -> ExportChoice:
-    """Return the choice of the first run. Name and title of a format are the same for all runs."""
+    """Return the choice of one of the runs: the name and title of a format are the same for all of them."""
     return next(iter(form.values()))
 
 

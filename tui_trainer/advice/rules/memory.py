@@ -65,7 +65,8 @@ _LEAST_GROWTH_BYTES = 64 * MIB
 
 @symptom("Memory nearly full", least_share=0)
 def memory_full(view: RunView) -> Cause | None:
-    """Try in this order: half the micro-batch with twice the accumulation, 4 bits, shorter rows, checkpointing."""
+    """The remedies, the first that applies: half the micro-batch with twice the accumulation, 4 bits, shorter rows,
+    checkpointing."""
     used_bytes, total_bytes = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free_bytes = view.mean("memory_available_bytes")
     run_bytes = view.mean("process_memory_bytes")

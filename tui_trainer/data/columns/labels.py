@@ -146,7 +146,7 @@ def holds_labels(head: Sequence[Row]) -> bool:
 
 
 def refuse_text_labels(values: Sequence[object], where: str, column: str) -> None:
-    """Raise DataError if each label is a sentence of its own: an answer to generate, or the text itself."""
+    """Raise DataError if the labels are sentences that never repeat: they are answers or texts, not classes."""
     labels = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values if value]
     texts = [value for value in labels if isinstance(value, str)]
     word_count = sum(len(text.split()) for text in texts)

@@ -133,7 +133,7 @@ def _sample_size(texts: list[str]) -> Size:
 
 
 def text_excerpts(size: Size) -> tuple[str, ...]:
-    """Return excerpts of some texts of a `Size`, evenly spaced, and few enough to count their tokens at once."""
+    """Return excerpts of some of the texts that an estimate has read, few enough to count their tokens at once."""
     texts = [text[: BEGINNING_CHARACTERS // 4] for text in size.texts]
     step = max(1, sum(map(len, texts)) // BEGINNING_CHARACTERS)
     return tuple(_first_texts(texts[::step], BEGINNING_CHARACTERS))

@@ -251,8 +251,8 @@ class _LostRows:
                 with suppress(csv.Error):  # reported when the line is read
                     self._examples += csv.reader([line], **{**options, "strict": False})
         del self._examples[:1]
-        self._quotes_other_fields = any(self._delimiter in field for fields in self._examples for field in fields)
-        self._likely_remark, self._unclear_remark = "", ""
+        self._has_quoted_delimiters = any(self._delimiter in field for fields in self._examples for field in fields)
+        self._lost_rows_note, self._ambiguous_note = "", ""
 
     def check_record(self, fields: Sequence[str], line: int, last_line: int) -> None:
         """Check a record that spans the lines `line` to `last_line`. Raises DataError if it is several rows."""
@@ -260,7 +260,7 @@ class _LostRows:
         text, other_fields = fields[position], len(fields) - 1
         # The number of delimiters rules out most texts quickly, without a look at each line.
         if not other_fields <= text.count(self._delimiter) <= text.count("\n") * other_fields:
-            self._quotes_other_fields = True
+            self._has_quoted_delimiters = True
             return
         rows = self._rows_in(fields, position)
         match self._are_rows(rows, position) if rows else "no":
@@ -270,15 +270,15 @@ class _LostRows:
                 hint = 'write double quotes inside a text twice (""), and put the text in double quotes'
                 raise DataError(problem, where=f"{self._label}, line {line}", hint=hint)
             case "no":
-                self._quotes_other_fields = True
+                self._has_quoted_delimiters = True
             case verdict:
                 note = f"{self._label}, line {line:,}: a text in double quotes ends on line {last_line:,}; "
                 note += "without the quotes, each of its lines would be a row"
-                self._likely_remark = self._likely_remark or (note if verdict == "likely" else "")
-                self._unclear_remark = self._unclear_remark or note
+                self._lost_rows_note = self._lost_rows_note or (note if verdict == "likely" else "")
+                self._ambiguous_note = self._ambiguous_note or note
 
     def end(self) -> None:
-        if remark := self._likely_remark or (self._unclear_remark if not self._quotes_other_fields else ""):
+        if remark := self._lost_rows_note or (self._ambiguous_note if not self._has_quoted_delimiters else ""):
             self._choices.remark(remark)
 
     def _rows_in(self, fields: Sequence[str], position: int) -> list[list[str]]:

@@ -189,7 +189,8 @@ def is_readme_or_licence(name: str) -> bool:
 
 
 def assign_splits(names: Iterable[str], split_folders: AbstractSet[str] = frozenset()) -> NamedSplits:
-    """Return the splits of files. `names` are paths in the data set's folder, and `split_folders` are declared."""
+    """Return the splits of files. `names` are paths in the data set's folder, and
+    `split_folders` are the folders that its description declares as splits."""
     table_names: list[str] = []
     text_names: list[str] = []
     for name in names:

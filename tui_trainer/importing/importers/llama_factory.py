@@ -73,7 +73,9 @@ def _pissa(conversion: Conversion, switch: Given, count: Given | None) -> None:
 def _some_layers(
     conversion: Conversion, method: Given, count: Given | None, modules: Given | None, extra: Given | None
 ) -> None:
-    """Convert the number of layers to train: the last ones (default 2), or the first if negative (model/adapter.py)."""
+    """Convert the number of layers to train: the last ones (default 2), or the first if negative.
+
+    Source: model/adapter.py of LLaMA-Factory."""
     if method.value != "freeze":
         return
     conversion.write("tuning.method", "full", method, reason="all weights of some layers")

@@ -168,14 +168,14 @@ def _learnt(conversion: Conversion, *given: Given | None) -> None:
             conversion.write("task.loss_on", "all", *switch_keys, reason=reason)
 
 
-def _framed_by_template(conversion: Conversion, end: Given | None, *framing: Given | None) -> None:
+def _leave_out_framing_tokens(conversion: Conversion, end_token: Given | None, *framing: Given | None) -> None:
     """Leave out tokens around a text if the data are conversations, which have only the tokens of their template."""
     if conversion.has("chat_template", "chat_template_path"):
         conversion.write("task.type", "chat", reason="the file has a chat template")
     if conversion.values.get("task.type") == "chat":
         conversion.leave(Why.ALWAYS, "a conversation only has the tokens of its template", *framing)
-        if end and str(end.value) in conversion.chat_template_text:
-            conversion.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end)
+        if end_token and str(end_token.value) in conversion.chat_template_text:
+            conversion.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end_token)
 
 
 def _routers(conversion: Conversion, on: Given | None, weight: Given | None) -> None:
@@ -272,7 +272,8 @@ IMPORTER = Importer(
         Keys(_held_out, "dataset_test_split"),
         Keys(_learnt, "assistant_only_loss", "completion_only_loss"),
         Keys(
-            _framed_by_template, "eos_token", "dataset_kwargs.add_special_tokens", "dataset_kwargs.append_concat_token",
+            _leave_out_framing_tokens, "eos_token", "dataset_kwargs.add_special_tokens",
+            "dataset_kwargs.append_concat_token",
         ),
         Keys(_routers, f"{_INIT}{OUTPUT}", f"{_INIT}{WEIGHT}"),
         Keys(_require_peft, "lora_r lora_alpha lora_target_modules load_in_4bit"),

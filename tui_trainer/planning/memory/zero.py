@@ -32,19 +32,19 @@ def zero_lasting(static: Static) -> Moment:
 
 
 def zero_moment(static: Static, moment: Moment) -> Moment:
-    """Return the parts of a moment in one process, with sharded gradients, the bucket and the gathered layers."""
+    """Return the memory of one process at a moment, with sharded gradients, the bucket and the gathered layers."""
     setup = static.setup
     other_parts = tuple(part for part in moment if part.name not in ("gradients", "update"))
-    sum_bytes = 0 if setup.cpu_offload else 2 * -(-static.sum_bytes // setup.shards)
+    summed_gradient_bytes = 0 if setup.cpu_offload else 2 * -(-static.sum_bytes // setup.shards)
     # A gradient larger than the bucket is summed by itself.
-    largest_numbers = min(static.trained_parameters, largest_parameter(static.shape))
-    new_bytes = FP32_BYTES * (min(BUCKET_NUMBERS, static.trained_parameters) + largest_numbers)
+    largest_gradient = min(static.trained_parameters, largest_parameter(static.shape))
+    bucket_bytes = FP32_BYTES * (min(BUCKET_NUMBERS, static.trained_parameters) + largest_gradient)
     formula = f"2 x the summed gradients / {setup.shards}, a bucket, and the largest gradient"
-    parts = (*other_parts, MemoryPart("gradients", sum_bytes + new_bytes, formula))
+    parts = (*other_parts, MemoryPart("gradients", summed_gradient_bytes + bucket_bytes, formula))
     if setup.zero_stage == 2:
         return parts
-    embedding_numbers, layer_numbers = static.shape.vocabulary * static.shape.hidden_size, static.layer_parameters
-    gathered_bytes = static.weight_number_bytes * (layer_numbers + max(layer_numbers, embedding_numbers))
+    embedding_parameters, layer_parameters = static.shape.vocabulary * static.shape.hidden_size, static.layer_parameters
+    gathered_bytes = static.weight_number_bytes * (layer_parameters + max(layer_parameters, embedding_parameters))
     return (*parts, MemoryPart("gathered", gathered_bytes, "copies of two layers, or of the embedding and a layer"))
 
 

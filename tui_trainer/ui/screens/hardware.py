@@ -139,7 +139,7 @@ class HardwareScene:
         return self.titled(f"{quantity(len(gpus), 'GPU')}: load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
-        """Return the facts of the GPU that a run would use, without those that have their own section (if `wide`)."""
+        """Return the facts of the GPU that a run would use; on a wide screen without those in their own section."""
         rows, gpu = describe.gpu_rows(self.diagnosis, self.hardware), self.diagnosis.gpu
         choice_note = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:

@@ -127,26 +127,27 @@ class GaugeTrail:
     The history covers `seconds`."""
 
     def __init__(self, parts: int, seconds: float) -> None:
-        self._part_seconds, self._parts = seconds / parts, parts
+        self._period_seconds, self._period_count = seconds / parts, parts
         self._sums: dict[str, deque[tuple[int, float, int]]] = {}
 
     def add_reading(self, gauges: Gauges, at_seconds: float) -> None:
         """Add a reading at a time of the monotonic clock, in seconds. A share that is not reported leaves a gap."""
-        period = math.floor(at_seconds / self._part_seconds)
+        period = math.floor(at_seconds / self._period_seconds)
         for gauge in gauges_of(gauges, len(gauges.gpus)):
-            values = self._sums.setdefault(gauge.curve_name, deque(maxlen=self._parts))
+            values = self._sums.setdefault(gauge.curve_name, deque(maxlen=self._period_count))
             if gauge.share is not None and gauge.curve_name:
                 _, share_sum, count = values.pop() if values and values[-1][0] == period else (period, 0.0, 0)
                 values.append((period, share_sum + gauge.share, count + 1))
 
     def sparks(self, at_seconds: float) -> dict[str, list[float]]:
         """Return the mean shares of each gauge by period, the oldest first; NaN for a period without a reading."""
-        newest_period = math.floor(at_seconds / self._part_seconds)
-        periods = range(newest_period - self._parts + 1, newest_period + 1)
+        newest_period = math.floor(at_seconds / self._period_seconds)
+        periods = range(newest_period - self._period_count + 1, newest_period + 1)
         means = {
-            name: {part: round(total / count, 3) for part, total, count in sums} for name, sums in self._sums.items()
+            name: {period: round(total / count, 3) for period, total, count in sums}
+            for name, sums in self._sums.items()
         }
-        return {name: [shares.get(part, math.nan) for part in periods] for name, shares in means.items()}
+        return {name: [shares.get(period, math.nan) for period in periods] for name, shares in means.items()}
 
 
 def gauges_of(gauges: Gauges, most_cards: int = MOST_CARDS) -> Iterator[Gauge]:
