@@ -16,6 +16,7 @@ from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.named_losses import NamedLossSums
 from tui_trainer.losses.preference import LossSettings, PreferenceLoss
+from tui_trainer.losses.router_loss import RouterLoss
 from tui_trainer.methods.preference_losses import PREFERENCE_LOSSES
 
 SETTINGS = LossSettings(beta=0.7, simpo_gamma=0.4, label_smoothing=0.1)
@@ -145,6 +146,18 @@ def test_scores_are_those_of_the_pairs_and_equal_answers_count_as_half_right():
         sums = make()(batch_of([rows[::-1]]))
     assert sums["accuracy"].item() == 1.5
     assert sums["preference"].item() == pytest.approx(3 * math.log(2), rel=1e-5)
+
+
+def test_the_router_loss_of_experts_is_added_to_the_parts_of_the_loss():
+    rows = pair_rows(3)
+    model, batch = tiny_model("mixtral"), batch_of([rows])
+    loss = PreferenceLoss(model, "orpo", SETTINGS, has_reference=False, sft_weight=SFT_WEIGHT)
+    with_routers = RouterLoss(loss, model, 0.01)
+    alone, sums = loss(batch), with_routers(batch)
+    assert with_routers.parts.keys() == {"preference", "likelihood", "router_loss"}
+    assert sums.keys() == {*alone, "router_loss"} and sums["router_loss"] > 0
+    assert sums["preference"].item() == pytest.approx(alone["preference"].item(), rel=1e-5)
+    assert with_routers.counts(batch) == {"pairs": 3, "chosen_tokens": 9, "tokens": batch.token_count}
 
 
 def test_the_odds_of_a_certain_answer_are_finite():

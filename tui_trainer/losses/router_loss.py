@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tui_trainer.errors import RunError
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.named_losses import LABELS, NamedLoss
+from tui_trainer.losses.named_losses import LABELS, LossResult, NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.routers import BALANCE_FUNCTION, OUTPUT_LOGITS_ARGUMENT
 
@@ -27,28 +27,33 @@ _TOKENS = "tokens"
 
 
 class RouterLoss(NamedLoss):
-    """Next-token loss and router loss, for training. Evaluations use the next-token loss alone."""
-
-    parts: Mapping[str, str] = {NEXT_TOKEN: LABELS, ROUTER: _TOKENS}
+    """The loss of the task and the router loss, for training. Evaluations use the loss of the task alone."""
 
     def __init__(self, loss: NextTokenLoss, model: Any, coefficient: float) -> None:
         self._loss, self._coefficient = loss, coefficient
+        self._named_loss = loss if isinstance(loss, NamedLoss) else None
+        task_parts = self._named_loss.parts if self._named_loss else {NEXT_TOKEN: LABELS}
+        self.parts = {**task_parts, ROUTER: _TOKENS}
+        self.scores = self._named_loss.scores if self._named_loss else {}
         base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._names: dict[str, Any] = unwrap(type(base_model).forward).__globals__
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
-        return {LABELS: batch.label_count, _TOKENS: batch.token_count}
+        task_counts = self._named_loss.counts(batch) if self._named_loss else {LABELS: batch.label_count}
+        return {**task_counts, _TOKENS: batch.token_count}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        """Return two sums: the next-token loss in nats, and the weighted router loss multiplied by `batch.tokens`.
+        """Return the sums of the task's loss, and the weighted router loss multiplied by `batch.token_count`.
 
         Raises RunError if the model has returned no router logits."""
         with self._balanced(_mask_BT(batch)) as router_losses:
-            nats = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT_LOGITS_ARGUMENT: True}))
+            loss: LossResult = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT_LOGITS_ARGUMENT: True}))
         if not router_losses or not isinstance(router_losses[-1], Tensor):
             hint = "set training.router_aux_loss_coef = 0 to train without a router loss"
             raise RunError(f"the model returned no router logits; {hint}")
-        return {NEXT_TOKEN: nats, ROUTER: self._coefficient * batch.token_count * router_losses[-1].to(nats.device)}
+        task_sums = {NEXT_TOKEN: loss} if isinstance(loss, Tensor) else loss
+        device = next(iter(task_sums.values())).device
+        return {**task_sums, ROUTER: self._coefficient * batch.token_count * router_losses[-1].to(device)}
 
     @contextmanager
     def _balanced(self, mask_BT: Tensor | None) -> Iterator[list[Any]]:
