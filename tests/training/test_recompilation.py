@@ -91,7 +91,7 @@ def test_a_run_that_could_not_be_compiled_is_not_padded_to_full_width(tmp_path, 
     problems = [event.kind for event in read_all(opened.folder.journal) if isinstance(event, RunProblem)]
     assert problems == ["not compiled"]
     assert seen[0].batches.layout.fixed_width == seen[0].eval_layout.fixed_width == 0
-    widths = {batch.inputs["input_ids"].shape[1] for step in (1, 2) for batch in seen[0].batches.at(step)}
+    widths = {batch.inputs["input_ids"].shape[1] for step in (1, 2) for batch in seen[0].batches.micro_batches_of(step)}
     assert max(widths) < 64
     assert torch._dynamo.config.recompile_limit == limit, "the compiler's settings are put back"
 
