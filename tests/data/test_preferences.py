@@ -85,7 +85,7 @@ def test_columns_with_other_names_are_set_in_pairs():
     values = {"ask": "Hello", "good": "Hi!", "bad": "No."}
     columns, *conversation = read(values, "ask", "good, bad")
     assert conversation == [HELLO, "Hi!", "No."]
-    assert columns.target_column == "good,bad"
+    assert columns.target_column == "good,bad" and columns.question_columns == ("ask",)
     assert columns.note() == "the chosen answers are in 'good', the rejected ones in 'bad'; the prompts are in 'ask'"
 
 

@@ -69,7 +69,7 @@ class PreferenceColumns:
     @property
     def question_columns(self) -> tuple[str, ...]:
         """Columns of the prompts, in this order."""
-        return () if self.prompt is None else (self.prompt.conversation or "", *self.prompt.question_columns)
+        return tuple(filter(None, (self.prompt.conversation, *self.prompt.question_columns))) if self.prompt else ()
 
     @property
     def target_column(self) -> str:
@@ -133,7 +133,7 @@ class PreferenceColumns:
         contents = {message["content"].strip() for message in conversations[0].messages}
         for message in self.prompt.read(row).messages if self.prompt else ():
             if message["role"] == "user" and message["content"].strip() not in contents:
-                text = f"the prompt in {listed(filter(None, self.question_columns))} is no turn of the conversations"
+                text = f"the prompt in {listed(self.question_columns)} is no turn of the conversations"
                 hint = f"correct the row, or remove the column: {listed(self.answers)} already contain their prompts"
                 raise DataError(text, where=row.where, hint=hint)
         return conversations
@@ -157,6 +157,8 @@ def find_preferences(
     if text_column != AUTO or usual_input(prompt_names).source or usual_columns(CONVERSATION_NAMES, prompt_names):
         prompt = find_conversations(prompt_rows, text_column, AUTO, pair_column, needs_answer=False)
         prompt = prompt.with_names(others)
+        # The answers are known, so that they are no late columns of the prompts.
+        prompt = replace(prompt, names=prompt.names.union(answers))
     elif not is_structured(head, answers[0]):
         hint = f"columns found: {listed(names)}; set data.text_column to the column of the prompts"
         if any(split_transcript(row.values.get(answers[0])) for row in head):
