@@ -170,8 +170,8 @@ def notes_of_counts(counts: Counts, settings: RowSettings, longer_hint: str = ""
         yield f"{row_share} are longer than {settings.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         answers_do = quantity(counts.truncated_answers, "answer", "do")
-        consequence = "generated answers are truncated to task.max_target_length, and answers "
-        consequence += "that are marked in a context and cut off count as no answer"
+        consequence = "generated answers are truncated to task.max_target_length, answers of pairs lose their end, and "
+        consequence += "answers that are marked in a context and cut off count as no answer"
         yield f"{answers_do} not fit into a row: {consequence}"
     if long_rows := counts.untrained_long_rows:
         reason = f"because no token to train on is within the first {settings.max_length:,} tokens"
