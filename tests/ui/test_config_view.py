@@ -81,7 +81,9 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         assert "Enter edit" not in shown and "no setting matches; : outside this field also finds actions" in shown
         await press("enter")
         await screens.shows("edit: nothing to do now")
-        await press("escape +")
+        await press("escape o / =max_steps enter")
+        await screens.shows("no changed setting matches; o outside this field shows all")
+        await press("escape o +")
         await screens.shows("all settings, also settings", f"{every} of {every}", gone="more:")
         shown = await press("+ o")
         assert "learning_rate" in shown and "max_length" not in shown
@@ -152,6 +154,11 @@ async def test_an_automatic_value_shows_what_the_plan_makes_of_it_and_why():
         await press("escape / =warmup_steps enter")
         await screens.shows("0.05 \u2192 25 steps", "value    0.05 \u2192 25 steps", "reason   ")
         assert value("training.cpu_threads") == "auto"
+        planned_threads = screens.bench.plan.threads.value
+        for key, change in (("right", 1), ("left", -1)):
+            await press(f"escape / =cpu_threads enter {key}")
+            assert value("training.cpu_threads") == planned_threads + change, "auto is changed from its planned value"
+            await press("u")
         await press("escape / =cpu_threads enter enter 1 enter")
         assert value("training.cpu_threads") == 1, "typing replaces the word"
     async with open_canned(glyphs=ASCII) as screens:

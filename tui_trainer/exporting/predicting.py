@@ -133,7 +133,7 @@ class PredictedFile:
             self._command_file.unlink(missing_ok=True)
 
     def _other_command(self) -> str:
-        """Return how the command of the unfinished file differs from this one; empty if it does not."""
+        """Return how the command that began the unfinished file differs from the present one; empty if it does not."""
         try:
             before = json.loads(self._command_file.read_bytes())
             names = [name for name, value in json.loads(json.dumps(self._command)).items() if before.get(name) != value]

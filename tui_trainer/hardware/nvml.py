@@ -231,7 +231,9 @@ class Nvml:
         )
 
     def _slowed_by(self, handle: Any) -> str | None:
-        """Return `heat` or `power` if it limits the clock, or else "". NVML 12.2 renamed the call."""
+        """Return `heat` or `power`, whichever slows the clock; "" if neither, None if unknown.
+
+        The function of NVML has another name since version 12.2."""
         call_names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
         reasons = next((bits for call_name in call_names if (bits := self._query(call_name, handle)) is not None), None)
         if reasons is None:

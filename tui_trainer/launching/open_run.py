@@ -70,7 +70,7 @@ def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware |
 
 
 def fit_presets(plain: LoadedConfig) -> LoadedConfig:
-    """Return an edited config with its presets fitted to its model and data, as `load_config` does.
+    """Return a config that the user has edited, with presets that fit its model and data, as `load_config` does.
 
     The model and the data are looked up again, which may take long on a slow disk."""
     return with_fitted_presets(replace(plain, config=with_absolute_paths(plain.config), data=ResolvedData()))

@@ -48,7 +48,7 @@ class NextTokenLoss:
         return self._losses(batch, "sum")
 
     def label_losses(self, batch: MicroBatch) -> Tensor:
-        """Return the loss of each label in nats, fp32 [N]. The backward pass computes chunks again."""
+        """Return the loss of each label in nats, fp32 [N]. The backward pass computes the logits of chunks again."""
         return self._losses(batch, "none")
 
     def _losses(self, batch: MicroBatch, reduction: Literal["sum", "none"]) -> Tensor:

@@ -279,7 +279,7 @@ UNKNOWN_INPUTS = PlanInputs()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decisions:
-    """The decisions of a plan: the device, the values of `auto`, and how the batch is cut."""
+    """The decisions of a plan: the device, the values of `auto` settings, and how a batch is split into passes."""
 
     loaded: ResolvedLoaded
     target: choices.TrainingDevice

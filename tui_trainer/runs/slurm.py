@@ -144,7 +144,7 @@ class WatchedJob:
         return f"job {self.job}: {self.state}" if self.job and self.state else ""
 
     def is_active(self) -> bool:
-        """Return whether the run has a job that runs or is queued. True during the first query of a job."""
+        """Return whether the run has a job that runs or is queued. True until Slurm has answered the first query."""
         is_due = monotonic() - self._queried_at >= QUERY_INTERVAL_SECONDS
         if is_due and (self._thread is None or not self._thread.is_alive()):
             self._queried_at, self.job = monotonic(), job_of(self.folder)

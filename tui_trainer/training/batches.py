@@ -67,7 +67,8 @@ def as_idle(batch: MicroBatch) -> MicroBatch:
 class Prefetcher:
     """Threads that prepare batches ahead of training, while a GPU computes.
 
-    `micro_batches_of(step)` returns a step's micro-batches and prepares the next `steps`. Steps must ascend."""
+    `micro_batches_of(step)` returns a step's micro-batches, and begins to prepare those of the next `steps` steps. Call
+    it with ascending steps."""
 
     def __init__(self, make: Callable[[int], list[MicroBatch]], *, workers: int, steps: int, last_step: int) -> None:
         self._make, self._steps, self._last_step = make, steps, last_step

@@ -179,7 +179,7 @@ class SourceFile:
 
 @contextmanager
 def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """Open a file. Yield its raw bytes, for the position, and its content, which is decompressed if it is a .gz.
+    """Open a file. Yield its raw stream, whose position shows how much was read, and its content, decompressed.
 
     Raises every failure as a DataError of one line. O_NONBLOCK: opening a FIFO must not wait for its writer."""
     label = file.label

@@ -102,7 +102,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         self, config: Config, model: Any, pad_id: int, longest_row: int, *, size_costs: bool = False
     ) -> Collate:
         """Return the function that collates rows in training and its preview. It rounds widths up, to `longest_row` at
-        most. `size_costs`: see `width_rounding`."""
+        most, and coarsely if each new size compiles a kernel (`size_costs`)."""
         exact_collate = self.collate(model, pad_id)
         rounding = self.width_rounding(model.config.model_type, size_costs=size_costs)
         if rounding is None:

@@ -149,8 +149,11 @@ class ConfigPage(ListPage):
         super().redraw()
 
     def _show_rows(self, key: str = "") -> None:
-        elsewhere = f"no setting matches; {self.bench.app.key_of('app.palette')} outside this field also finds actions"
-        empty_message = elsewhere if self.model.filter else "nothing differs from the recipe"
+        key_of, empty_message = self.bench.app.key_of, "nothing differs from the recipe"
+        if self.model.filter:
+            empty_message = f"no setting matches; {key_of('app.palette')} outside this field also finds actions"
+        if self.model.filter and self.model.only_changed:
+            empty_message = f"no changed setting matches; {key_of('config.changed_only')} outside this field shows all"
         self.table.show(self.model.rows, key, empty_message)
 
     @property

@@ -137,6 +137,7 @@ class ConfigModel:
     ) -> None:  # fmt: skip
         self.document, self.names, self._has_gpu, self._arrow = document, names or {}, has_gpu, arrow
         self.resolved: dict[str, tuple[Any, str, str]] = {}
+        self._planned_numbers: dict[str, float] = {}
         """Value, planned value and reason of each setting whose planned value is another one, by the setting's key."""
         self.only_changed = self.show_all = False
         self.filter = ""
@@ -162,6 +163,10 @@ class ConfigModel:
         decided: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
         decided |= plan.resolved() if plan else {}
         values = {key: self.document.value(key) for key in decided}
+        self._planned_numbers = {
+            key: planned.value for key, planned in decided.items()
+            if values[key] == "auto" and type(planned.value) in (int, float)
+        }  # fmt: skip
         self.resolved = {
             key: (values[key], _decided_text(key, planned), planned.reason) for key, planned in decided.items()
             if values[key] == "auto" or (isinstance(planned.value, int | float) and values[key] != planned.value)
@@ -234,7 +239,8 @@ class ConfigModel:
 
     def bump(self, key: str, direction: editing.Direction) -> str:
         setting, old_value = all_settings()[key], self.document.value(key)
-        new_value = editing.bump(setting, old_value, direction)
+        planned_number = self._planned_numbers.get(key) if old_value == "auto" else None
+        new_value = editing.bump(setting, old_value if planned_number is None else planned_number, direction)
         if new_value == old_value:
             is_number = {int, float} & set(setting.kinds)
             return f"{setting.name} cannot be {'higher' if direction > 0 else 'lower'}" if is_number else _EDIT_IT
