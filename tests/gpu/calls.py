@@ -181,7 +181,7 @@ def drawn_weights(device: str) -> Iterator[None]:
             return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype)
 
     with (
-        patch("tui_trainer.tasks.parts.starts_from_model.load_pretrained", drawn_pretrained),
+        patch("tui_trainer.models.loading.load_pretrained", drawn_pretrained),
         patch.object(AutoModelForCausalLM, "from_pretrained", from_pretrained),
     ):
         yield
