@@ -93,10 +93,7 @@ def expected_loss(model, loss_type: str, rows: list[TokenRow]) -> torch.Tensor:
 
 def loss_in_passes(model, loss_type: str, batches, chunk_tokens: int = 0) -> torch.Tensor:
     """Return the loss of an effective batch, as the training loop adds it up."""
-    has_reference = PREFERENCE_LOSSES[loss_type].has_reference
-    loss = PreferenceLoss(
-        model, loss_type, SETTINGS, has_reference=has_reference, sft_weight=SFT_WEIGHT, chunk_tokens=chunk_tokens
-    )
+    loss = PreferenceLoss(model, loss_type, SETTINGS, sft_weight=SFT_WEIGHT, chunk_tokens=chunk_tokens)
     totals = NamedLossSums.of(loss)
     totals.count(batches)
     return sum(totals.loss(loss(batch)) for batch in batches)
@@ -132,7 +129,7 @@ def test_scores_are_those_of_the_pairs_and_equal_answers_count_as_half_right():
     rows = pair_rows(3)
     model = tiny_model("llama")
     batch = batch_of([rows])
-    make = partial(PreferenceLoss, model, "sigmoid", SETTINGS, has_reference=True)
+    make = partial(PreferenceLoss, model, "sigmoid", SETTINGS)
     with torch.no_grad():
         gains = torch.stack([torch.stack(log_probabilities(model, row)[0]) for row in rows]) - batch.row_values
         sums = make()(batch)
@@ -151,7 +148,7 @@ def test_scores_are_those_of_the_pairs_and_equal_answers_count_as_half_right():
 def test_the_router_loss_of_experts_is_added_to_the_parts_of_the_loss():
     rows = pair_rows(3)
     model, batch = tiny_model("mixtral"), batch_of([rows])
-    loss = PreferenceLoss(model, "orpo", SETTINGS, has_reference=False, sft_weight=SFT_WEIGHT)
+    loss = PreferenceLoss(model, "orpo", SETTINGS, sft_weight=SFT_WEIGHT)
     with_routers = RouterLoss(loss, model, 0.01)
     alone, sums = loss(batch), with_routers(batch)
     assert with_routers.parts.keys() == {"preference", "likelihood", "router_loss"}
@@ -162,7 +159,7 @@ def test_the_router_loss_of_experts_is_added_to_the_parts_of_the_loss():
 
 def test_the_odds_of_a_certain_answer_are_finite():
     """The probability of a short answer may round to 1."""
-    loss = PreferenceLoss(tiny_model("llama"), "orpo", SETTINGS, has_reference=False)
+    loss = PreferenceLoss(tiny_model("llama"), "orpo", SETTINGS)
     certain = torch.tensor([[0.0, -30.0]], requires_grad=True)
     loss.log_probabilities = lambda batch: (certain, torch.ones_like(certain))
     [row] = pair_rows(1)

@@ -16,11 +16,9 @@ from torch import Tensor
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.methods.preference_losses import ACCURACY, LOG_PROBABILITIES, MARGIN, PREFERENCE_LOSSES, REWARDS
 
 PREFERENCE, LIKELIHOOD = "preference", "likelihood"
-ACCURACY, MARGIN = "accuracy", "reward_margin"
-REWARDS = ("reward_chosen", "reward_rejected")
-LOG_PROBABILITIES = ("logp_chosen", "logp_rejected")
 _PAIRS, _CHOSEN_TOKENS = "pairs", "chosen_tokens"
 # Two passes over the same row may add its log-probabilities in another order. Smaller margins are rounding errors.
 _EQUAL_NATS = 1e-4
@@ -127,14 +125,13 @@ class PreferenceLoss(NextTokenLoss, NamedLoss):
         loss_type: str,
         settings: LossSettings,
         *,
-        has_reference: bool,
         sft_weight: float = 0.0,
         chunk_tokens: int = 0,
     ) -> None:
         super().__init__(model, chunk_tokens=chunk_tokens)
         self._loss, self._settings = _LOSSES[loss_type], settings
         self._rewards_means = loss_type in _OF_MEANS
-        self._has_reference, self._sft_weight = has_reference, sft_weight
+        self._has_reference, self._sft_weight = PREFERENCE_LOSSES[loss_type].has_reference, sft_weight
         self.parts = {PREFERENCE: _PAIRS} | ({LIKELIHOOD: _CHOSEN_TOKENS} if sft_weight else {})
         self.scores = dict.fromkeys((ACCURACY, MARGIN, *REWARDS, *LOG_PROBABILITIES), _PAIRS)
 

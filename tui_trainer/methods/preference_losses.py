@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+# Names of the scores that the losses report.
+ACCURACY, MARGIN = "accuracy", "reward_margin"
+REWARDS = ("reward_chosen", "reward_rejected")
+LOG_PROBABILITIES = ("logp_chosen", "logp_rejected")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreferenceLossType:

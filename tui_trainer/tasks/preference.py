@@ -21,7 +21,7 @@ from tui_trainer.data.columns.row import Row
 from tui_trainer.data.decoding import refuse_surrogates
 from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, INPUT_IDS, LABELS, Rows, TokenRow
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.methods.preference_losses import PREFERENCE_LOSSES, PreferenceLossType
+from tui_trainer.methods.preference_losses import ACCURACY, MARGIN, PREFERENCE_LOSSES, PreferenceLossType
 from tui_trainer.tasks.chat import Chat, ChatReader
 from tui_trainer.tasks.contract import Baselines, Objective, RowPass
 from tui_trainer.tasks.parts.free_answers import Prompt
@@ -43,7 +43,7 @@ class PreferenceTask(Chat):
     title = "Preferences"
     loss_unit = "nats/pair"
     used_settings = ("chat_template", *LOSS_SETTINGS)
-    metrics = ("accuracy", "reward_margin")
+    metrics = (ACCURACY, MARGIN)
     supports_unsloth = False
 
     def problems(self, config: Config) -> list[Problem]:
@@ -81,7 +81,6 @@ class PreferenceTask(Chat):
             model,
             task.loss_type,
             LossSettings(beta_of(config), task.simpo_gamma, task.label_smoothing),
-            has_reference=loss_type.has_reference,
             sft_weight=loss_type.sft_weight if task.sft_weight == "auto" else task.sft_weight,
             chunk_tokens=chunk_tokens,
         )
@@ -125,30 +124,28 @@ class PreferenceReader(ChatReader):
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, renders=renders)
-        self._preferences: PreferenceColumns | None = None
-        self._notes: list[str] = []
+        self._pair_tables: list[PreferenceColumns] = []
+        """Columns of each table that was begun."""
         self._seen: dict[int, tuple[int, str]] = {}
         """Hash of the chosen answer and position of the first row, by the hash of a prompt with both answers."""
         self._rows = self._longer_chosen = 0
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
-        self._preferences = find_preferences(head, data.text_column, data.target_column, data.text_pair_column)
-        self._notes.append(self._preferences.note())
+        columns = find_preferences(head, data.text_column, data.target_column, data.text_pair_column)
+        self._pair_tables.append(columns)
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        assert self._preferences is not None
-        first, second = (*self._preferences.question_columns, "", "")[:2]
-        return {"text_column": first, "text_pair_column": second, "target_column": self._preferences.target_column}
+        columns = self._pair_tables[-1]
+        first, second = (*columns.question_columns, "", "")[:2]
+        return {"text_column": first, "text_pair_column": second, "target_column": columns.target_column}
 
     def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
-        assert self._preferences is not None
-        self._preferences = self._preferences.with_columns_of(row)
+        self._pair_tables[-1] = self._pair_tables[-1].with_columns_of(row)
 
     def read(self, row: Row) -> Example:
-        assert self._preferences is not None
-        preference = self._preferences.read(row)
+        preference = self._pair_tables[-1].read(row)
         sides = (preference.chosen, preference.rejected)
         for conversation in sides:
             refuse_surrogates(conversation.text, row.where)
@@ -207,7 +204,7 @@ class PreferenceReader(ChatReader):
         )
 
     def notes(self) -> list[str]:
-        notes = [*dict.fromkeys(self._notes), *super().notes()]
+        notes = [*dict.fromkeys(columns.note() for columns in self._pair_tables), *super().notes()]
         if self._rows:
             share = format_percent(self._longer_chosen / self._rows)
             notes.append(f"the longer answer is the chosen one in {share} of the pairs")

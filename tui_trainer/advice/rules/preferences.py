@@ -5,13 +5,12 @@ import math
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Verdict, fault, not_applicable, passed, rule, symptom
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.methods.preference_losses import PREFERENCE_LOSSES
+from tui_trainer.methods.preference_losses import ACCURACY, LOG_PROBABILITIES, MARGIN
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone
+from tui_trainer.tasks.preference import beta_of, loss_type_of
 from tui_trainer.units import format_number, format_percent
 
-# Names of scores: losses/preference.py.
-_ACCURACY, _MARGIN, _CHOSEN, _REJECTED = "accuracy", "reward_margin", "logp_chosen", "logp_rejected"
 _LOSS_TYPE = "task.loss_type"
 # Accuracies of a hundred pairs that differ by less may be chance.
 _CLEAR_SHARE = 0.1
@@ -28,7 +27,7 @@ def _trains_on_pairs(plan: Plan) -> bool:
 
 def _evaluations(view: RunView) -> list[EvalDone]:
     """Return the evaluations of pairs, in order; [] for a run of another task."""
-    return [done for done in view.state.evals if _MARGIN in done.scores]
+    return [done for done in view.state.evals if MARGIN in done.scores]
 
 
 @symptom("Preferences not learned", can_occur=_trains_on_pairs)
@@ -39,13 +38,13 @@ def preferences_unlearned(view: RunView) -> Cause | None:
         return None
     last = evaluations[-1]
     is_first_loss = abs(last.loss - _FIRST_LOSS) < _LEAST_DROP
-    if not is_first_loss or last.scores[_ACCURACY] > 0.5 + _CLEAR_SHARE:
+    if not is_first_loss or last.scores[ACCURACY] > 0.5 + _CLEAR_SHARE:
         return None
     return fault(
         cause="The model has learned no preference.",
         evidence=f"step {last.step:,}: held-out loss {last.loss:.4f}, at the start {_FIRST_LOSS:.4f}; accuracy "
-        f"{format_percent(last.scores[_ACCURACY])}",
-        advice="raise training.learning_rate, or look whether the pairs differ in more than chance",
+        f"{format_percent(last.scores[ACCURACY])}",
+        advice="raise training.learning_rate, or check whether the chosen answers really differ from the rejected ones",
     )
 
 
@@ -56,32 +55,32 @@ def both_answers_fall(view: RunView) -> Cause | None:
     if len(evaluations) < 2:
         return None
     first, last = evaluations[0].scores, evaluations[-1].scores
-    falls = [first[name] - last[name] for name in (_CHOSEN, _REJECTED)]
-    if falls[0] < _LEAST_FALL * abs(first[_CHOSEN]) or falls[1] < falls[0]:
+    chosen_fall, rejected_fall = (first[name] - last[name] for name in LOG_PROBABILITIES)
+    before, now = (scores[LOG_PROBABILITIES[0]] for scores in (first, last))
+    if chosen_fall < _LEAST_FALL * abs(before) or rejected_fall < chosen_fall:
         return None
-    before, now = (format_number(scores[_CHOSEN]) for scores in (first, last))
     return fault(
         cause="Both answers become less likely, also the chosen one.",
-        evidence=f"log-probability of the chosen answers: {before} at step {evaluations[0].step:,}, {now} at step "
-        f"{evaluations[-1].step:,}",
+        evidence=f"log-probability of the chosen answers: {format_number(before)} at step {evaluations[0].step:,}, "
+        f"{format_number(now)} at step {evaluations[-1].step:,}",
         advice="read the samples on Train; then lower training.learning_rate, or set task.sft_weight",
     )
 
 
 @symptom("Preferences overfitted", can_occur=_trains_on_pairs)
 def preferences_overfitted(view: RunView) -> Cause | None:
-    """The margin of known pairs can grow without limit, while pairs that were held out are judged worse."""
+    """The margin of known pairs can grow without limit, while held-out pairs are ranked worse."""
     evaluations = _evaluations(view)
     if not evaluations:
         return None
-    best, last = max(evaluations, key=lambda done: done.scores[_ACCURACY]), evaluations[-1]
-    lost = best.scores[_ACCURACY] - last.scores[_ACCURACY]
-    if lost < _CLEAR_SHARE or last.scores[_MARGIN] <= best.scores[_MARGIN]:
+    best, last = max(evaluations, key=lambda done: done.scores[ACCURACY]), evaluations[-1]
+    lost = best.scores[ACCURACY] - last.scores[ACCURACY]
+    if lost < _CLEAR_SHARE or last.scores[MARGIN] <= best.scores[MARGIN]:
         return None
     return fault(
-        cause="The margin grows, but more held-out pairs are judged wrongly.",
-        evidence=f"accuracy {format_percent(best.scores[_ACCURACY])} at step {best.step:,}, "
-        f"{format_percent(last.scores[_ACCURACY])} at step {last.step:,}",
+        cause="The margin grows, but more held-out pairs are ranked wrongly.",
+        evidence=f"accuracy {format_percent(best.scores[ACCURACY])} at step {best.step:,}, "
+        f"{format_percent(last.scores[ACCURACY])} at step {last.step:,}",
         advice="train fewer epochs, or stop early: evaluation.metric_for_best_model = accuracy",
     )
 
@@ -90,14 +89,14 @@ def preferences_overfitted(view: RunView) -> Cause | None:
 def preferences_too_easy(view: RunView) -> Cause | None:
     """A model that is right at once uses a difference that has nothing to do with quality, such as length."""
     evaluations = _evaluations(view)
-    if not evaluations or evaluations[0].scores[_ACCURACY] < _CERTAIN:
+    if not evaluations or evaluations[0].scores[ACCURACY] < _CERTAIN:
         return None
     first = evaluations[0]
     if not 0 < first.step <= max(view.state.total_steps / 10, 1):
         return None
     return fault(
-        cause="Nearly all held-out pairs are judged rightly after a tenth of the run.",
-        evidence=f"accuracy {format_percent(first.scores[_ACCURACY])} at step {first.step:,}",
+        cause="Nearly all held-out pairs are ranked correctly after a tenth of the run.",
+        evidence=f"accuracy {format_percent(first.scores[ACCURACY])} at step {first.step:,}",
         advice="look for a difference between all chosen and all rejected answers, such as their length or beginning",
     )
 
@@ -112,7 +111,6 @@ def preferences(context: Context) -> Verdict:
     config = context.config
     if config.task.type != "preference":
         return not_applicable("the task does not train on pairs of answers")
-    loss = PREFERENCE_LOSSES[config.task.loss_type]
-    beta = loss.beta if config.task.beta == "auto" else config.task.beta
-    reference = "the model before training, computed once" if loss.has_reference else "none"
-    return passed(f"{loss.label} with beta {beta:g}; reference: {reference}")
+    loss_type = loss_type_of(config)
+    reference = "the model before training, computed once" if loss_type.has_reference else "none"
+    return passed(f"{loss_type.label} with beta {beta_of(config):g}; reference: {reference}")

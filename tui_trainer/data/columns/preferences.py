@@ -64,7 +64,7 @@ class PreferenceColumns:
     prompt: ConversationColumns | None = None
     """Columns of the prompts; None if only whole conversations can be read."""
     unread: tuple[str, ...] = ()
-    """Columns that are not read, if there are no columns of prompts, which name them otherwise."""
+    """Columns that are not read; empty if `prompt` lists them."""
 
     @property
     def question_columns(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ _MEDIA = {
 }
 _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
+_PREFERENCES = "preferences with a better and a worse answer"
 _UNSUPPORTED = "are not supported"
 _REMOVE_ROW = "remove the row, because the model would only get its text"
 _PLACEHOLDER = re.compile("<(?:image|video|audio)>")  # one pattern for all three, because every row is searched
@@ -232,7 +233,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
     by_name = _columns_with_values(head)
     if answer_columns := preference_columns(by_name):
-        return KindOfRows("preferences with a better and a worse answer", answer_columns, ("preference",))
+        return KindOfRows(_PREFERENCES, answer_columns, ("preference",))
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
             return KindOfRows("conversations", (by_name[name],), ("chat",))
@@ -257,8 +258,8 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
 
 
 def preference_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns of the better and the worse answers; () if there are none. `by_name` has the names of the
-    table's columns by their lower-case forms."""
+    """Return the columns of the better and the worse answers, or (). `by_name` has the names of the table's columns,
+    keyed by their lower-case form."""
     pairs = (pair for pair in PREFERENCES if all(name in by_name for name in pair))
     return tuple(by_name[name] for name in next(pairs, ()))
 
@@ -267,7 +268,7 @@ def refuse_unsupported_rows(head: Sequence[Row]) -> None:
     """Raise DataError for preferences, and for rows that no task learns from. Call it if no setting names a column."""
     by_name = _columns_with_values(head)
     if answer_columns := preference_columns(by_name):
-        message = f"the rows are preferences with a better and a worse answer ({listed(answer_columns)})"
+        message = f"the rows are {_PREFERENCES} ({listed(answer_columns)})"
         hint = f'set task.type = "preference", or {_to_learn_better(head, by_name, answer_columns[0])}'
         raise DataError(message, where=file_of(head), hint=hint)
     for description, columns, hint in _unsupported_kinds(by_name, head):
@@ -340,7 +341,7 @@ def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Itera
     names = "set data.text_column to the columns to train on"
     if better and worse:
         columns = [by_name[better[0]], by_name[worse[0]]]
-        yield "preferences with a better and a worse answer", columns, _to_learn_better(head, by_name, columns[0])
+        yield _PREFERENCES, columns, _to_learn_better(head, by_name, columns[0])
     if "questions" in by_name and is_structured(head, "questions"):
         first_question = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
         example = f'{{"question": "{one_line(first_question, 40)}", "context": "...", "answer": "..."}}'
