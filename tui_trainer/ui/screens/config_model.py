@@ -138,6 +138,7 @@ class ConfigModel:
         self.document, self.names, self._has_gpu, self._arrow = document, names or {}, has_gpu, arrow
         self.resolved: dict[str, tuple[Any, str, str]] = {}
         self._planned_numbers: dict[str, float] = {}
+        self._has_plan = False
         """Value, planned value and reason of each setting whose planned value is another one, by the setting's key."""
         self.only_changed = self.show_all = False
         self.filter = ""
@@ -159,6 +160,7 @@ class ConfigModel:
 
     def note_plan(self, plan: Plan | None) -> None:
         """Store the planned values of settings that are `auto` now, and numbers that the plan changes."""
+        self._has_plan = plan is not None
         columns = self.document.loaded.columns if self.document.loaded else {}
         decided: dict[str, Planned[Any]] = {key: exact(name, "found in the data") for key, name in columns.items()}
         decided |= plan.resolved() if plan else {}
@@ -240,6 +242,8 @@ class ConfigModel:
     def bump(self, key: str, direction: editing.Direction) -> str:
         setting, old_value = all_settings()[key], self.document.value(key)
         planned_number = self._planned_numbers.get(key) if old_value == "auto" else None
+        if old_value == "auto" and not self._has_plan and not choices(setting):
+            return f"{setting.name} is auto, and there is no plan yet: press Enter to type a number"
         new_value = editing.bump(setting, old_value if planned_number is None else planned_number, direction)
         if new_value == old_value:
             is_number = {int, float} & set(setting.kinds)
