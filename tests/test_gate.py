@@ -47,8 +47,8 @@ BAD_ROWS = [
     (row(stops=False), "stops is not true"),
     (row(max_tokens=True), "max_tokens is not a whole number above 0"),
     (row(label="four", contains="4"), "label is for classifiers"),
-    (row(exact="four", contains="4"), "exact and contains contradict each other: the exact text does not contain '4'"),
-    (row(exact="{}", json=["name"]), "exact and json contradict each other: the exact text lacks the JSON key 'name'"),
+    (row(exact="four", contains="4"), "`exact` and `contains` contradict each other: the text in `exact` does not"),
+    (row(exact="{}", json=["name"]), "contradict each other: the text in `exact` lacks the JSON key 'name'"),
     ({"messages": [{"role": "assistant", "content": "4"}], "must": "keep", "stops": True}, "ends with one of the user"),
 ]  # fmt: skip
 

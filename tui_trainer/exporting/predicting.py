@@ -127,7 +127,7 @@ class PredictedFile:
             self._command_file.unlink(missing_ok=True)
         elif other_command := self._other_command():
             if not overwrite:
-                hint = "rerun the original command to continue it, or use --overwrite to start over"
+                hint = "run the first command again to continue the predictions, or add --overwrite to start over"
                 raise FolderError(f"was started with {other_command}", where=str(self.partial), hint=hint)
             self.partial.unlink()
             self._command_file.unlink(missing_ok=True)

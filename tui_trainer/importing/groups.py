@@ -533,7 +533,7 @@ def convert_interval(
     def write_share(given: Given, per_epoch: float | None) -> None:
         total = number(conversion.given.get(epochs)) or epochs_default
         if per_epoch is not None and per_epoch >= 0 and (number(conversion.given.get("max_steps")) or 0) > 0:
-            reason = f"max_steps sets the length of the run, so epochs cannot be converted; set {key}"
+            reason = f"the file has max_steps, so a number of epochs cannot be converted to steps; set {key}"
             conversion.leave(Why.NOT_SUPPORTED, reason, given)
         else:
             reason = f"{per_epoch or 0:g} per epoch, {total:g} epochs in total"

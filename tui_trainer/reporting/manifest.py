@@ -25,7 +25,7 @@ _PROBABILITIES = {
     "single_label_classification": "softmax of the logits of a row; the label is the most likely one",
     MULTI_LABEL: "sigmoid of each logit; a label is predicted if its probability is above its threshold",
     "regression": "none: the logit is the predicted number",
-    "": "softmax of the logits of each token; the first token of a word has its label",
+    "": "softmax of the logits of each token; the label of a word is that of its first token",
 }
 
 

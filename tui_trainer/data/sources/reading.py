@@ -128,7 +128,7 @@ def _error_without_rows(content: BinaryIO, file: SourceFile) -> DataError:
     if len(paths) > 1 and file.path in paths:
         file_names, codes = [path.name for path in paths[:2]], [path.suffix.lstrip(".") for path in paths[:2]]
         join_command = f"(printf '{codes[0]}\\t{codes[1]}\\n'; paste {' '.join(map(shell_word, file_names))})"
-        hint = f"join the matching lines: {join_command} > {shell_word(file.path.stem + '.tsv')}; "
+        hint = f"join line 1 with line 1, and so on: {join_command} > {shell_word(file.path.stem + '.tsv')}; "
         hint += f"then set data.text_column to {codes[0]} and data.target_column to {codes[1]}, or the other way round"
     return DataError(f"this is {kind} without columns, but this task reads rows", where=file.label, hint=hint)
 

@@ -16,7 +16,7 @@ def local_folder(name: str) -> Path | None:
 
     Raise ConfigError if it is a file, or neither a folder nor a valid name on the hub."""
     if not name.strip() or "\0" in name:
-        raise bad_model("no model is set", hint="give a folder with a model, or its name on the hub")
+        raise bad_model("no model is set", hint="give the folder of a model, or the name of a model on the hub")
     path = expand_home(name)
     if is_there(path) and path.is_dir():
         return path.absolute()

@@ -209,7 +209,9 @@ def suite_row(row: Row) -> SuiteRow:
         exact_reply = Reply(text=checks["exact"])
         for name, value in checks.items():
             if CHECKS[name].reads_text and (fault := CHECKS[name].fault(value, exact_reply)):
-                raise refuse(f"exact and {name} contradict each other: the exact text {fault}", "keep one of them")
+                raise refuse(
+                    f"`exact` and `{name}` contradict each other: the text in `exact` {fault}", "keep one of them"
+                )
     prompt, messages = values.get(PROMPT), values.get(MESSAGES, [])
     if MESSAGES in values:
         last_turn = messages[-1] if isinstance(messages, list) and messages else None
