@@ -172,7 +172,7 @@ def test_model_with_capped_logits_learns_the_same_in_chunks_unless_its_cap_is_un
     assert chunked == pytest.approx(plain, rel=1e-5)
     assert unknown == plain
     problems = [[problem.kind for problem in of_kind(folder, RunProblem)] for folder, _ in runs]
-    assert problems == [[], [], ["loss not in chunks"]]
+    assert problems == [[], [], ["loss cannot be computed in chunks"]]
 
 
 @pytest.mark.slow

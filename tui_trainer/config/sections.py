@@ -45,7 +45,7 @@ class ScratchSection(SettingsSection):
     )
     """Width of the model."""
     num_hidden_layers: int = option(
-        4, low=1, high=1024, memory="proportional to the layers", speed="proportional to the layers"
+        4, low=1, high=1024, memory="proportional to the number", speed="proportional to the number"
     )
     """Number of layers."""
     num_attention_heads: int = option(4, low=1, high=1024, step="x2")

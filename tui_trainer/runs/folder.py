@@ -124,9 +124,14 @@ class RunFolder:
         no marker of this program or is a link.
         """
         marker = self.root / MARKER
-        if self.root.is_symlink() or marker.is_symlink() or not marker.is_file():
-            hint = "remove it by hand if it is not needed"
-            raise FolderError("this folder was not created by tui-trainer", where=_path_text(self.root), hint=hint)
+        is_link = self.root.is_symlink() or marker.is_symlink()
+        if is_link or not marker.is_file():
+            reason = (
+                "this is a link, and only folders are removed"
+                if is_link
+                else "this folder was not created by tui-trainer"
+            )
+            raise FolderError(reason, where=_path_text(self.root), hint="remove it by hand if it is not needed")
         try:
             self.remove_ours()
         except OSError as error:

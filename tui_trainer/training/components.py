@@ -449,7 +449,7 @@ class Components:
         if not is_same or not self.loss.chunk_tokens:
             message = "this model changes its logits after the head in an unsupported way"
             hint = "all logits of a micro-batch are computed at once, which takes more memory than planned"
-            report("loss not in chunks", message, hint)
+            report("loss cannot be computed in chunks", message, hint)
 
     def _make_prefetcher(self) -> Prefetcher | None:
         workers, loader = self.plan.loader_workers.value, self.plan.config.dataloader

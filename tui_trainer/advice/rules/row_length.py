@@ -91,8 +91,8 @@ def length_by_task(context: Context) -> Verdict:
     if bounds is None and not config.is_from_scratch:
         return not_applicable(f"no typical length is known for {config.task.type}")
     if bounds is None or config.is_from_scratch:
-        note = "typical lengths are for pretrained models"
-        return not_applicable(f"a model from scratch learns the length that it is given; {note}")
+        note = "a model from scratch can be trained with rows of any length"
+        return not_applicable(f"typical lengths are known only for pretrained models; {note}")
     low, high = bounds
     longest_row = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
     length = min(config.data.max_length, longest_row)

@@ -67,7 +67,7 @@ _CONVERT_HINT = "convert the texts or rows to JSONL"
 _LFS_POINTER, _LFS_BYTES = b"version https://git-lfs", 1024
 # The first bytes of forms that a file may have despite its name.
 _SIGNATURES = (
-    (b"PK\x03\x04", "an Excel or a ZIP file", "save the file as CSV"),
+    (b"PK\x03\x04", "an Excel or a ZIP file", "save the table as CSV, or unpack the file"),
     (b"\xd0\xcf\x11\xe0", "an old Excel file", "save the file as CSV"),
     (b"%PDF", "a PDF", "extract the text into a text file"),
     (b"\x1f\x8b", "a gzip file", "rename the file to .gz"),

@@ -39,8 +39,8 @@ class Gguf(Format):
     title = "GGUF for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
     tower_refusal = (
-        "llama.cpp keeps vision towers in a second file (mmproj), which is neither written nor measured here; "
-        "to export the language model alone, train with model.text_only = true"
+        "llama.cpp needs the vision towers in a second file (mmproj), which tui-trainer cannot write; "
+        "to export only the language model, train with model.text_only = true"
     )
 
     def refusal(self, trained: TrainedModel) -> str:
