@@ -289,7 +289,7 @@ SCHEMA_VERSION = 1
 
 class TaskSection(SettingsSection):
     type: str = option("causal_lm")
-    """The task: causal_lm, char_lm, chat, preference, question_answering, seq2seq, sequence_classification or
+    """The task: causal_lm, char_lm, chat, kto, preference, question_answering, seq2seq, sequence_classification or
     token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
     """Chat: tokens to train on: assistant turns, only the completion (the last turn), or the whole conversation."""
@@ -313,8 +313,8 @@ class TaskSection(SettingsSection):
     loss_type: Annotated[str, NameIn(PREFERENCE_LOSSES)] = option("sigmoid")
     """Preference: loss over a chosen and a rejected answer."""
     beta: PositiveRate | Auto = option("auto")
-    """Preference: how much rewards weigh; higher stays closer to the model before training; auto: 0.1, sigmoid_norm 5,
-    simpo 2."""
+    """Preference, KTO: how much rewards weigh; higher stays closer to the model before training; auto: 0.1,
+    sigmoid_norm 5, simpo 2."""
     simpo_gamma: float = option(1.0, low=0)
     """Preference, simpo: reward by which the chosen answer should lead."""
     label_smoothing: float = option(0.0, low=0, below=0.5, step="+0.05")
@@ -322,6 +322,11 @@ class TaskSection(SettingsSection):
     sft_weight: LossWeight | Auto = option("auto")
     """Preference: weight of the cross entropy of the chosen answers, added to the loss; auto: 1 for orpo and cpo,
     else 0."""
+    desirable_weight: float = option(1.0, low=0.001, high=1000)
+    """KTO: weight of desirable answers; their number times it should be 1 to 1.33 times that of the others
+    (arXiv:2402.01306)."""
+    undesirable_weight: float = option(1.0, low=0.001, high=1000)
+    """KTO: weight of undesirable answers."""
 
 
 class DataSection(SettingsSection):
