@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.named_losses import NamedLoss
 from tui_trainer.losses.preference import TwoDocumentsLoss
 from tui_trainer.methods.preference_losses import LOG_PROBABILITIES, REWARDS
 
@@ -33,7 +34,7 @@ class MarkedAnswers:
     are_desirable: Tensor
 
 
-class KtoLoss(TwoDocumentsLoss):
+class KtoLoss(TwoDocumentsLoss, NamedLoss):
     """The loss of KTO, a mean over rows. `weights` multiply desirable and undesirable answers."""
 
     parts: Mapping[str, str] = {LOSS_PART: _ROWS}

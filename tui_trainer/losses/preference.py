@@ -115,7 +115,7 @@ _LOSSES: Mapping[str, Callable[[Pairs, LossSettings], Tensor]] = {
 _OF_MEANS = ("ipo", "sigmoid_norm", "simpo", "orpo")
 
 
-class TwoDocumentsLoss(NextTokenLoss, NamedLoss):
+class TwoDocumentsLoss(NextTokenLoss):
     """Base class of losses on the log-probabilities of two documents in each row."""
 
     def log_probabilities(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ class TwoDocumentsLoss(NextTokenLoss, NamedLoss):
         return self.log_probabilities(batch)[0]
 
 
-class PreferenceLoss(TwoDocumentsLoss):
+class PreferenceLoss(TwoDocumentsLoss, NamedLoss):
     """A preference loss, a mean over pairs. With `sft_weight`, the cross entropy of the chosen answers is added to it,
     a mean over their tokens multiplied by this weight."""
 

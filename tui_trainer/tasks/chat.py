@@ -60,7 +60,7 @@ class Chat(LearnsNextToken):
     usual_answer_rows = ANSWER_ROWS
     used_settings: tuple[str, ...] = ("loss_on", "chat_template")
     can_pack = True
-    used_column_settings = ("text_column", "text_pair_column", "target_column")
+    used_column_settings: tuple[str, ...] = ("text_column", "text_pair_column", "target_column")
     continues = False
     specials = CHAT_SPECIAL_TOKENS
 

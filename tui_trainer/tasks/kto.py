@@ -1,9 +1,9 @@
 """KTO: a causal model learns from answers that are marked as desirable or undesirable, each alone.
 
 A row is a prompt with one marked answer (`data/columns/marked_answers.py`). It becomes two documents, which share a row
-of the batch: the prompt with its own answer, and the prompt with the answer to another prompt, from which the loss
-estimates how far the model is from the reference. This other answer is chosen while the rows are read. It depends on
-their order in the data, and not on batches, processes or held-out rows.
+of the batch: the prompt with its own answer, and the prompt with the answer to another prompt. From the latter, the
+loss estimates its KL term, the distance of the model from the reference. The other answer is chosen while the rows are
+read. It depends on their order in the data, and not on batches, processes or held-out rows.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ class KtoReader(ChatReader):
             raise DataError(f"all answers are {mark}, but the task compares desirable and undesirable ones", hint=hint)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        sides = [self.encode_conversations([example.content[side] for example in examples]) for side in (0, 1)]
+        own, other = (self.encode_conversations([example.content[side] for example in examples]) for side in (0, 1))
         marks = [example.content[2] for example in examples]
-        return [self._encoded(*documents, is_desirable) for *documents, is_desirable in zip(*sides, marks, strict=True)]
+        return [self._encoded(*documents) for documents in zip(own, other, marks, strict=True)]
 
     def _encoded(self, own: Document, other: Document, is_desirable: bool) -> Encoded:
         """Return both documents as one row, each cut to `max_length` tokens."""
@@ -180,6 +180,7 @@ class KtoReader(ChatReader):
         notes = [*dict.fromkeys(columns.note() for columns in self._marked_tables), *super().notes()]
         if rows := self._counts_of_marks.total():
             notes.append(f"{format_percent(self._counts_of_marks[True] / rows)} of the answers are desirable")
+            notes.append("each prompt is also read with the answer to another prompt, which estimates the KL term")
         return notes
 
 
