@@ -72,9 +72,7 @@ def test_the_loss_equals_its_formula_in_every_layout(subtests):
         are_desirable = torch.tensor([bool(row.row_label) for row in rows])
         for (name, batches), chunk_tokens in ((item, size) for item in layouts.items() for size in (0, 3)):
             with subtests.test(f"{reference}, {name}, chunks of {chunk_tokens}"):
-                loss, scores = in_passes(
-                    KtoLoss(model, beta=BETA, weights=WEIGHTS, chunk_tokens=chunk_tokens), batches
-                )
+                loss, scores = in_passes(KtoLoss(model, beta=BETA, weights=WEIGHTS, chunk_tokens=chunk_tokens), batches)
                 assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
                 assert scores["kl"] == pytest.approx(kl, rel=1e-5)
                 assert scores["reward_chosen"] == pytest.approx(BETA * gains[are_desirable].mean().item(), rel=1e-4)
