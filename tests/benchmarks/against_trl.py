@@ -4,7 +4,8 @@
 
 `TRL_PYTHON` is the interpreter of an environment with trl, which the program itself never needs. Each step has all
 rows, so their order does not matter. Rows are conversations, and none is truncated, so both programs train on the same
-tokens. ORPO is not compared: TRL adds the cross entropy of prompt and answer, the paper that of the answer.
+tokens. ORPO is not compared: TRL adds the cross entropy of prompt and answer, the paper that of the answer. For KTO,
+TRL gives the first prompt the last answer of the batch, and this program gives it the second one: both are equal.
 """
 
 import json
@@ -18,7 +19,7 @@ from typing import Any
 STEPS, RATE = 20, 1e-3
 LOSSES: dict[str, dict[str, float]] = {
     "sigmoid": {}, "ipo": {}, "robust": {"label_smoothing": 0.1}, "sigmoid_norm": {"beta": 5.0},
-    "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {},
+    "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {}, "kto": {"desirable_weight": 1.5, "undesirable_weight": 0.8},
 }  # fmt: skip
 # Nothing follows the end of a turn, which TRL would train on and this program would not. TRL's CPO adds a missing BOS.
 TEMPLATE = (
@@ -40,6 +41,22 @@ def pairs() -> list[dict[str, Any]]:
     return rows
 
 
+def marked_answers() -> list[dict[str, Any]]:
+    """Return rows with one answer, every third of which is desirable."""
+    rows = []
+    for number, pair in enumerate(pairs()):
+        is_desirable = number % 3 == 0
+        rows.append(
+            {
+                "prompt": pair["prompt"],
+                "completion": pair["chosen" if is_desirable else "rejected"],
+                "label": is_desirable,
+            }
+        )
+    rows[-1]["completion"] = rows[1]["completion"]
+    return rows
+
+
 def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
     """Return loss and gradient norm of each step. Runs in the environment with trl."""
     from datasets import Dataset
@@ -54,13 +71,18 @@ def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
     }  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype="float32")
-    data: Any = Dataset.from_list(pairs())
-    if loss_type in ("simpo", "cpo"):
+    data: Any = Dataset.from_list(marked_answers() if loss_type == "kto" else pairs())
+    if loss_type == "kto":
+        from trl import KTOConfig, KTOTrainer
+
+        kto_config = KTOConfig(**common, **settings)
+        trainer: Any = KTOTrainer(model, args=kto_config, train_dataset=data, processing_class=tokenizer)
+    elif loss_type in ("simpo", "cpo"):
         from trl.experimental.cpo import CPOConfig, CPOTrainer
 
         is_simpo = loss_type == "simpo"
         extra = {"loss_type": "simpo", "simpo_gamma": settings["simpo_gamma"], "cpo_alpha": 0.0} if is_simpo else {}
-        trainer: Any = CPOTrainer(model, CPOConfig(**common, **extra), train_dataset=data, processing_class=tokenizer)
+        trainer = CPOTrainer(model, CPOConfig(**common, **extra), train_dataset=data, processing_class=tokenizer)
     else:
         from trl import DPOConfig, DPOTrainer
 
@@ -74,9 +96,12 @@ def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
 
 def train_ours(folder: Path, loss_type: str) -> list[dict[str, float]]:
     """Return loss and gradient norm of each step of this program's run."""
-    settings = {
-        "model.model_name_or_path": folder / "model", "data.path": folder / "pairs.jsonl", "data.eval_fraction": 0,
-        "task.type": "preference", "task.loss_type": loss_type, "training.max_steps": STEPS, "tuning.method": "full",
+    is_kto = loss_type == "kto"
+    task = {"task.type": "kto"} if is_kto else {"task.type": "preference", "task.loss_type": loss_type}
+    data = folder / ("marked.jsonl" if is_kto else "pairs.jsonl")
+    settings = task | {
+        "model.model_name_or_path": folder / "model", "data.path": data, "data.eval_fraction": 0,
+        "training.max_steps": STEPS, "tuning.method": "full",
         "training.learning_rate": RATE, "training.effective_batch_size": len(ANIMALS), "training.weight_decay": 0,
         "training.lr_scheduler_type": "constant", "training.warmup_steps": 0, "training.adam_beta2": 0.999,
         "training.label_smoothing_factor": 0, "output.runs_dir": folder / "runs", "output.name": loss_type,
@@ -103,7 +128,8 @@ def main() -> None:
         os.environ["TUI_TRAINER_HOME"] = str(folder / "home")
         save_tiny_model(folder / "model", "llama")
         (folder / "model" / "chat_template.jinja").write_text(TEMPLATE)
-        (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs()))
+        for file_name, rows in (("pairs.jsonl", pairs()), ("marked.jsonl", marked_answers())):
+            (folder / file_name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         print("loss           first   last  largest difference of losses, of gradient norms (relative)")
         for loss_type in LOSSES:
             command = [sys.argv[1], __file__, "--trl", str(folder), loss_type]
