@@ -42,10 +42,10 @@ def pairs() -> list[dict[str, Any]]:
 
 
 def marked_answers() -> list[dict[str, Any]]:
-    """Return rows with one answer, every third of which is desirable."""
+    """Return rows with one answer, every third of which is undesirable. The KL term becomes positive."""
     rows = []
     for number, pair in enumerate(pairs()):
-        is_desirable = number % 3 == 0
+        is_desirable = number % 3 > 0
         rows.append(
             {
                 "prompt": pair["prompt"],
