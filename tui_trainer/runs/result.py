@@ -80,9 +80,17 @@ def baselines_line(baselines: Mapping[str, float]) -> str:
     return "; ".join(" and ".join(texts) + (f" of {model}" if model else "") for model, texts in texts_of_model.items())
 
 
+# Scores whose values need an explanation.
+_EXPLAINED_NAMES = {
+    "answer_length": "answer length (reference: 1)",
+    "looping_answers": "share of looping answers",
+    "stopped_answers": "share of stopped answers",
+}
+
+
 def display_name(name: str) -> str:
     """Return the display name of a score: `macro F1` for `macro_f1`."""
-    return name.replace("_", " ").replace("f1", "F1")
+    return _EXPLAINED_NAMES.get(name) or name.replace("_", " ").replace("f1", "F1")
 
 
 def format_score(value: float) -> str:
