@@ -184,10 +184,10 @@ def install(bench: Workbench, names: Sequence[str]) -> None:
 
 
 def offer_install(bench: Workbench) -> None:
-    from tui_trainer.downloading.environment import extras
+    from tui_trainer.downloading.environment import installable_names
 
-    hint = f"Enter an extra ({', '.join(extras())}) or the name of a library."
-    _ask_name(bench, "Install", hint, "the name of an extra or a library", lambda text: install(bench, text.split()))
+    hint = f"What to install: {', '.join(installable_names())}, or the name of a library that a check misses."
+    _ask_name(bench, "Install", hint, "a name", lambda text: install(bench, text.split()))
 
 
 def _offer_gate(bench: Workbench, folder: RunFolder, task: str, base: str, *, own_suite: bool) -> None:
