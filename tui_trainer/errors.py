@@ -42,14 +42,14 @@ class Problem:
     """One mistake: where it is, what is wrong, and what the user can do.
 
     `where` is a file (and line), `key` a setting such as `training.learning_rate`, `excerpt` the beginning of the data
-    row; each may be empty. `suggested` is a value for the setting, if the hint recommends one."""
+    row; each may be empty. `suggested` has the settings and values that the hint recommends."""
 
     message: str
     where: str = ""
     key: str = ""
     hint: str = ""
     excerpt: str = ""
-    suggested: object = None
+    suggested: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)

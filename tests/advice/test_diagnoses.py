@@ -122,7 +122,7 @@ PLANTED = {
     "loss_flat": ({"loss": lambda step: 4.6 + 0.01 * math.sin(step)}, ["loss 4.6"]),
     "degenerate_answers": (
         {"eval_scores": lambda step: {"stopped_answers": 1 - step / 400, "looping_answers": 0.0, "kept_answers": 0.6}},
-        ["stopped answers went from 90 % at step 40 to 50 % at step 200, although the held-out loss fell",
+        ["share of stopped answers went from 90 % at step 40 to 50 % at step 200, although the held-out loss fell",
          "only 60 % of the suite's answers stayed right at step 200"],
     ),
     "preferences_unlearned": (

@@ -23,7 +23,7 @@ from tests.advice.test_every_check import FULL, finding_of
 from tui_trainer.advice.checklist import all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun
 from tui_trainer.advice.gather import gather
-from tui_trainer.advice.remedies import remedy_sentences
+from tui_trainer.advice.remedies import useful_remedies
 from tui_trainer.config.load import LoadedConfig, Origin, Request
 from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.hardware.facts import Hardware, with_cards
@@ -128,7 +128,7 @@ def test_a_refusal_names_the_step_that_the_checklist_takes_to_make_a_model_fit(r
         context = context_on(recipe("qwen-lora", FULL), hardware)
         assert finding_of("memory", context).fix == {key: value}
         basis, room = context.basis, context.basis.memory_budget
-        sentences = remedy_sentences(basis, room.usable_share * room.free_bytes)
+        sentences, _ = useful_remedies(basis, room.usable_share * room.free_bytes)
         named = [sentence for sentence in sentences if "installed" not in sentence]
         assert named[-1].startswith(f'{key} = "{value}"')
 

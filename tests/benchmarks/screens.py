@@ -166,7 +166,7 @@ def link() -> None:
         before = first.bytes_read
         first.drain(5.0)
         print(f"  while watching {(first.bytes_read - before) / 5.0:,.0f} bytes/s", flush=True)
-        step(first, "question before leaving", "q", "keep training")
+        step(first, "question before leaving", "q", "train on in")
         step(first, "left", "l", "close this terminal")
         second = FarProgram(Path(folder), SIZES[0], "attach")
         show("back", second.started, second.wait_for("step"))
@@ -288,7 +288,7 @@ def traffic() -> None:
 
 
 def keys() -> None:
-    pages = (("2", "setting  "), ("3", " pass "), ("1", "libraries"), ("4", " speed "))
+    pages = (("2", "setting, "), ("3", " pass "), ("1", "libraries"), ("4", " speed "))
     with tempfile.TemporaryDirectory() as folder:
         program = Program(Path(folder), (80, 24), *FAST)
         program.start_run()

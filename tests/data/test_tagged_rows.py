@@ -57,7 +57,7 @@ def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
     rows, problems = rows_in(tmp_path / "a.conll")
     assert [row.values["tokens"] for row in rows] == [["c"]]
     assert [f"{problem.where}: {problem.message}" for problem in problems.shown_problems] == [
-        "a.conll, line 2 (2 times, also 11): the line has a word but no tag",
+        "a.conll, line 2 (also 11): the line has a word but no tag",
         "a.conll, line 6: the line has 3 columns, but the first line of the file has 2",
         "a.conll, line 9: the line has a tag but no word",
     ]

@@ -2632,7 +2632,7 @@ ROWS_AND_COLUMNS = (
     _not(
         "another text in row 101", [{"review": "a", "label": str(n % 2)} for n in range(100)]
         + [{"review": "b", "text": "c", "label": "1"}] * 2, "'text' would be data.text_column",
-        where="line 101 (2 times, also 102)",
+        where="line 101 (also 102)",
     ),
     _not(
         "other tags in row 101", [{"tokens": ["a", "b"], "pos_tags": ["X", "Y"]}] * 100

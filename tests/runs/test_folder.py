@@ -118,7 +118,7 @@ def test_a_foreign_folder_is_not_discarded(tmp_path):
         RunFolder(tmp_path).discard()
     real = RunFolder.create(tmp_path, "real")
     (tmp_path / "link").symlink_to(real.root)
-    with pytest.raises(FolderError, match="not created by tui-trainer"):
+    with pytest.raises(FolderError, match="this is a link"):
         RunFolder(tmp_path / "link").discard()
     assert everything_in(real.root) == [".tui-trainer", "checkpoints", "logs"]
 

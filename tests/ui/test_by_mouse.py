@@ -49,7 +49,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     terminal.wait_for("t start", "training")
 
     mouse.click("2 Config")
-    terminal.wait_for("hardware_profile", "no problems")
+    terminal.wait_for("hardware_profile", "can start")
     mouse.turn("hardware_profile", until=lambda text: " max_length " in text)
     mouse.click(" max_length ", times=2)
     terminal.wait_for("Enter accept", "Esc cancel")

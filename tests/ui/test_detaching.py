@@ -76,7 +76,7 @@ def test_a_run_goes_on_to_the_bit_whatever_happens_to_who_began_it(open_terminal
     left.start_run()
     left.wait_for_steps(20)
     left.press("q")
-    left.wait_for("detach and quit")
+    left.wait_for("train in the background")
     left.press("d")
     left.hang_up()
     assert left.wait_for_end() == 0

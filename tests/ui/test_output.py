@@ -161,7 +161,7 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal = open_terminal(*arguments, small_config(steps=60, sample_steps=20), size=(120, 35), **variables)
     terminal.wait_for("t start", "libraries")
     terminal.press("2")
-    terminal.wait_for("max_length", "no problems")
+    terminal.wait_for("max_length", "can start")
     terminal.press("p")
     terminal.wait_for("Choose a recipe")
     terminal.press("escape")

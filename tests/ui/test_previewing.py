@@ -101,7 +101,7 @@ async def test_bad_rows_are_reported_in_the_same_words_by_plan_start_preview_and
     settings = {"task.type": "chat", "model.init": "scratch", "tuning.method": "full", "data.path": "rows.jsonl"}
     request = Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))
     words = (
-        "rows.jsonl, line 4 (3 times, also 21, 30): the role 'critic' of message 2 is unknown; "
+        "rows.jsonl, line 4 (also 21, 30): the role 'critic' of message 2 is unknown; "
         "known roles: system, user, assistant, tool; set data.on_bad_rows=skip to skip unusable rows; "
         'the row: {"id": 3, "messages": ["\u2026", {"role": "critic", "content": "\u241b[31mBad."}]}'
     )

@@ -200,7 +200,7 @@ async def test_a_long_notice_takes_two_lines_above_the_keys_and_what_is_cut_in_a
         await screens.press("2")
         text = await screens.shows("recipe quickstart")
         assert text.isascii() and "?" not in text.removesuffix("? help"), text
-        assert screens.lines[1].endswith("no file ~ ok no problems"), "and a blank before what stands at the end"
+        assert screens.lines[1].endswith("no file ~ ok can start"), "and a blank before what stands at the end"
         screens.bench.show_notice("a sentence that is too long for a line" * 4)
         screens.app.draw()
         await screens.shows("Enter edit", "? help", "| a sentence", " ~\n")

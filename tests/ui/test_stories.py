@@ -73,7 +73,7 @@ async def test_story_config(small, tmp_path):
     path = small()
     async with open_screens(Request(config_file=path)) as screens:
         await screens.press("2")
-        await screens.shows("char_lm", "no problems", "plan    memory", "steps 3,000", "Enter edit")
+        await screens.shows("char_lm", "can start", "plan    memory", "steps 3,000", "Enter edit")
         await screens.press("/", *"learn")
         await screens.shows("/ learn", "learning_rate", "0.01", gone="max_length")
         await screens.press("enter", "enter", "ctrl+u", *"99")

@@ -128,9 +128,9 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             ([*trained(500), DONE], True, "p pause"),  # its process writes the report
         ):
             assert gone not in await show(screens, events, alive=alive)
-        for has_screens, words in ((True, "within"), (False, "fine while")):
-            text = await show(screens, trained(148, memory_bytes=150 * 2**20), alive=True, is_trained_here=has_screens)
-            assert f"171.7 MiB, 21.7 MiB more than planned, {words}" in text
+        for planned_mib, words in ((130, "planned 130.0 MiB"), (120, "51.7 MiB more than planned, fine while")):
+            text = await show(screens, trained(148, memory_bytes=planned_mib * 2**20), alive=True)
+            assert f"171.7 MiB, {words}" in text
         text = await show(screens, [STARTED_AGAIN, *trained(148, memory_bytes=100 * 2**20)[1:]], alive=True)
         assert "memory is free" in text and "later plans" not in text
         text = await show(screens, [*trained(148), READ], alive=True, is_trained_here=False)

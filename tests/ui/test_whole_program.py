@@ -28,7 +28,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
     terminal.press("F")
     terminal.wait_for("clicks work here: F lets the mouse select text of the terminal")
     terminal.press("2")
-    terminal.wait_for("profile", "no problems")
+    terminal.wait_for("profile", "can start")
     terminal.press("/", *"weight_decay", "enter", "enter", *["backspace"] * 20, *"0.05", "enter")
     terminal.wait_for("weight_decay", "0.05", "Enter edit", "steps 100 k")
     terminal.start_run()

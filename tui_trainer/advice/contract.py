@@ -81,6 +81,8 @@ class Symptom:
     needs_steps: bool = True
     least_share: float = LEAST_CAUSE_SHARE
     """Smallest share of the time that a cause must cost to be reported, unless it is a fault."""
+    needs_health: bool = False
+    """Whether the cause is reported only if nothing is wrong with the run: a proposal for the next run."""
     can_occur: Callable[[Plan], bool] = lambda plan: True
     """Function that returns whether a run with this plan can have the symptom."""
 

@@ -107,6 +107,8 @@ def examine(state: RunState) -> Examination:
         for symptom in all_symptoms()
         if (has_steps or not symptom.needs_steps) and (cause := _find_cause(symptom, view))
     ]
+    if any(finding.cause.is_fault for finding in findings):
+        findings = [finding for finding in findings if not finding.symptom.needs_health]
     findings.sort(key=lambda finding: (not finding.cause.is_fault, -finding.cause.share))
     return Examination(
         is_known=has_steps or bool(findings),

@@ -30,6 +30,8 @@ _OUTSIDE_OF_STEPS = tuple(
 _NAMES = ("schema_version", "profile", "hardware_profile")
 # On a busy machine, two measurements of the same config differ by this much.
 _LEAST_DIFFERENCE, _LEAST_MEMORY_DIFFERENCE = 0.02, 0.03
+# Pairs that differ this much say nothing about a speed.
+_NOISY_SPREAD = 0.3
 
 Answer = Mapping[str, Any]
 """Figures of some measured steps, as a worker process returns them."""
@@ -97,6 +99,8 @@ class Gain:
         speed = f"{self.speed_up:.2f} times as fast{comparison}"
         if len(self.ratios) > 1 and not self.is_difference:
             speed = "no measurable difference in speed" + (f" from {compared_with}" if compared_with else "")
+            if (self.spread or 0) > _NOISY_SPREAD:
+                speed = "too noisy to compare: measure again when other programs are idle"
         pairs_text = f"{len(self.ratios)} comparisons" if len(self.ratios) > 1 else "1 comparison, too few to be sure"
         spread_text = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
         sentence = f"{speed} (measured here {self.at[:10]}, {pairs_text}{spread_text})"

@@ -38,12 +38,15 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
     return sorted(remedies, key=lambda remedy: remedy.rank)
 
 
-def remedy_sentences(basis: Basis, budget: float) -> list[str]:
-    """Return remedies as text: `training.gradient_checkpointing = true (12.1 GiB)`.
+def useful_remedies(basis: Basis, budget: float) -> tuple[list[str], dict[str, Any]]:
+    """Return remedies as text, `training.gradient_checkpointing = true (then 12.1 GiB)`, and the settings of all.
 
     The bytes are the memory needed with this remedy and all before it. Remedies that save nothing are left out. The
-    list ends with the first remedy that makes the plan fit, or with a sentence that none does."""
+    list ends with the first remedy that makes the plan fit, or with a sentence that none does. There are no settings
+    if they do not suffice, drop data or need a library that is missing."""
     sentences: list[str] = []
+    settings: dict[str, Any] = {}
+    can_be_applied = True
     least_bytes, length_sentence = basis.needed_bytes(), ""
     for remedy in all_remedies(basis, budget):
         try:
@@ -60,10 +63,12 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
             sentences.remove(length_sentence)
         length_sentence = sentence if remedy.drops_data else ""
         sentences.append(sentence)
+        settings |= remedy.patch
+        can_be_applied &= not (remedy.drops_data or remedy.missing_library)
         if needed_bytes <= budget:
-            return sentences
+            return sentences, settings if can_be_applied else {}
     note = " (these settings together are not enough)" if sentences else ""
-    return [*sentences, f"choose a smaller model{note}"]
+    return [*sentences, f"choose a smaller model{note}"], {}
 
 
 def make_plan(
@@ -79,8 +84,9 @@ def make_plan(
     try:
         return planning.make(loaded, hardware, facts, inputs=inputs, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
-        hint = "try in this order: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
-        shortage = replace(error.shortage, hint=hint)
+        sentences, settings = useful_remedies(error.basis, error.budget_bytes)
+        hint = f"try in this order: {', then '.join(sentences)}"
+        shortage = replace(error.shortage, hint=hint, suggested=tuple(settings.items()))
         raise ConfigError(shortage if problem is error.shortage else problem for problem in error.problems) from None
 
 

@@ -174,7 +174,7 @@ def gate(
     models: Annotated[
         list[str], typer.Argument(metavar="RUN|FOLDER...", help="A run; then other runs, or folders of exports.")
     ],
-    suite: Annotated[str, option("--suite", "FILE.jsonl", "Rows to answer; default: 40 general ones.")] = "",
+    suite: Annotated[str, option("--suite", "FILE.jsonl", "File of prompts to answer; default: 40 general ones.")] = "",
     against: ComparedModel = "base",
     allow_broken: Annotated[
         int, typer.Option("--allow-broken", min=0, help="Rows that may be right before and wrong now.")

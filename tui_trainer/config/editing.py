@@ -70,7 +70,7 @@ def unit_text(setting: Setting, value: Any) -> str:
         return ""
     if setting.unit == "steps" and float in setting.kinds and value < 1:
         return "of all steps" if value > 0 else ""
-    return setting.unit
+    return setting.unit.removesuffix("s") if value == 1 else setting.unit
 
 
 def value_text(setting: Setting, value: Any) -> str:
@@ -98,7 +98,7 @@ def refused_values(
         if value not in allowed_values:
             hint = f"set it to {toml_text(allowed_values[0])}{otherwise}"
             message = f"is {toml_text(value)}, which {why}"
-            yield Problem(message=message, key=key, hint=hint, suggested=allowed_values[0])
+            yield Problem(message=message, key=key, hint=hint, suggested=((key, allowed_values[0]),))
 
 
 def parse(setting: Setting, text: str) -> Any:

@@ -190,7 +190,7 @@ _FAST_PISSA = re.compile(r"pissa_niter_\d{1,3}", re.ASCII)
 
 def _check_init(name: str) -> None:
     if name not in get_args(AdapterInit) and not _FAST_PISSA.fullmatch(name):
-        raise ValueError("not an initialisation")
+        raise ValueError(f"must be one of {', '.join(get_args(AdapterInit))}, or pissa_niter_ with a number")
 
 
 class TuningSection(SettingsSection):

@@ -26,13 +26,15 @@ class _Similar:
     places: list[str] = field(default_factory=list)
 
     def problem(self, *, all_rows: bool = False) -> Problem:
-        """Return the first error with the positions of others: `x.jsonl, line 4 (3 times, also 9, 17)`."""
+        """Return the first error with the positions of others: `x.jsonl, line 4 (also 9, 17)`, and their count if some
+        are left out: `x.jsonl, line 4 (1,000 times, also 9, 17, ...)`."""
         if self.count == 1:
             return self.first
         beginning = f"{self.first.where.rpartition(' ')[0]} "
         other_places = [position.removeprefix(beginning) for position in self.places]
-        ellipsis = ", ..." if self.count > 1 + len(other_places) else ""
-        positions = f"{self.count:,} times, also {', '.join(other_places)}{ellipsis}"
+        positions = f"also {', '.join(other_places)}"
+        if self.count > 1 + len(other_places):
+            positions = f"{self.count:,} times, {positions}, ..."
         if all_rows:
             positions = f"all {self.count:,} rows{'' if other_places != self.places else ' of several files'}"
         return replace(self.first, where=f"{self.first.where} ({positions})")

@@ -88,6 +88,12 @@ def extras() -> dict[str, list[str]]:
     return requirements
 
 
+def installable_names() -> list[str]:
+    """Return the names to offer to a user: export formats that miss a library, extras of this program, and unsloth."""
+    formats = [item.name for item in all_formats() if not all(util.find_spec(name) for name in item.libraries)]
+    return sorted({*formats, *extras(), unsloth.PACKAGE_NAME})
+
+
 def install_command(names: Sequence[str]) -> list[str]:
     """Return the command that installs extras and libraries into the environment of this program. Raises InputError for
     an unknown name, and, with the command as its hint, if neither uv nor pip is installed."""
@@ -104,7 +110,10 @@ def install_command(names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in packages:
             message = f"there is no package named {name[:40]!r} to install"
-            hint = name_hint(name, [unsloth.PACKAGE_NAME, *by_extra, *packages]) or f"extras: {', '.join(by_extra)}"
+            hint = (
+                name_hint(name, [unsloth.PACKAGE_NAME, *by_extra, *packages])
+                or f"there are: {', '.join(installable_names())}"
+            )
             raise InputError(message, hint=hint)
         requirements |= dict.fromkeys(packages[name])
     if shutil.which("uv"):

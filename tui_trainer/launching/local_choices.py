@@ -33,7 +33,7 @@ from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.json_fields import dotted_keys
-from tui_trainer.runs.registry import known_runs
+from tui_trainer.runs.registry import known_runs, state_folder
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
@@ -155,9 +155,11 @@ def _choices_of_earlier_runs(key: str) -> Iterator[Choice]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder that are not hidden; an empty list if it cannot be read."""
+    """Return the entries of a folder that are not hidden or this program's own; an empty list if it cannot be read."""
     with suppress(OSError):
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))[:_MOST]
+        own_folder = state_folder().absolute()
+        entries = (path for path in folder.iterdir() if path.absolute() != own_folder)
+        return sorted(path for path in entries if not path.name.startswith("."))[:_MOST]
     return []
 
 

@@ -123,8 +123,9 @@ def _hint() -> str:
     return f"set it to one of {', '.join(template_names())}, or to a {_EXTENSION} file"
 
 
-def _problem(message: str, hint: str, where: str = "", suggested: object = None) -> ConfigError:
-    return ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint, where=where, suggested=suggested))
+def _problem(message: str, hint: str, where: str = "", suggested: str | None = None) -> ConfigError:
+    settings = ((TEMPLATE_KEY, suggested),) if suggested else ()
+    return ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint, where=where, suggested=settings))
 
 
 # A loop in a template may be endless, so the processor time of one rendering is limited. Each loop, macro and block

@@ -77,7 +77,8 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
         return []
     message = f"{max_length} is above {limit}, the number of positions that this {shape.model_type} model has learned"
     hint = f"set data.max_length = {limit} or less; only rotary positions can be extended (model.rope_scaling)"
-    return [Problem(message=message, key="data.max_length", hint=hint, suggested=limit)]
+    key = "data.max_length"
+    return [Problem(message=message, key=key, hint=hint, suggested=((key, limit),))]
 
 
 def length_warning(shape: ModelShape, max_length: int) -> str:

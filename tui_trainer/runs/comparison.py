@@ -19,7 +19,7 @@ from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import RunResult, overview
 from tui_trainer.runs.result import best_by, best_evaluation, targets_summary, training_memory_bytes
 from tui_trainer.runs.state import FollowedJournal, RunState, measured_figures, smoothing_window, spread_ends
-from tui_trainer.units import MIB, SETTING_NAMES, Figure
+from tui_trainer.units import MIB, SETTING_NAMES, Figure, listed
 
 LEAST_RUNS: Final = 2
 MOST_RUNS: Final = 6
@@ -51,6 +51,8 @@ class ComparedRun(RunResult):
     best_eval_loss: float | None
     best_eval_step: int | None
     best_step: int | None
+    eval_rows: Annotated[int | None, Figure(title="held-out rows")] = None
+    """Number of rows that each evaluation reads."""
     parameters: Annotated[int | None, Figure(title="parameters", unit="rounded count")]
     trained_parameters: Annotated[int | None, Figure(title="trainable", unit="rounded count")]
     seconds: Annotated[float | None, Figure(title="training time", unit="seconds")]
@@ -87,6 +89,13 @@ class Comparison:
     def warning(self) -> str:
         """Warning that names the figures which are not comparable because the tasks differ; else empty."""
         tasks = list(dict.fromkeys(run.task for run in self.runs if run.task))
+        eval_rows = list(dict.fromkeys(run.eval_rows for run in self.runs if run.eval_rows))
+        if len(tasks) < 2 and len(eval_rows) > 1:
+            counts = listed([f"{count:,}" for count in eval_rows], "and")
+            return (
+                f"Held-out losses and scores are of different rows ({counts}), so small differences mean little. "
+                "`tui-trainer evaluate` with these runs measures them on the same rows."
+            )
         if len(tasks) < 2:
             return ""
         figures = "Steps, time, speed, memory and parameters are comparable."
@@ -119,6 +128,7 @@ def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
         best_eval_loss=lowest_eval.loss if lowest_eval else None,
         best_eval_step=lowest_eval.step if lowest_eval else None,
         best_step=best_eval.step if best_eval else None,
+        eval_rows=plan.eval_rows if plan else None,
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=state.all_input_tokens / state.all_step_seconds if state.all_step_seconds else None,

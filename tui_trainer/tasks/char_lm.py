@@ -45,7 +45,7 @@ class CharLm(CausalLm):
             return super().problems(config) or self._token_problems(config)
         problems = scratch_change_problems(config) + self.data_problems(config)
         if config.model.model_name_or_path:
-            hint = 'set model.init to "pretrained" to continue from a character model, or leave this setting empty'
+            hint = 'leave it empty, or set model.init to "pretrained" to continue from a character model'
             message = "a character model from scratch takes its shape from [model.scratch]"
             problems.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":

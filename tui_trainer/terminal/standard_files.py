@@ -188,7 +188,9 @@ class Interrupts:
             self._first_at = now
         elif now - self._first_at > ONE_PRESS_SECONDS:
             try:
-                print_to_stderr("quit at once without saving; `tui-trainer resume` resumes from the latest checkpoint")
+                print_to_stderr(
+                    "ended at once, without saving; `tui-trainer resume` resumes from the latest checkpoint"
+                )
             finally:
                 os._exit(EXIT_FAILED)
 

@@ -88,6 +88,12 @@ class CommandDialog(Dialog):
         return self.command.confirmation if isinstance(self.command, Tool) else None
 
     @property
+    def _is_over(self) -> bool:
+        """Whether the command has ended and asks nothing."""
+        process = self.command.process
+        return process is not None and not process.alive and self._offer is None
+
+    @property
     def command_words(self) -> Sequence[str]:  # type: ignore[override]
         return self.command.arguments if type(self.command) is Tool else ()
 
@@ -97,8 +103,9 @@ class CommandDialog(Dialog):
         if process is not None and process.alive:
             return (("c", "cancel"), ("escape", "close, keep running"))
         apply_key = (("a", self._apply[0]),) if process is not None and process.patch else ()
-        enter_label = "confirm" if self._offer is not None else "again" if process else "begin"
-        return (*apply_key, ("enter", enter_label), ("escape", "close"))
+        if self._is_over:
+            return (*apply_key, ("r", "run again"), ("enter", "close"))
+        return (*apply_key, ("enter", "begin" if process is None else "confirm"), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
         process = self.command.process
@@ -131,7 +138,9 @@ class CommandDialog(Dialog):
         elif character == "a" and process is not None and process.patch:
             self.bench.apply(process.patch, self._apply[1])
             return False
-        elif key == "enter" and (reason := self.start()):
+        elif key == "enter" and self._is_over:
+            return False
+        elif (key == "enter" or (character == "r" and self._is_over)) and (reason := self.start()):
             self.bench.show_notice(reason, "warn")
             return False
         return True

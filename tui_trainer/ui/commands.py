@@ -67,6 +67,28 @@ def gate(bench: Workbench, folder: RunFolder, suite: str = "") -> None:
     open_tool(bench, tool, f"Gate for {name}", [*about, *_cpu_words(bench)], gate_lines)
 
 
+def check_serving(bench: Workbench, folder: RunFolder, export: Path) -> None:
+    """Ask for the address of a server, and compare its tokens and answers with those in an export of the run."""
+    from tui_trainer.exporting.check_serving import SERVING_FILE
+
+    name = one_line(folder.name, _NAME)
+
+    def use(address: str) -> None:
+        url, _, model = address.partition(" ")
+        model_option = ["--model", model.strip()] if model.strip() else []
+        arguments = ["check-serving", url, str(export), *model_option]
+
+        def done(result: Mapping[str, Any]) -> str:
+            return f"{one_line(url, 60)} {'agrees' if result['is_same'] else 'does not agree'} with {name}"
+
+        about = [f"Compares the server's tokens, stops and answers in {one_line(str(export / SERVING_FILE))}."]
+        tool = Tool(bench, f"comparison of {one_line(url, 60)} with {name}", arguments, done=done)
+        open_tool(bench, tool, f"Server of {name}", about, lambda result, _: result["words"])
+
+    hint = "The address of llama-server, vLLM or Ollama; after a space, the model's name if the server has several."
+    _ask_name(bench, "Compare with a server", hint, "an address", use, "http://127.0.0.1:8080")
+
+
 def _free_predictions_path(folder: RunFolder, data: str) -> Path:
     """Return a path for predictions that does not exist yet: beside the data file, or in the working directory."""
     source = expand_home(data).absolute()
@@ -184,10 +206,10 @@ def install(bench: Workbench, names: Sequence[str]) -> None:
 
 
 def offer_install(bench: Workbench) -> None:
-    from tui_trainer.downloading.environment import extras
+    from tui_trainer.downloading.environment import installable_names
 
-    hint = f"Enter an extra ({', '.join(extras())}) or the name of a library."
-    _ask_name(bench, "Install", hint, "the name of an extra or a library", lambda text: install(bench, text.split()))
+    hint = f"What to install: {', '.join(installable_names())}, or the name of a library that a check misses."
+    _ask_name(bench, "Install", hint, "a name", lambda text: install(bench, text.split()))
 
 
 def _offer_gate(bench: Workbench, folder: RunFolder, task: str, base: str, *, own_suite: bool) -> None:
@@ -206,6 +228,7 @@ def _offer_gate(bench: Workbench, folder: RunFolder, task: str, base: str, *, ow
 
 def more_answers(bench: Workbench, folder: RunFolder, task: str, base: str, *, has_model: bool) -> list[Answer]:
     """Return the items of the menu `more`: actions on a run that have no key of their own. `base` is its base model."""
+    from tui_trainer.exporting.check_serving import SERVING_FILE
     from tui_trainer.ui.own_commands import own_answers
 
     answers, offer_gate = list[Answer](), partial(_offer_gate, bench, folder, task, base)
@@ -219,6 +242,8 @@ def more_answers(bench: Workbench, folder: RunFolder, task: str, base: str, *, h
             ("b", "bench: measure how fast the model answers", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),
         ]
+    if exports := sorted(folder.exports.glob(f"*/{SERVING_FILE}"), key=lambda path: path.stat().st_mtime):
+        answers.append(("s", "compare with a server", partial(check_serving, bench, folder, exports[-1].parent)))
     return [*answers, ("r", "write a report", lambda: report(bench, folder)), *own_answers(bench, folder)]
 
 

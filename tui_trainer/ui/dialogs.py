@@ -317,7 +317,7 @@ class TextDialog(FieldDialog):
         self._refusal, self._waits = "", False
 
     def compose_content(self) -> Iterable[Widget]:
-        yield Pane(lambda *_: self._above, classes="above")
+        yield Pane(lambda width, _: [line for row in self._above for line in wrap_if_long(row, width)], classes="above")
         yield self.field
         yield Pane(lambda width, _: paragraph(self._refusal, width, "bad") if self._refusal else [], classes="refusal")
 

@@ -131,7 +131,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "clear", "escape", "clear", "Clear the filter."),
     _action("config", "changed_only", "o", "changed", "Show only settings that differ from the recipe, or all.", 60),
     _action("config", "show_all", "+", "all", "Show or hide settings that are rarely changed or not used by this run."),
-    _action("config", "next_problem", "!", "next problem", "Go to the next setting with a problem."),
+    _action("config", "next_problem", "!", "next problem", "Go to the next setting with a problem.", 36),
     _action("config", "save", "s", "save", "Save the settings that differ from the recipe to the config file.", 40),
     _action("config", "save_as", "S", "save as", "Save to another file."),
     _action("config", "editor", "e", "open in $EDITOR", "Edit the settings as TOML in your editor."),

@@ -143,7 +143,7 @@ def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> 
     all_problems = [*problems, *(bench.document.problems if bench.document else ())]
     keys = [problem.key for problem in all_problems if problem.key in all_settings()]
     answers: list[Answer] = [("c", "open settings", lambda: bench.app.show_setting("".join(keys[:1])))]
-    patch = {problem.key: problem.suggested for problem in problems if problem.suggested is not None}
+    patch = dict(pair for problem in problems for pair in problem.suggested)
     values_text = one_line(settings_words(patch), _PROBLEM_CELLS)
     if patch:
         answers.insert(0, ("u", f"use {values_text}", apply_values))
@@ -271,12 +271,12 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.is_training_here:
         rows = ["A run is active in this process."]
-        hint = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
-        hint += "training continues and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
+        hint = "In the background, training continues in a process of its own, and this terminal is free. As lines, "
+        hint += "training continues here. You may close the terminal in both cases: `tui-trainer attach` shows the run."
         rows.append((hint, "dim"))
         answers: list[Answer] = [
-            ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
-            ("l", "close the screens, keep training", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
+            ("d", "quit, and train in the background", lambda: detach(bench, then_leave=True)),
+            ("l", "train on in this terminal, as lines", lambda: bench.app.leave(ExitReason.TRAINING_ON)),
             ("s", "save, stop and quit", stop_and_leave),
         ]
     elif bench.background.is_busy(OPENING):

@@ -21,6 +21,7 @@ _SINGLE = "single_label_classification"
 _MOST_LEFT_OUT = 0.1
 # The last answers of long conversations have about this share of the tokens. A wrong mask trains on a smaller share.
 _LEAST_TRAINED_SHARE = 0.05
+_FAILED_UNKNOWN_SHARE = 0.05
 # With fewer rows of a label, a held-out tenth has one such row or none.
 _FEWEST_LABEL_ROWS = 10
 _SHOWN_LABELS = 5
@@ -139,7 +140,8 @@ def known_text(context: Context) -> Verdict:
     share = max(counts.unknown_tokens / max(tokens, 1), counts.unknown_labels / max(counts.text_labels, 1))
     if share < WARNED_SHARE:
         return passed(sentence)
-    return warned(sentence, advice=unknown_text_hint(trained_here=context.config.is_from_scratch))
+    verdict = failed if share >= _FAILED_UNKNOWN_SHARE else warned
+    return verdict(sentence, advice=unknown_text_hint(trained_here=context.config.is_from_scratch))
 
 
 @rule("Class balance", 234, "task.class_weights", needed_count="the number of rows per class")

@@ -95,7 +95,7 @@ def torch_compile(context: Context) -> Verdict:
     why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
     if why_not or seconds is None:
         reason = why_not or "no step has been measured yet"
-        switch = "torch.compile: not here" if why_impossible else "torch.compile: off"
+        switch = "torch.compile: not possible" if why_impossible else "torch.compile: off"
         opposite = None if why_impossible else {COMPILE: True}
         return not_applicable(f"off for {length_text}: {reason}", switch_state=switch, opposite_patch=opposite)
     sentence = f"off for {length_text}: compiling takes a minute, but would save more than that"

@@ -327,7 +327,7 @@ def loss_flat(view: RunView) -> Cause | None:
     )
 
 
-@symptom("Learning rate could be higher", least_share=0)
+@symptom("Learning rate could be higher", least_share=0, needs_health=True)
 def rate_could_rise(view: RunView) -> Cause | None:
     """After a stable run, a higher learning rate is worth a try. Adapters start at zero and tolerate higher ones."""
     blocks, plan = view.losses, view.plan

@@ -186,7 +186,7 @@ def other_processes(view: RunView) -> Cause | None:
         cause="Other programs use the cores of this run, and its threads wait for each other.",
         evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {used * cores:.1f}{note}",
         share=share,
-        advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
+        advice=f"close these programs (`p` on the Hardware screen lists them), or quit and restart on fewer cores: "
         f"`taskset --cpu-list {core_list} tui-trainer`",
     )
 
@@ -225,7 +225,7 @@ def busy_machine(context: Context) -> Verdict:
     sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
     gpu_note = f"; processes on the GPUs: {len(processes)}" if processes else ""
     if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or processes:
-        advice = "the Hardware screen and `top` show which programs are running"
+        advice = "`p` on the Hardware screen shows which programs are running"
         return warned(f"{sentence}{gpu_note}", *processes, advice=advice)
     return passed(sentence)
 

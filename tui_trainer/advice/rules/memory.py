@@ -173,7 +173,9 @@ def gradient_checkpointing(context: Context) -> Verdict:
     is_on = context.config.training.gradient_checkpointing
     other_setup = context.basis.with_patch({CHECKPOINTING: not is_on}).setup
     now_bytes, other_bytes = context.required_plan.memory_bytes.value, planned_memory_bytes(context, setup=other_setup)
-    sentence = f"{'on' if is_on else 'off'}: peak memory {format_bytes(now_bytes)}, {format_bytes(other_bytes)} "
+    now_text, other_text = format_bytes(now_bytes), format_bytes(other_bytes)
+    other_text = "the same" if other_text == now_text else other_text
+    sentence = f"{'on' if is_on else 'off'}: peak memory {now_text}, {other_text} "
     sentence += "without checkpointing" if is_on else "with checkpointing"
     cost = context.required_plan.checkpointing_cost
     longer_text = f"{format_percent(cost.value)} longer: {cost.reason}" if cost else "longer"

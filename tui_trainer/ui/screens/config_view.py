@@ -24,13 +24,25 @@ from tui_trainer.runs.wording import UNDER_A_MINUTE, plan_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import spans
 from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, both_ends_line, pad, paragraph, title_rule, width_of
+from tui_trainer.ui.spans import (
+    Glyphs,
+    Line,
+    Role,
+    Span,
+    both_ends_line,
+    labelled,
+    pad,
+    paragraph,
+    title_rule,
+    width_of,
+)
 from tui_trainer.ui.widgets.lists import MARK_CELLS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import figure_text, format_bytes, format_count, format_seconds, quantity
 
 LABEL_CELLS = 8
+_PLAN_LINES = 4
 # A run that is planned to use more than this share of the free memory may run out of it.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
@@ -101,13 +113,9 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
     return replace(machine, free_bytes=memory_free_bytes)
 
 
-def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool, waits_for: str = "") -> list[Line]:
+def estimate_lines(plan: Plan, free_bytes: int | None, is_planning: bool) -> list[Line]:
     """Return two lines: the plan's figures in columns, and the time of one step with the reason for this estimate."""
-    label = ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
-    if plan is None:
-        note = f" {waits_for}" if is_planning else "no plan: fix the problems first"
-        return [[(label + note, "dim")], []]
-    line: Line = [(label, "dim")]
+    line: Line = [(_plan_label(is_planning), "dim")]
     for (title, text), column_cells in zip(figure_texts(plan).items(), _COLUMN_CELLS, strict=False):
         role: Role = "dim" if is_planning else "text"
         if title == "memory" and free_bytes:
@@ -122,9 +130,13 @@ def estimate_lines(plan: Plan | None, free_bytes: int | None, is_planning: bool,
     return [line, [(" " * LABEL_CELLS + note, "dim")]]
 
 
-def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:
-    """Return the memory bar and its legend. Without a plan or a known memory size, return two blank lines."""
-    if use is None or not use.budget.total_bytes:
+def _plan_label(is_planning: bool) -> str:
+    return ("plan..." if is_planning else "plan").ljust(LABEL_CELLS)
+
+
+def memory_lines(use: MemoryUse, width: int, glyphs: Glyphs) -> list[Line]:
+    """Return the memory bar and its legend. If the memory size is unknown, return two blank lines."""
+    if not use.budget.total_bytes:
         return [[], []]
     total_bytes, label = use.budget.total_bytes, "card" if use.budget.where == "the GPU" else "machine"
     size = format_bytes(total_bytes)
@@ -187,7 +199,7 @@ class ConfigPanes:
         dot: Span = (f"  {glyphs.dot}  ", "dim")
         changed_count, problem_count = len(document.changes()), len(document.problems)
         unsaved = len(document.unsaved_values())
-        no_problems: Line = [(f"{glyphs.good} no problems", "good")]
+        no_problems: Line = [(f"{glyphs.good} can start", "good")]
         right: Line = [(f"{glyphs.bad} {quantity(problem_count, 'problem')}", "bad")] if problem_count else no_problems
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), dot]
         left += [(f"{changed_count} changed", "bold" if changed_count else "dim"), dot]
@@ -234,13 +246,20 @@ class ConfigPanes:
         return [title_rule(self.key, width, self._glyphs), *lines]
 
     def plan(self, width: int, height: int) -> list[Line]:
-        """Return the plan and the memory bar. If the height allows, a rule is above them."""
-        bench, plan, glyphs = self._bench, self._bench.plan, self._glyphs
-        budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes) if plan else None
-        use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget) if plan and budget else None
-        free_bytes = budget.free_bytes if budget else None
-        lines = estimate_lines(plan, free_bytes, bench.is_planning, bench.fitting_text)
-        lines += memory_lines(use, width, glyphs)
+        """Return the plan and the memory bar, or why there is no plan. If the height allows, a rule is above them."""
+        bench, glyphs = self._bench, self._glyphs
+        if plan := bench.plan:
+            budget = memory_budget(plan, bench.hardware, bench.memory_free_bytes)
+            use = MemoryUse.of([(part.name, part.bytes) for part in plan.memory_parts], budget)
+            lines = estimate_lines(plan, budget.free_bytes, bench.is_planning)
+            lines += memory_lines(use, width, glyphs)
+        else:
+            problems = [] if bench.is_planning else self._model.document.problems
+            text = f"no plan: {one_line(str(problems[0]))}" if problems else bench.fitting_text
+            label = _plan_label(bench.is_planning)
+            lines = labelled(label, text, LABEL_CELLS, width, "bad" if problems else "dim")[:_PLAN_LINES]
+            # The pane keeps its height.
+            lines += [[] for _ in range(_PLAN_LINES - len(lines))]
         return [*([title_rule("", width, glyphs)] if height > len(lines) else []), *lines]
 
 

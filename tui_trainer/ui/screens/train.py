@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.runs.result import memory_words, targets_summary
+from tui_trainer.runs.result import exceeds_plan, memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
@@ -82,7 +82,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
 def _memory(scene: TrainScene) -> Line:
     memory, targets = memory_words(scene.run) if scene.run.steps else "", targets_summary(scene.run).partition(",")[0]
     line: Line = [(f"targets {targets}{', ' if memory else ''}", "dim")] if targets else []
-    return [*line, (f"memory {memory}", "warn" if scene.exceeds_plan else "dim")] if memory else line
+    return [*line, (f"memory {memory}", "warn" if exceeds_plan(scene.run) else "dim")] if memory else line
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:
@@ -229,7 +229,6 @@ class TrainPage(FilteredPage):
             log_lines=self._log(),
             enabled_options=[state for finding in bench.findings if (state := finding.verdict.switch_state)],
             examination=run.doctor.examination if run else None, trains_on_this_machine=bench.is_training_here,
-            has_screens=run is not None and run.is_trained_here,
             interrupted=run is not None and run.is_interrupted, log_open=self._log_open, table_open=self._table_open,
             enlarged_section=self._enlarged_section, frozen=self._frozen, events_back=self._events_back, key_of=key_of,
             words=self._filter.value.strip(),

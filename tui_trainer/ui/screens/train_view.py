@@ -15,7 +15,7 @@ from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, time_words
 from tui_trainer.runs.wording import batch_words, rows_words, trained_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, both_ends_line, fit, hanging, rows_of, width_of
-from tui_trainer.units import MIB, format_count, format_seconds, quantity
+from tui_trainer.units import format_count, format_seconds, quantity
 
 _STATUS_ROLES: Final[dict[str, Role]] = {
     "preparing": "accent", "loading": "accent", "training": "good", "paused": "warn", "saving": "accent",
@@ -28,8 +28,6 @@ _PARTS: Final[dict[str, Role]] = {
     "data": "warn", "forward": "chart_smooth", "backward": "accent", "optimizer": "chart_eval", "rest": "dim",
 }  # fmt: skip
 _SHORTEST_STACK: Final = 6
-# Estimated memory of the screens themselves.
-_SCREENS_BYTES: Final = 32 * MIB
 LABEL: Final = 11
 
 
@@ -39,10 +37,10 @@ class TrainScene:
 
     `events` are texts with roles, the newest last; `events_back` of the newest are scrolled away. `words` filters
     events and log lines. `trains_on_this_machine`: the run is alive in this process, so the machine's gauges are those
-    of the run. `has_screens`: the run's process also shows screens. `interrupted`: the run has not ended, but its
-    process is gone. `enlarged_section` names a section that fills the screen. `starting_words` names the work that a
-    requested start waits for; `offer` has sentences about what a start would do. `background_run` names an active run
-    that is not shown. `report` is the path of the run's report."""
+    of the run. `interrupted`: the run has not ended, but its process is gone. `enlarged_section` names a section that
+    fills the screen. `starting_words` names the work that a requested start waits for; `offer` has sentences about what
+    a start would do. `background_run` names an active run that is not shown. `report` is the path of the run's report.
+    """
 
     state: RunState | None
     glyphs: Glyphs
@@ -53,7 +51,6 @@ class TrainScene:
     enabled_options: Sequence[str] = ()
     examination: Examination | None = None
     trains_on_this_machine: bool = True
-    has_screens: bool = True
     interrupted: bool = False
     log_open: bool = False
     table_open: bool = False
@@ -102,13 +99,6 @@ class TrainScene:
     @property
     def matching_events(self) -> Sequence[tuple[str, Role]]:
         return [event for event in self.events if has_words(event[0], self.words)] if self.words else self.events
-
-    @property
-    def exceeds_plan(self) -> bool:
-        """Whether the run needs clearly more memory than planned."""
-        # A run on the CPU shares its process with the screens, whose memory no plan includes.
-        has_screens = self.has_screens and not self.run.device.startswith("cuda")
-        return result.exceeds_plan(self.run, _SCREENS_BYTES if has_screens else 0)
 
     def base_name(self, plan: PlanMade) -> str:
         return self.to_safe_text(plan.came_from or plan.base_model.rstrip("/").rpartition("/")[2])
@@ -257,13 +247,13 @@ def plan_rows(scene: TrainScene, width: int, _: int) -> list[Line]:
         *([("attention", scene.to_safe_text(plan.attention))] if plan.attention else []),
         *figure_rows(state),
     ]
-    advice = "within tolerance" if result.memory_excess_bytes(state) else ""
-    if scene.exceeds_plan:
+    exceeds_plan, advice = result.exceeds_plan(state), ""
+    if exceeds_plan:
         advice = "fine while memory is free"
         if state.resumed_from_step is None:  # other peaks are not kept
             advice += "; later plans use the measured peak"
     description = ", ".join(filter(None, (result.memory_words(state), advice)))
-    memory_lines = scene.labelled("memory", description, width, LABEL, "warn" if scene.exceeds_plan else "text")
+    memory_lines = scene.labelled("memory", description, width, LABEL, "warn" if exceeds_plan else "text")
     time_lines = scene.labelled("time", time_words(state), width, LABEL)
     return [*(_field(f"{name:<{LABEL}}", text) for name, text in rows), *memory_lines, *time_lines]
 
