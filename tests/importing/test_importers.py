@@ -15,7 +15,8 @@ from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.missing import missing_names
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
-from tui_trainer.tasks.preference import LOSS_SETTINGS
+from tui_trainer.tasks.kto import KtoTask
+from tui_trainer.tasks.preference import PreferenceTask
 
 CONFIGS = Path(__file__).parent / "configs"
 VALUES = [True, False, 0, 1, -1, 2.5, 10**30, float("nan"), "text", "5e-5", "no", "\x1b[2J\n\ud800", None, "", [], {}]
@@ -66,7 +67,8 @@ def test_rules_name_existing_settings(subtests):
 def test_nothing_that_a_setting_does_is_missing():
     """A missing key has neither the name of a setting, however it is divided, nor several words of one."""
     # Configs for preferences are refused as a whole.
-    settings = {name.rpartition(".")[2] for name in all_settings() if name.removeprefix("task.") not in LOSS_SETTINGS}
+    of_losses = (*PreferenceTask.loss_settings, *KtoTask.loss_settings)
+    settings = {name.rpartition(".")[2] for name in all_settings() if name.removeprefix("task.") not in of_losses}
     for name in {name for importer in all_importers().values() for name in missing_names(importer.name)}:
         words = set(name.split("_"))
         assert name.replace("_", "") not in {one.replace("_", "") for one in settings}, name

@@ -123,7 +123,7 @@ def preferences(context: Context) -> Verdict:
 
 @rule(
     "Balance of marked answers", 488, _DESIRABLE_WEIGHT, _UNDESIRABLE_WEIGHT,
-    needed_count="the number of desirable answers",
+    needs_plan=False, needed_count="the number of desirable answers",
 )  # fmt: skip
 def marked_answer_balance(context: Context) -> Verdict:
     """If most answers have the same mark, the model learns little from the others, unless a weight balances them."""

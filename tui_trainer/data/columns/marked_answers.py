@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tui_trainer.data.columns.conversations import Conversation, ConversationColumns, Message, find_conversations
+from tui_trainer.data.columns.labels import LABEL_KEY
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
@@ -26,7 +27,6 @@ from tui_trainer.data.columns.usual_names import MARK_NAMES
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
-_MARK_KEY = "data.label_column"
 _GOOD, _BAD, _NEGATIVE = ("true", "1", "1.0"), ("false", "0", "0.0"), ("-1", "-1.0")
 
 
@@ -99,10 +99,10 @@ def find_marked_answers(
     if mark_column == AUTO:
         mark_column = next(iter(usual_columns(MARK_NAMES, names)), "")
         if not mark_column:
-            hint = f"columns found: {listed(names)}; set {_MARK_KEY} to the column of true and false"
+            hint = f"columns found: {listed(names)}; set {LABEL_KEY} to the column of true and false"
             raise DataError("no column marks answers as desirable or undesirable", where=label, hint=hint)
     if mark_column not in names:
-        raise missing_column(mark_column, label, names, key=_MARK_KEY)
+        raise missing_column(mark_column, label, names, key=LABEL_KEY)
     rows = [_without(row, mark_column) for row in head]
     conversations = find_conversations(rows, text_column, target_column, pair_column)
     has_negative = any(_mark_in(row.values.get(mark_column)) in _NEGATIVE for row in head)
