@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from tests.compilations import counted_compilations
 from tests.distributed.outcomes import events, from_model, same, weights
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import ANIMALS, SETTINGS, write_rows
@@ -25,7 +26,7 @@ from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
 from tui_trainer.launching.run_lifecycle import execute_run
 from tui_trainer.losses.preference import TwoDocumentsLoss
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
+from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, RunProblem, StepDone
 from tui_trainer.training import components as components_module
 from tui_trainer.training import row_values
 
@@ -154,6 +155,18 @@ def test_preferences_are_learnt_the_same_in_passes_of_any_size_and_packed(train,
     # With the words that a tokenizer from scratch learns, several rows fit into one.
     assert method == "lora" or events(packed, StepDone)[0].positions < steps[0].positions
     check_equal(whole, packed)
+
+
+@pytest.mark.full
+@TASKS
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_compiled_layers_learn_the_same(train, task, layout):
+    """The compiler's graphs are carried out without compiled code, which would take a minute."""
+    with counted_compilations(carried_out=False):
+        compiled = train("compiled", task | layout | {"training.torch_compile": "true"})
+    messages = {event.kind: event.message for event in events(compiled, RunProblem)}
+    assert "compiled" in messages and "not compiled" not in messages, messages
+    check_equal(train("plain", task | layout), compiled, places=1e-5)
 
 
 @pytest.mark.full
