@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tui_trainer.config.load import Request
+from tui_trainer.data.columns.conversations import find_conversations
 from tui_trainer.data.columns.marked_answers import find_marked_answers
 from tui_trainer.data.columns.row import Row, kind_of_rows
 from tui_trainer.errors import DataError
@@ -57,6 +58,19 @@ def test_labels_of_other_kinds_are_no_marks(subtests):
         with subtests.test(name):
             kind = kind_of_rows(rows_of(values))
             assert tasks == (kind.tasks if kind else None)
+
+
+def test_numbers_that_may_be_marks_are_asked_about(subtests):
+    for marks in ((0, 1), ("1", "0"), (-1, 1), (1.0, 0.0)):
+        with subtests.test(str(marks)):
+            rows = rows_of(*({**TEXTS, "label": mark} for mark in marks))
+            with pytest.raises(DataError, match="which may mark good and bad answers") as refused:
+                find_conversations(rows)
+            assert 'if it does, set task.type = "kto"' in refused.value.problems[0].hint
+            # A column that is set says what is learnt.
+            assert find_conversations(rows, "prompt").pair.target == "completion"
+            assert find_marked_answers(rows).mark == "label"
+    assert find_conversations(rows_of(*({**TEXTS, "label": n} for n in range(3)))).pair.source == "prompt"
 
 
 def test_marks_are_booleans_or_clear_numbers(subtests):

@@ -44,6 +44,7 @@ _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECAS
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
 _PREFERENCES = "preferences with a better and a worse answer"
 _MARKED_ANSWERS = "answers marked as good or bad"
+_UNCLEAR_MARKS = ({"0", "1"}, {"0.0", "1.0"}, {"-1", "1"}, {"-1.0", "1.0"})
 _UNSUPPORTED = "are not supported"
 _REMOVE_ROW = "remove the row, because the model would only get its text"
 _PLACEHOLDER = re.compile("<(?:image|video|audio)>")  # one pattern for all three, because every row is searched
@@ -244,10 +245,14 @@ def _marked_answers(by_name: Mapping[str, str], head: Sequence[Row]) -> KindOfRo
     if one of its values is the boolean false."""
     tag, label = (by_name.get(name, "") for name in MARK_NAMES)
     mark_column = tag or (label if any(row.values.get(label) is False for row in head) else "")
-    kind = _kind_without_marks(by_name, head) if mark_column else None
-    if kind is None or "chat" not in kind.tasks:
-        return None
-    return KindOfRows(_MARKED_ANSWERS, (*kind.columns, mark_column), ("kto",))
+    kind = _answers_beside(mark_column, by_name, head)
+    return KindOfRows(_MARKED_ANSWERS, (*kind.columns, mark_column), ("kto",)) if kind else None
+
+
+def _answers_beside(column: str, by_name: Mapping[str, str], head: Sequence[Row]) -> KindOfRows | None:
+    """Return the kind of rows if they have answers beside this column; None for others, or without a column."""
+    kind = _kind_without_marks(by_name, head) if column else None
+    return kind if kind and "chat" in kind.tasks else None
 
 
 def _kind_without_marks(by_name: Mapping[str, str], head: Sequence[Row]) -> KindOfRows | None:
@@ -292,6 +297,12 @@ def refuse_unsupported_rows(head: Sequence[Row]) -> None:
     if kind := _marked_answers(by_name, head):
         message = f"the rows are {_MARKED_ANSWERS} ({listed(kind.columns)})"
         hint = 'set task.type = "kto", or remove the rows marked false, and then the column with the marks'
+        raise DataError(message, where=file_of(head), hint=hint)
+    label = by_name.get("label", "")
+    numbers = {str(row.values.get(label)).strip() for row in head}
+    if numbers in _UNCLEAR_MARKS and (kind := _answers_beside(label, by_name, head)):
+        message = f"the column '{label}' has only {' and '.join(sorted(numbers))}, which may mark good and bad answers"
+        hint = f'if it does, set task.type = "kto"; to train on all answers, set data.text_column = "{kind.columns[0]}"'
         raise DataError(message, where=file_of(head), hint=hint)
     for description, columns, hint in _unsupported_kinds(by_name, head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
