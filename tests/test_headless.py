@@ -505,7 +505,7 @@ def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, ca
     follower.show_end()
     assert [line for line in capsys.readouterr().out.splitlines() if "GPU" in line] == [
         "step 301: GPU 10 %; process 1.0 GiB",
-        "used           GPU 55 %; process 1.0 GiB (means, but peaks of memory and temperature)",
+        "used           GPU 55 %; process 1.0 GiB (averages; for memory and temperature, peaks)",
     ]
 
 

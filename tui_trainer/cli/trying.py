@@ -172,7 +172,8 @@ def _lock_and_load(models: Sequence[str], against: str, command: str) -> "Traine
 @app.command()
 def gate(
     models: Annotated[
-        list[str], typer.Argument(metavar="RUN|FOLDER...", help="A run; then other runs, or folders of exports.")
+        list[str],
+        typer.Argument(metavar="RUN|FOLDER...", help="A run, optionally followed by other runs or folders of exports."),
     ],
     suite: Annotated[str, option("--suite", "FILE.jsonl", "File of prompts to answer; default: 40 general ones.")] = "",
     against: ComparedModel = "base",

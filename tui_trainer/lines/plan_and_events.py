@@ -211,7 +211,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in result.targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
-        rows.append(("used", f"{words} (means, but peaks of memory and temperature)"))
+        rows.append(("used", f"{words} (averages; for memory and temperature, peaks)"))
     lines = [result.ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
     if words := result.better_words(state):
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
