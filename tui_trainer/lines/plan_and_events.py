@@ -166,7 +166,9 @@ def gauges_words(summary: GaugeSummary) -> str:
         text_or_empty("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process_texts = [
-        text_or_empty(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        text_or_empty(
+            lambda memory_bytes: f"process {format_bytes(memory_bytes)} with libraries", peak("process_memory_bytes")
+        ),
         text_or_empty("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
     gpu_text = ", ".join(filter(None, gpu_texts))
