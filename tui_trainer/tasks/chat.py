@@ -246,17 +246,19 @@ class ChatReader(TableReader):
             )
         return encode_conversations(self.tokenizer, conversations)
 
+    def note_of_ends(self) -> str:
+        """Return a sentence on the token that ends an answer."""
+        if self.renderer.turn_end:
+            return f"an answer ends with the stop token {self.renderer.turn_end}"
+        return f"the template writes no stop token, so {self.tokenizer.eos_token} is appended to the last answer"
+
     def notes(self) -> list[str]:
         counts = self._counts
         name = self.config.task.chat_template or (_SCRATCH_TEMPLATE if self.trains_tokenizer else "")
         template = f"the chat template {name}" if name else "the tokenizer's own chat template"
         table_notes = dict.fromkeys(columns.note() for columns in self._tables)
         notes = [*table_notes, f"conversations are formatted with {template}"]
-        if self.renderer.turn_end:
-            notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
-        else:
-            end_token = self.tokenizer.eos_token
-            notes.append(f"the template writes no stop token, so {end_token} is appended to the last answer")
+        notes.append(self.note_of_ends())
         if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
             notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
         if spelt_rows := counts[_SPELT, ""]:

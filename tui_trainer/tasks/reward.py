@@ -1,8 +1,9 @@
 """Reward models: a decoder with one logit learns to score answers, from pairs of a better and a worse one.
 
 Rows are those of the task `preference`, and may have margins. Each pair becomes two documents, which the model scores
-at their last token, as transformers' classifiers do. These give one result per row of the batch, so documents are
-padded and never packed.
+at their last token, as transformers' classifiers do. A document has the tokens of `apply_chat_template`, so that other
+programs compute the same scores. Classifiers give one result per row of the batch, so documents are padded and never
+packed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tui_trainer.data.columns.row import Row, file_of, kind_of_rows
 from tui_trainer.data.preparing.token_rows import LABELS, Rows, TokenRow
 from tui_trainer.errors import DataError, Problem
 from tui_trainer.methods.preference_losses import ACCURACY, MARGIN
-from tui_trainer.models.chat_rendering import Rendered
+from tui_trainer.models.chat_rendering import NO_LOSS, Rendered
 from tui_trainer.models.heads import CAUSAL, Head, Labels, lacks_head
 from tui_trainer.models.token_ids import encode_conversations
 from tui_trainer.models.writing import NO_SAMPLING, Sampling, row_padding_id
@@ -31,7 +32,7 @@ from tui_trainer.tasks.chat import FormatsConversations, renderer_of
 from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, logits_of, stored_model_facts
-from tui_trainer.tasks.preference import PreferenceReader, baseline_of_lengths, with_completions, without_beginning
+from tui_trainer.tasks.preference import PreferenceReader, baseline_of_lengths, without_beginning
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -73,10 +74,10 @@ class RewardTask(FormatsConversations):
         return problems
 
     def reader(self, config: Config) -> TableReader:
-        return RewardReader(with_completions(config))
+        return RewardReader(_without_loss(config))
 
     def reader_of_inputs(self, config: Config) -> TableReader:
-        return RewardReader(with_completions(config), renders=False)
+        return RewardReader(_without_loss(config), renders=False)
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         # Rows do not depend on the loss.
@@ -122,17 +123,16 @@ class RewardTask(FormatsConversations):
         return str(text), f" -> {chosen} (rejected answer: {rejected})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
-        return AnswerInputs(config.data, renderer_of(with_completions(config), tokenizer))
+        return AnswerInputs(config.data, renderer_of(_without_loss(config), tokenizer))
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
         """Encode conversations. One that is too long loses its beginning, as in training."""
         limit, rows = config.data.max_length, []
-        for content, (ids, labels) in zip(contents, encode_conversations(tokenizer, contents), strict=True):
-            start = next((index for index, label in enumerate(labels) if label != IGNORE), len(ids))
-            removed = min(max(len(ids) - limit, 0), start - 1)
-            rows.append(InputRow(without_beginning(ids, removed, limit), content, is_cut=len(ids) > limit))
+        for content, (ids, _) in zip(contents, encode_conversations(tokenizer, contents), strict=True):
+            cut = without_beginning(ids, max(len(ids) - limit, 0), limit)
+            rows.append(InputRow(cut, content, is_cut=len(ids) > limit))
         return rows
 
     def predict(
@@ -175,6 +175,17 @@ class RewardReader(PreferenceReader):
             for row, margin in zip(super().encode(examples), margins, strict=True)
         ]
 
+    def _encoded(self, *documents: tuple[list[int], list[int]]) -> Encoded:
+        # The beginning that both documents have in common may be cut, as that of a prompt.
+        chosen, rejected = (ids for ids, _ in documents)
+        pairs = enumerate(zip(chosen, rejected, strict=False))
+        shorter = min(len(chosen), len(rejected))
+        start = next((index for index, (first, second) in pairs if first != second), shorter - 1)
+        return super()._encoded(*((ids, [IGNORE] * start + ids[start:]) for ids in (chosen, rejected)))
+
+    def note_of_ends(self) -> str:
+        return "an answer is scored at the last token that the chat template writes"
+
     def details(self) -> dict[str, Any]:
         return {**super().details(), "documents": ["chosen", "rejected"]}
 
@@ -196,7 +207,15 @@ class AnswerInputs(ConversationInputs):
 
     def rendered(self, conversation: Conversation, row: Row) -> Rendered:
         conversation.refuse_unlearnable(row, "completion")
+        if (role := conversation.messages[-1]["role"]) != "assistant":
+            message = f"the conversation ends with a turn of the role {role}, not with an answer to score"
+            raise DataError(message, hint="add the answer, or remove the row")
         return self.renderer.render(conversation)
+
+
+def _without_loss(config: Config) -> Config:
+    """Return the config with conversations that are rendered whole, without tokens that carry loss."""
+    return config.model_copy(update={"task": config.task.model_copy(update={"loss_on": NO_LOSS})})
 
 
 def _collate(rows: Sequence[TokenRow], pad_id: int, *, width: int = 0) -> Batch:
