@@ -104,12 +104,12 @@ class PreferenceColumns:
         return f"the margin of each pair is {columns}"
 
     def margin_of(self, row: Row) -> float:
-        """Return how much better the chosen answer is; 0 if no margins are used. Raises DataError unless positive."""
+        """Return how much better the chosen answer is; 0 if no margins are used. Raises DataError if it is worse."""
         if not self.margin:
             return 0.0
         numbers = [number_of(value_of(row, name), f"'{one_line(name, 40)}'", row.where) for name in self.margin]
         margin = numbers[0] - sum(numbers[1:])
-        if margin <= 0:
+        if margin < 0:
             source = "the difference of the scores" if numbers[1:] else "the margin"
             message = f"{source} is {margin:g}, although the chosen answer should be the better one"
             hint = f'remove the row, or use no margins: {_MARGIN_KEY} = ""'
