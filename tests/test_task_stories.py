@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
@@ -187,6 +188,61 @@ def test_preference_story(terminal):
     assert "<|im_" not in text
     shown, _ = terminal.run("export", "story", "--to", "merged")
     assert json.loads(Path("runs/story/export/merged/certificate.json").read_text())["is_good"], shown
+
+
+def test_reward_story(terminal):
+    """LoRA on a model in a folder. Its scores are those of plain transformers after the merge."""
+    save_tiny_model(Path("llama"), "llama")
+    rows = [
+        {
+            "prompt": f"Who is {n}?",
+            "chosen": f"the {ANIMALS[n % 4]}",
+            "rejected": f"no {ANIMALS[(n + 1) % 4]}" + "!" * (n % 3),
+            "margin": n % 3 / 4,
+        }
+        for n in range(ROWS)
+    ]
+    swapped = rows[3] | {"chosen": rows[3]["rejected"], "rejected": rows[3]["chosen"]}
+    data = jsonl("pairs.jsonl", [*rows, swapped])
+    words = ("--task", "reward", "--model", "./llama", "--data", data, "--set", "tuning.method=lora")
+    words = (*words, "--set", "task.chat_template=chatml", "--set", "data.max_length=96")
+    terminal.refuses(words, "pairs.jsonl, line 61: the row prefers the answer that pairs.jsonl, line 4 rejects")
+    terminal.trains("story", (*words, *SKIP), "label: rejected", "accuracy")
+    card = Path("runs/story/model/README.md").read_text()
+    assert "pipeline_tag: text-classification" in card and "reward chosen" in card
+
+    for command in (("generate", "story", "Who is 7?"), ("chat", "story")):
+        _, errors = terminal.run(*command, code=2)
+        assert "`tui-trainer predict story --data FILE --out FILE` scores rows with a prompt and an answer" in errors
+    asked = [{"id": n, "prompt": rows[n]["prompt"], "response": rows[n][side]} for n in range(3) for side in SIDES]
+    scores = [found["score"] for found in terminal.predicts("story", asked)]
+    assert all(better > worse for better, worse in zip(scores[::2], scores[1::2], strict=True))
+    _, errors = terminal.run("predict", "story", "--data", data, "--out", "no.jsonl", code=2)
+    assert "the rows are preferences with a better and a worse answer; use one row for each answer" in errors
+    [found] = json.loads(terminal.run("evaluate", "story", "--data", jsonl("fair.jsonl", rows), "--json")[0])["models"]
+    assert found["scores"]["accuracy"] > 0.9 and found["scores"]["reward_margin"] > 0
+
+    shown, _ = terminal.run("export", "story", "--to", "merged")
+    merged = Path("runs/story/export/merged")
+    assert json.loads((merged / "certificate.json").read_text())["is_good"], shown
+    assert scores_of_transformers(merged, asked) == pytest.approx(scores, abs=1e-4)
+
+
+SIDES = ("chosen", "rejected")
+
+
+def scores_of_transformers(folder: Path, rows: list[dict[str, Any]]) -> list[float]:
+    """Return the scores of a reward model as its users compute them, one answer at a time."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert model.config.num_labels == 1
+    scores = []
+    for row in rows:
+        texts = ("user", row["prompt"]), ("assistant", row["response"])
+        conversation = [{"role": role, "content": text} for role, text in texts]
+        inputs = tokenizer.apply_chat_template(conversation, return_dict=True, return_tensors="pt")
+        scores.append(model(**inputs).logits.item())
+    return scores
 
 
 def test_seq2seq_story(terminal):

@@ -21,7 +21,7 @@ from tui_trainer.data.columns.conversations import (
     answer_messages,
     find_conversations,
 )
-from tui_trainer.data.columns.labels import number_of
+from tui_trainer.data.columns.labels import LABEL_KEY, number_of
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
@@ -41,7 +41,7 @@ from tui_trainer.data.columns.usual_names import CONVERSATION_NAMES
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
-_TARGET_KEY, _MARGIN_KEY = "data.target_column", "data.label_column"
+_TARGET_KEY = "data.target_column"
 _ABOUT_ANSWERS = re.compile("chosen|rejected", re.IGNORECASE)
 _LIST_NAMES = ("output", "response", "completion")
 _MARGIN, _SCORES = "margin", ("score_chosen", "score_rejected")
@@ -98,7 +98,7 @@ class PreferenceColumns:
     def margin_note(self) -> str:
         if not self.margin:
             names = ",".join(self.unused_scores)
-            how = f'; to use the differences of the scores, set {_MARGIN_KEY} = "{names}"' if names else ""
+            how = f'; to use the differences of the scores, set {LABEL_KEY} = "{names}"' if names else ""
             return f"no margins are used{how}"
         columns = " minus ".join(f"'{one_line(name, 40)}'" for name in self.margin)
         return f"the margin of each pair is {columns}"
@@ -112,7 +112,7 @@ class PreferenceColumns:
         if margin < 0:
             source = "the difference of the scores" if numbers[1:] else "the margin"
             message = f"{source} is {margin:g}, although the chosen answer should be the better one"
-            hint = f'remove the row, or use no margins: {_MARGIN_KEY} = ""'
+            hint = f'remove the row, or use no margins: {LABEL_KEY} = ""'
             raise DataError(message, where=row.where, hint=hint)
         return margin
 
@@ -218,9 +218,9 @@ def find_margins(names: Sequence[str], setting: str, label: str = "") -> tuple[s
         return tuple(usual_columns((_MARGIN,), names)[:1])
     columns = tuple(filter(None, map(str.strip, setting.split(","))))
     if unknown_name := next((name for name in columns if name not in names), ""):
-        raise missing_column(unknown_name, label, names, key=_MARGIN_KEY)
+        raise missing_column(unknown_name, label, names, key=LABEL_KEY)
     if len(columns) > 2:
-        message, hint = f"{_MARGIN_KEY} names {len(columns)} columns", f"name one of margins, or {','.join(_SCORES)}"
+        message, hint = f"{LABEL_KEY} names {len(columns)} columns", f"name one of margins, or {','.join(_SCORES)}"
         raise DataError(message, where=label, hint=hint)
     return columns
 
