@@ -245,6 +245,47 @@ def scores_of_transformers(folder: Path, rows: list[dict[str, Any]]) -> list[flo
     return scores
 
 
+@pytest.mark.full
+def test_a_reward_model_learns_what_length_does_not_tell_and_other_programs_compute_its_scores(terminal, subtests):
+    """Which verb is the better one depends on the question. Half of the chosen answers are the longer ones."""
+    save_tiny_model(Path("llama"), "llama")
+    pairs = []
+    for n in range(240):
+        endings = ("today", "now") if n // 4 % 2 else ("now", "today")
+        answers = [f"{ANIMALS[n % 4]} {n} {verb} {end}" for verb, end in zip(("walks", "jumps"), endings, strict=True)]
+        chosen, rejected = answers if n % 4 < 2 else answers[::-1]
+        pairs.append({"prompt": f"What does {ANIMALS[n % 4]} {n} do?", "chosen": chosen, "rejected": rejected})
+    jsonl("pairs.jsonl", pairs)
+    turns = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES]
+    jsonl("answers.jsonl", turns)
+
+    def train(name: str, task: str, *settings: str) -> None:
+        common = (
+            f"output.name={name}", f"task.type={task}", "task.chat_template=chatml", "data.eval_fraction=0.25",
+            "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
+        )  # fmt: skip
+        terminal.run("--no-ui", *(word for setting in (*common, *settings) for word in ("--set", setting)))
+
+    chat = ("model.model_name_or_path=./llama", "data.path=answers.jsonl", "training.learning_rate=0.01")
+    train("sft", "chat", *chat, "training.max_steps=150", "tuning.method=full")
+    scored = ("model.model_name_or_path=runs/sft/model", "data.path=pairs.jsonl", "training.learning_rate=0.002")
+    for method in ("full", "lora"):
+        with subtests.test(method):
+            train(method, "reward", *scored, "training.max_steps=240", f"tuning.method={method}")
+            events = rows_of(f"runs/{method}/journal.jsonl")
+            [baseline] = [event for event in events if event["event"] == "BaselinesMeasured"]
+            longer = baseline["scores"]["accuracy of the longer answer"]
+            [found] = json.loads(terminal.run("evaluate", method, "--against", "none", "--json")[0])["models"]
+            assert 0.3 < longer < 0.7 and found["scores"]["accuracy"] >= longer + 0.1
+            asked = [{"prompt": row["prompt"], "response": row[side]} for row in pairs[:8] for side in SIDES]
+            scores = [prediction["score"] for prediction in terminal.predicts(method, asked, "--overwrite")]
+            folder = Path("runs", method, "model")
+            if method == "lora":
+                terminal.run("export", method, "--to", "merged")
+                folder = Path("runs", method, "export", "merged")
+            assert scores_of_transformers(folder, asked) == pytest.approx(scores, abs=1e-4)
+
+
 def test_seq2seq_story(terminal):
     """All weights of a model in a folder, scored on the texts it writes."""
     save_tiny_model(Path("t5"), "t5")

@@ -149,6 +149,7 @@ class RewardReader(PreferenceReader):
     """Reader of preferences with margins. The label of a row is its margin, the bits of a float32."""
 
     reads_margins = True
+    labels_are_tokens = False
     head = _HEAD
     classes = 1
 
