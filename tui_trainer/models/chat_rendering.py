@@ -368,9 +368,10 @@ class ConversationRenderer:
             raise DataError(message, hint=hint)
         messages, spelt_count = self._break_spellings(self._rename_reasoning(conversation.messages))
         tools, tool_spelt_count = self._break_spellings(list(conversation.tools))
+        spans: list[Span] | None = [] if self._loss_on == NO_LOSS else None
         is_marked = False
         if self._loss_on in ("all", NO_LOSS):
-            text, spans = self._text(messages, tools), [] if self._loss_on == NO_LOSS else None
+            text = self._text(messages, tools)
         elif is_marked := bool(_MARKS.search(self._template.text_for(tools))):
             text, spans = self._spans_by_marks(messages, tools)
         else:
