@@ -708,7 +708,11 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": QUICKSTART,
     },
     "preferences": {
-        "pass": [given({"task.type": "preference"}), given({"task.type": "preference", "task.loss_type": "simpo"})],
+        "pass": [
+            given({"task.type": "preference"}),
+            given({"task.type": "preference", "task.loss_type": "simpo"}),
+            given({"task.type": "reward"}),
+        ],
         "n/a": QUICKSTART,
     },
     "cadence": {

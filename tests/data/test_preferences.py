@@ -142,3 +142,59 @@ def test_a_row_of_another_form_than_the_first_is_refused():
     columns = find_preferences([Row("x, line 1", {"instruction": "Hello", "output": ["Hi!", "No."]})])
     with pytest.raises(DataError, match="'output' is not a list of two answers"):
         columns.read(Row("x, line 2", {"instruction": "Hello", "output": "Hi!"}))
+
+
+PAIR = {"prompt": "Hello", "chosen": "Hi!", "rejected": "No."}
+SCORED = {**PAIR, "score_chosen": 7.5, "score_rejected": 2}
+MARGINS = {
+    "the column margin": ({**PAIR, "margin": 0.5}, "auto", 0.5, "the margin of each pair is 'margin'"),
+    "a margin of 0": ({**PAIR, "Margin": 0}, "auto", 0, "the margin of each pair is 'Margin'"),
+    "a number in a string": ({**PAIR, "margin": "1,5"}, "auto", 1.5, "the margin of each pair is 'margin'"),
+    "another column": ({**PAIR, "gap": 3}, "gap", 3, "the margin of each pair is 'gap'"),
+    "scores": (
+        SCORED, "score_chosen, score_rejected", 5.5, "the margin of each pair is 'score_chosen' minus 'score_rejected'",
+    ),
+    "scores that no setting names": (
+        SCORED, "auto", 0,
+        'no margins are used; to use the differences of the scores, set data.label_column = '
+        '"score_chosen,score_rejected"',
+    ),
+    "margins that shall not be used": ({**PAIR, "margin": 0.5}, "", 0, "no margins are used"),
+    "no margins": (PAIR, "auto", 0, "no margins are used"),
+}  # fmt: skip
+
+
+def test_margins_are_read_from_a_column_or_are_the_difference_of_scores(subtests):
+    for name, (values, setting, margin, note) in MARGINS.items():
+        with subtests.test(name):
+            row = Row("pairs.jsonl, line 1", values)
+            columns = find_preferences([row], margin_columns=setting)
+            assert columns.margin_of(row) == margin and columns.margin_note() == note
+            assert columns.read(row).chosen.messages[-1]["content"] == "Hi!"
+            assert not any(column in columns.note() for column in columns.margin), "they are read"
+
+
+BAD_MARGINS = {
+    "a worse answer": ({"margin": -0.5}, "auto", "the margin is -0.5, although the chosen answer should be the better"),
+    "scores in the wrong order": (
+        {"score_chosen": 2, "score_rejected": 7}, "score_chosen,score_rejected",
+        "the difference of the scores is -5, although",
+    ),
+    "no margin in this row": ({}, "auto", "the row has no column 'margin'"),
+    "a margin that is null": ({"margin": None}, "auto", "'margin' is null, not a number"),
+    "a word": ({"margin": "much"}, "auto", "'margin' is 'much', not a number"),
+    "a truth value": ({"margin": True}, "auto", "'margin' is a boolean, not a number"),
+    "not finite": ({"margin": float("inf")}, "auto", "'margin' is not a finite number"),
+    "a column that does not exist": ({}, "gap", "no column 'gap'"),
+    "three columns": ({"margin": 1, "b": 1, "c": 1}, "margin,b,c", "data.label_column names 3 columns"),
+}  # fmt: skip
+
+
+def test_a_row_without_a_usable_margin_is_refused_with_the_reason(subtests):
+    for name, (values, setting, words) in BAD_MARGINS.items():
+        with subtests.test(name):
+            head = [Row("pairs.jsonl, line 1", SCORED | {"margin": 1, "b": 1, "c": 1})]
+            row = Row("pairs.jsonl, line 2", PAIR | values)
+            with pytest.raises(DataError) as refused:
+                find_preferences(head, margin_columns=setting).margin_of(row)
+            assert words in str(refused.value)

@@ -65,6 +65,8 @@ def generate(
     trained = trained_model(folder, unfinished=True)
     if temperature is None:
         temperature = TEMPERATURE if beams == 1 else 0.0
+    if trained.task.scores_answers:
+        raise InputError(f"{folder.name} is a reward model, which writes no text", hint=_trying_hint(trained))
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, num_beams=beams)
     _refuse_useless_beams(trained, sampling)
     from tui_trainer.exporting.generate import Writer
@@ -76,6 +78,14 @@ def generate(
         answer_lines(writer, sampling)
     else:
         print_answer(writer, prompt, sampling)
+
+
+def _trying_hint(trained: "TrainedModel") -> str:
+    """Return a hint with the command that tries a model which holds no conversation."""
+    name = shell_word(trained.run.name)
+    if trained.task.scores_answers:
+        return f"`tui-trainer predict {name} --data FILE --out FILE` scores rows with a prompt and an answer"
+    return f"`tui-trainer generate {name}` tries the model on one text at a time"
 
 
 def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
@@ -109,8 +119,8 @@ def chat(
     source = source_words(weights_folder_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
-        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries the model on one text at a time"
-        raise InputError(f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation", hint=hint)
+        message = f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation"
+        raise InputError(message, hint=_trying_hint(trained))
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
         raise InputError(reason or f"{folder.name} was trained from scratch, so it has no base model")

@@ -14,7 +14,7 @@ from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
+from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit, scores_answers
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import (
     figure_text,
@@ -226,8 +226,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
     if adapter_base:
         rows.append(("  base model", f"{adapter_base}; the adapter's README.md shows how to load it with peft"))
-    command = "chat" if holds_conversations(state.task) else "generate"
-    rows.append(("try it", f"tui-trainer {command} {shell_word(name)}"))
+    command = "chat" if holds_conversations(state.task) else "predict" if scores_answers(state.task) else "generate"
+    options = " --data FILE --out FILE" if command == "predict" else ""
+    rows.append(("try it", f"tui-trainer {command} {shell_word(name)}{options}"))
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.preferences import Preference, PreferenceColumns, find_preferences
@@ -62,10 +60,10 @@ class PreferenceTask(Chat):
         return problems
 
     def reader(self, config: Config) -> TableReader:
-        return PreferenceReader(_with_completions(config))
+        return PreferenceReader(with_completions(config))
 
     def reader_of_inputs(self, config: Config) -> TableReader:
-        return PreferenceReader(_with_completions(config), renders=False)
+        return PreferenceReader(with_completions(config), renders=False)
 
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         # Rows do not depend on the loss.
@@ -99,11 +97,7 @@ class PreferenceTask(Chat):
         return 2 if config.task.loss_type in ("sigmoid", "sigmoid_norm") and config.task.sft_weight == "auto" else 0
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Return the accuracy of preferring the longer answer."""
-        lengths = [_answer_lengths(held_out.example(int(index))) for index in eval_rows]
-        right = sum((chosen > rejected) + 0.5 * (chosen == rejected) for chosen, rejected in lengths)
-        scores = {"accuracy of the longer answer": right / len(lengths)}
-        return Baselines(losses={}, eval_tokens=len(lengths), scores=scores)
+        return baseline_of_lengths(held_out, eval_rows)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
@@ -120,11 +114,11 @@ class PreferenceReader(ChatReader):
 
     columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
     # A row that contradicts an earlier one is refused, so rows are read in order.
-    reads_in_processes = False
+    reads_in_processes = reads_margins = False
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, renders=renders)
-        self._pair_tables: list[PreferenceColumns] = []
+        self.pair_tables: list[PreferenceColumns] = []
         """Columns of each table that was begun."""
         self._seen: dict[int, tuple[int, str]] = {}
         """Hash of the chosen answer and position of the first row, by the hash of a prompt with both answers."""
@@ -132,20 +126,23 @@ class PreferenceReader(ChatReader):
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
-        columns = find_preferences(head, data.text_column, data.target_column, data.text_pair_column)
-        self._pair_tables.append(columns)
+        margin_columns = data.label_column if self.reads_margins else ""
+        columns = find_preferences(
+            head, data.text_column, data.target_column, data.text_pair_column, margin_columns=margin_columns
+        )
+        self.pair_tables.append(columns)
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        columns = self._pair_tables[-1]
+        columns = self.pair_tables[-1]
         first, second = (*columns.question_columns, "", "")[:2]
         return {"text_column": first, "text_pair_column": second, "target_column": columns.target_column}
 
     def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
-        self._pair_tables[-1] = self._pair_tables[-1].with_columns_of(row)
+        self.pair_tables[-1] = self.pair_tables[-1].with_columns_of(row)
 
     def read(self, row: Row) -> Example:
-        preference = self._pair_tables[-1].read(row)
+        preference = self.pair_tables[-1].read(row)
         sides = (preference.chosen, preference.rejected)
         for conversation in sides:
             refuse_surrogates(conversation.text, row.where)
@@ -178,15 +175,8 @@ class PreferenceReader(ChatReader):
         """Return both documents as one row, cut to `max_length` tokens each."""
         starts = [next(index for index, label in enumerate(labels) if label != IGNORE) for _, labels in documents]
         excess = max(len(ids) for ids, _ in documents) - self.max_length
-        # The first token stays, because models attend to it or need it as the beginning of the text.
         removed = min(max(excess, 0), min(starts) - 1)
-        cut = [
-            (
-                [*ids[:1], *ids[1 + removed :]][: self.max_length],
-                [*labels[:1], *labels[1 + removed :]][: self.max_length],
-            )
-            for ids, labels in documents
-        ]
+        cut = [[without_beginning(values, removed, self.max_length) for values in document] for document in documents]
         label_counts = [sum(label != IGNORE for label in labels) for _, labels in cut]
         # Answers that were cut to the same tokens cannot be told apart.
         is_usable = min(label_counts) > 0 and cut[0] != cut[1]
@@ -204,7 +194,7 @@ class PreferenceReader(ChatReader):
         )
 
     def notes(self) -> list[str]:
-        notes = [*dict.fromkeys(columns.note() for columns in self._pair_tables), *super().notes()]
+        notes = [*dict.fromkeys(columns.note() for columns in self.pair_tables), *super().notes()]
         if self._rows:
             share = format_percent(self._longer_chosen / self._rows)
             notes.append(f"the longer answer is the chosen one in {share} of the pairs")
@@ -221,15 +211,25 @@ def beta_of(config: Config) -> float:
     return loss_type_of(config).beta if config.task.beta == "auto" else config.task.beta
 
 
-def _with_completions(config: Config) -> Config:
+def with_completions(config: Config) -> Config:
     """Return the config with loss on the last answer only."""
     return config.model_copy(update={"task": config.task.model_copy(update={"loss_on": "completion"})})
 
 
-def _answer_lengths(row: TokenRow) -> tuple[int, int]:
-    """Return the number of labelled tokens of the chosen and of the rejected answer."""
-    chosen, rejected = (int(np.count_nonzero(document.labels != IGNORE)) for document in row.documents)
-    return chosen, rejected
+def baseline_of_lengths(held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
+    """Return the accuracy of preferring the longer answer. Both documents of a row begin with the same prompt."""
+    rows = [held_out.example(int(index)).documents for index in eval_rows]
+    lengths = [(len(chosen), len(rejected)) for chosen, rejected in rows]
+    right = sum((chosen > rejected) + 0.5 * (chosen == rejected) for chosen, rejected in lengths)
+    scores = {"accuracy of the longer answer": right / len(lengths)}
+    return Baselines(losses={}, eval_tokens=len(lengths), scores=scores)
+
+
+def without_beginning(values: list[int], count: int, limit: int) -> list[int]:
+    """Return the first `limit` tokens or labels after removing `count` of them.
+
+    The first one stays, because models attend to it or need it as the beginning of the text."""
+    return [*values[:1], *values[1 + count :]][:limit]
 
 
 TASK = PreferenceTask()

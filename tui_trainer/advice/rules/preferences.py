@@ -8,6 +8,7 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.methods.preference_losses import ACCURACY, LOG_PROBABILITIES, MARGIN
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone
+from tui_trainer.tasks import find_task
 from tui_trainer.tasks.preference import beta_of, loss_type_of
 from tui_trainer.units import format_number, format_percent
 
@@ -22,7 +23,7 @@ _CERTAIN = 0.99
 
 
 def _trains_on_pairs(plan: Plan) -> bool:
-    return plan.config.task.type == "preference"
+    return MARGIN in find_task(plan.config.task.type).metrics
 
 
 def _evaluations(view: RunView) -> list[EvalDone]:
@@ -52,7 +53,7 @@ def preferences_unlearned(view: RunView) -> Cause | None:
 def both_answers_fall(view: RunView) -> Cause | None:
     """The margin grows as well if the rejected answers only become unlikely faster than the chosen ones."""
     evaluations = _evaluations(view)
-    if len(evaluations) < 2:
+    if len(evaluations) < 2 or LOG_PROBABILITIES[0] not in evaluations[-1].scores:
         return None
     first, last = evaluations[0].scores, evaluations[-1].scores
     chosen_fall, rejected_fall = (first[name] - last[name] for name in LOG_PROBABILITIES)
@@ -109,8 +110,13 @@ def preferences(context: Context) -> Verdict:
     """Losses on pairs of answers differ in what they compare: the model with itself before training, or only the two
     answers."""
     config = context.config
-    if config.task.type != "preference":
+    task = find_task(config.task.type)
+    if MARGIN not in task.metrics:
         return not_applicable("the task does not train on pairs of answers")
+    if task.scores_answers:
+        centering = config.task.center_rewards_coefficient
+        kept_words = f"kept near 0 with the weight {centering:g}" if centering else "not kept near 0"
+        return passed(f"reward model: the chosen answer should get the higher score; scores are {kept_words}")
     loss_type = loss_type_of(config)
     reference = "the model before training, computed once" if loss_type.has_reference else "none"
     return passed(f"{loss_type.label} with beta {beta_of(config):g}; reference: {reference}")

@@ -43,7 +43,7 @@ MOST_WHOLE_NUMBERS = 30
 LONGEST_NAME = 200  # characters
 _WORDS_OF_TEXT = 5
 LARGEST_TARGET = 3.4e38  # the largest float32: targets of a regression are float32
-_LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
+LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
 _WRITTEN_FLAGS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 # SNLI's sign for disagreement between annotators, and pandas' signs for a missing value.
 _MISSING_LABELS = ("-", "nan", "NaN", "<NA>")
@@ -68,7 +68,7 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
     if setting != AUTO:
         listed_columns = tuple(dict.fromkeys(filter(None, map(str.strip, setting.split(","))))) or (setting,)
         if missing_name := next((name for name in listed_columns if name not in names), None):
-            raise missing_column(missing_name, label, names, key=_LABEL_KEY)
+            raise missing_column(missing_name, label, names, key=LABEL_KEY)
         return listed_columns
     sure_names, possible_names = (usual_columns(usual_names, names) for usual_names in (SURE_LABELS, MAYBE_LABELS))
     is_one_of_label_and_labels = {"label", "labels"} - {name.strip().lower() for name in sure_names}
@@ -76,7 +76,7 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
     if len(candidates) == 1:
         return (candidates[0],)
     if candidates:
-        hint = f"set {_LABEL_KEY} to one of {listed(candidates)}"
+        hint = f"set {LABEL_KEY} to one of {listed(candidates)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
     class_columns = flag_columns(head)
     if len(class_columns) > 1:
@@ -85,10 +85,10 @@ def label_columns(setting: str, head: Sequence[Row], label: str, texts: Iterable
         if is_clear:
             return tuple(class_columns)
         other_columns = f"; other columns: {listed(further_columns)}" if further_columns else ""
-        hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
+        hint = f"set {LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
         columns_text = f"the columns {listed(class_columns)}, which hold 0 or 1, are classes{other_columns}"
         raise DataError(f"it is unclear whether {columns_text}", where=label, hint=hint)
-    hint = f"set {_LABEL_KEY}; columns found: {listed(names)}"
+    hint = f"set {LABEL_KEY}; columns found: {listed(names)}"
     raise DataError("no column has a usual name for labels, such as label or category", where=label, hint=hint)
 
 
@@ -129,7 +129,7 @@ def first_label_values(head: Sequence[Row], *columns: str) -> list[object]:
         except DataError:  # reported when the row is read
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):
-            hint = f'set task.type = "token_classification", or set {_LABEL_KEY} to a column of classes'
+            hint = f'set task.type = "token_classification", or set {LABEL_KEY} to a column of classes'
             problem = f"the labels in '{one_line(columns[0], 40)}' are spans of the text"
             raise DataError(problem, where=row.where, hint=hint)
         values.append(value)
@@ -153,7 +153,7 @@ def refuse_text_labels(values: Sequence[object], where: str, column: str) -> Non
     if 1 < len(texts) == len(labels) == len(set(texts)) and word_count >= _WORDS_OF_TEXT * len(texts):
         shown_column = one_line(column, 40)
         hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown_column}"; if the '
-        hint += f"text is the input and another column has the labels, set data.text_column and {_LABEL_KEY}"
+        hint += f"text is the input and another column has the labels, set data.text_column and {LABEL_KEY}"
         problem = f"the column '{shown_column}' holds a different text in each row, not classes"
         raise DataError(problem, where=where, hint=hint)
 
@@ -243,16 +243,7 @@ class LabelReader:
 
     def number(self, row: Row) -> float:
         """Return the number of a row for regression. Raises DataError."""
-        value = self._value(row)
-        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
-            value = value.replace(",", ".")
-        number = _as_number(value)
-        if number is None:
-            shown_value = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
-            raise DataError(f"the label is {shown_value}, not a number", where=row.where)
-        if not abs(number) <= LARGEST_TARGET:
-            raise DataError("the label is not a finite number", where=row.where)
-        return number
+        return number_of(self._value(row), "the label", row.where)
 
     def _other_form(self, value: object) -> str:
         """Return the form of the earlier labels ("lists" or "names") if this label has the other form; else ""."""
@@ -307,7 +298,7 @@ class LabelReader:
             hint = "remove the row, or rename the class"
             raise DataError(f"the label is '{name}', which stands for a missing label", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
-            hint = f"if the column is the text, set {_LABEL_KEY} to the column of labels"
+            hint = f"if the column is the text, set {LABEL_KEY} to the column of labels"
             raise DataError(f"the label is too long: {len(name):,} characters", where=where, hint=hint)
         refuse_surrogates(name, where)
         number = _as_number(name) if self._reads_numbers and self._are_whole and "." in name else None
@@ -342,6 +333,19 @@ def sort_class_names(names: Iterable[str], labels: Mapping[object, object] | Non
         return tuple(sorted(distinct_names, key=lambda name: (int(name), name)))
     except ValueError:
         return tuple(sorted(distinct_names))
+
+
+def number_of(value: object, subject: str, where: str) -> float:
+    """Return a finite number, also from a string. Raises DataError for any other value, which is called `subject`."""
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+        value = value.replace(",", ".")
+    number = _as_number(value)
+    if number is None:
+        shown_value = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
+        raise DataError(f"{subject} is {shown_value}, not a number", where=where)
+    if not abs(number) <= LARGEST_TARGET:
+        raise DataError(f"{subject} is not a finite number", where=where)
+    return number
 
 
 def _as_number(value: object) -> float | None:

@@ -233,7 +233,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
     by_name = _columns_with_values(head)
     if answer_columns := preference_columns(by_name):
-        return KindOfRows(_PREFERENCES, answer_columns, ("preference",))
+        return KindOfRows(_PREFERENCES, answer_columns, ("preference", "reward"))
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
             return KindOfRows("conversations", (by_name[name],), ("chat",))

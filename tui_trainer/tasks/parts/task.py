@@ -63,6 +63,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Usual number of held-out rows that the model answers in an evaluation, for `answer_scores`; 0: it never does."""
     holds_conversations: bool = False
     """Whether a user tries a trained model in a conversation, with its chat template."""
+    scores_answers: bool = False
+    """Whether a trained model scores the last answer of a conversation, so that it cannot be tried with one text."""
     supports_unsloth: bool = False
     """Whether Unsloth can load models for the task: text decoders with a causal head."""
     is_only_by_columns: bool = False
