@@ -185,6 +185,10 @@ def test_preference_story(terminal):
     assert found["reference"]["scores"]["accuracy"] == 0.5 < found["models"][0]["scores"]["accuracy"]
     text, _ = terminal.run("generate", "story", "Who is 7?", "--temperature", "0", "--max-new-tokens", "12")
     assert "<|im_" not in text
+    asked = ("generate", "story", "Who is 7?", "--against", "base", "--max-new-tokens", "12")
+    assert terminal.run(*asked)[0].splitlines()[1].split() == ["base", "tuned"]
+    answers = json.loads(terminal.run(*asked, "--json")[0])["answers"]
+    assert answers["tuned"] == text.strip() != answers["base"]
     shown, _ = terminal.run("export", "story", "--to", "merged")
     assert json.loads(Path("runs/story/export/merged/certificate.json").read_text())["is_good"], shown
 
