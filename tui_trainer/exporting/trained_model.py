@@ -239,7 +239,8 @@ class TrainedModel:
             if self.config.model.add_tokens:
                 return None, "the base model has no embeddings for the added tokens"
             if facts.adapter:
-                return None, "training began with an adapter, which cannot be evaluated for comparison"
+                problem = changed_base(self.plan)
+                return (None, str(problem)) if problem else (facts.adapter.folder, "")
             folder = self.base or facts.folder
             if folder and not self.base and (problem := changed_base(self.plan, folder)):
                 return None, str(problem)
@@ -323,11 +324,14 @@ def load_model(
 ) -> Any:
     """Load the model in `folder` on the CPU, for the task of `trained`. If it is an adapter, `base` has the base model.
 
-    `merge` merges the adapter into the weights. A classifier's labels come from the config.json of `folder`."""
+    `merge` merges the adapter into the weights, as does an adapter without `base`, whose base model is searched. A
+    classifier's labels come from the config.json of `folder`. Raises FolderError for a model that cannot be read."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if base is None and (base := base_of(folder, trained.head, trained.config.model.revision)):
+        merge = True
     trusts_code = trained.config.model.trust_remote_code
     model_class = auto_class(trained.head, config_in(trained, base or folder).model_type)
     options = {"dtype": dtype, "trust_remote_code": trusts_code, "local_files_only": True}
@@ -361,6 +365,8 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, 
     from safetensors.torch import load_file
 
     base, reason = trained.starting_model()
+    if base and adapter_base(base):
+        base, reason = None, "training began with an adapter"
     if base is None:
         raise FolderError(f"the checkpoint contains only the trained layers, and {reason}", where=folder.name)
     with reading(base):
