@@ -170,8 +170,10 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
     ("llama_factory", {"stage": "dpo", "simpo_gamma": 0.5}, {LOSS: "sigmoid"}, {"simpo_gamma": Why.NOT_NEEDED}),
     *(("llama_factory", {"stage": "dpo", **given}, {}, {key: Why.REFUSED}) for key, given in (
         ("pref_loss", {"pref_loss": "kto_pair"}), ("dpo_label_smoothing", {"dpo_label_smoothing": 0.1}),
-        ("ref_model", {"ref_model": "org/m"}), ("adapter_name_or_path", {"adapter_name_or_path": "a"}),
+        ("ref_model_adapters", {"ref_model": "org/m", "ref_model_adapters": "a"}),
         ("pref_bco_weight", {"pref_bco_weight": 1.0}), ("ld_alpha", {"ld_alpha": 0.5}))),
+    *(("llama_factory", {"stage": "dpo", "model_name_or_path": "m", "adapter_name_or_path": "a", **given},
+       {MODEL: "a", "task.reference": reference}, {}) for given, reference in (({}, "m"), ({"ref_model": "r"}, "r"))),
     ("llama_factory", {"stage": "dpo", "adapter_name_or_path": "a", "create_new_adapter": True},
      {MODEL: "a", LOSS: "sigmoid"}, {}),
     ("llama_factory_v1", {"model": "m", "pref_beta": 0.2, "peft_config": {"name": "lora", "lora_dropout": 0.05}},

@@ -322,6 +322,9 @@ class TaskSection(SettingsSection):
     sft_weight: LossWeight | Auto = option("auto")
     """Preference: weight of the cross entropy of the chosen answers, added to the loss; auto: 1 for orpo and cpo,
     else 0."""
+    reference: str = option("", completes="folder")
+    """Preference: another model, as in model.model_name_or_path, to compare with; it is loaded only before the first
+    step; empty: the model to start from."""
 
 
 class DataSection(SettingsSection):

@@ -74,8 +74,8 @@ _SAMPLES: Final = (
     Sample(
         name=_PREFERENCES,
         title="Word order in answers about Python's functions",
-        description="questions about the standard library with its docstrings as the better answers; in the worse ones, "
-        "two words are swapped",
+        description="questions about the standard library with its docstrings as better answers, and the same with two "
+        "words swapped as worse ones",
     ),
     Sample(
         name="python-questions",

@@ -19,7 +19,13 @@ from tui_trainer.models.heads import CLASSIFYING_HEADS, Head, auto_class
 from tui_trainer.models.rope import set_positions
 from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
+from tui_trainer.planning.plan_file import (
+    DamagedPlanError,
+    changed_base,
+    changed_reference,
+    read_plan_file,
+    with_own_commit,
+)
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import last_events
@@ -249,6 +255,19 @@ class TrainedModel:
         if folder is None:
             return None, f"the base model {name} is not on this disk"
         return folder, ""
+
+    def reference_model(self) -> tuple[Path | None, str]:
+        """Return (folder of the model that a loss with a reference compares with, ''), or (None, why not)."""
+        name = self.plan.config.task.reference
+        if not name:
+            return self.base_model()
+        try:
+            if problem := changed_reference(self.plan):
+                return None, str(problem)
+            facts = find_model(name, "main", head=self.head)
+        except ConfigError:
+            return None, f"the reference model {name} is not on this disk"
+        return (facts.adapter.folder if facts.adapter else facts.folder), ""
 
     @property
     def has_towers(self) -> bool:

@@ -102,6 +102,8 @@ class Plan(BaseModel):
     data_fingerprint: str = ""
     """Fingerprint of the sources of the prepared data; empty in older plans."""
     model_key: str = ""
+    reference_key: str = ""
+    """Fingerprint of the model that `task.reference` names; empty without one, and in older plans."""
     model_commit: str = ""
     """Commit of the model in the hub's cache; empty for a folder, and in older plans."""
     ancestors: tuple[Ancestor, ...] = ()
@@ -270,6 +272,7 @@ class PlanInputs:
     data_key: str = ""
     data_fingerprint: str = ""
     model_key: str = ""
+    reference_key: str = ""
     model_commit: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -653,6 +656,7 @@ def _assemble(
         data_key=inputs.data_key,
         data_fingerprint=inputs.data_fingerprint,
         model_key=inputs.model_key,
+        reference_key=inputs.reference_key,
         model_commit=inputs.model_commit,
         versions=inputs.versions,
         ancestors=ancestors_of(config),

@@ -26,6 +26,7 @@ from tui_trainer.tasks.chat import Chat, ChatReader
 from tui_trainer.tasks.contract import Baselines, Objective, RowPass
 from tui_trainer.tasks.parts.free_answers import Prompt
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.reference_model import REFERENCE_KEY, reference_problems, with_reference_as_model
 from tui_trainer.units import format_percent
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.preparing.cache import PreparedData
 
-LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight")
+LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight", "reference")
 
 
 class PreferenceTask(Chat):
@@ -60,6 +61,19 @@ class PreferenceTask(Chat):
             )  # fmt: skip
             problems.append(Problem(message=message, key="task.label_smoothing", hint=hint))
         return problems
+
+    def model_problems(self, config: Config) -> list[Problem]:
+        problems, loss_type = super().model_problems(config), loss_type_of(config)
+        if problems or not config.task.reference:
+            return problems
+        if not loss_type.has_reference:
+            message = f"{loss_type.label} compares the model with no reference"
+            return [Problem(message=message, key=REFERENCE_KEY, hint="remove it, or choose another task.loss_type")]
+        return reference_problems(config, super().model_problems)
+
+    def reference_config(self, config: Config) -> Config | None:
+        is_used = config.task.reference and loss_type_of(config).has_reference
+        return with_reference_as_model(config) if is_used else None
 
     def reader(self, config: Config) -> TableReader:
         return PreferenceReader(_with_completions(config))
@@ -95,8 +109,10 @@ class PreferenceTask(Chat):
         return loss_type.rate_factor, loss_type.label
 
     def choice_count(self, config: Config, data: PreparedData) -> int:
-        # DPO begins with ln 2, as the model equals its reference. Other losses have other beginnings.
-        return 2 if config.task.loss_type in ("sigmoid", "sigmoid_norm") and config.task.sft_weight == "auto" else 0
+        # DPO begins with ln 2 if the model equals its reference. Other losses have other beginnings.
+        task = config.task
+        is_known = task.loss_type in ("sigmoid", "sigmoid_norm") and task.sft_weight == "auto" and not task.reference
+        return 2 if is_known else 0
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Return the accuracy of preferring the longer answer."""

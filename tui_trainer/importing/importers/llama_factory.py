@@ -129,9 +129,10 @@ def _learnt_turns(conversion: Conversion, only_last: Given, all_turns: Given | N
 def _preferences(conversion: Conversion, stage: Given, *keys: Given | None) -> None:
     if stage.value == "dpo":
         write_preferences(conversion, stage, *keys)
-        if conversion.continues_adapter:
-            reason = "the reference would be the adapter, but LLaMA-Factory's is the model without it"
-            conversion.reject("model.model_name_or_path", Why.REFUSED, f"{reason}; set create_new_adapter")
+        model = conversion.given.get("model_name_or_path")
+        if conversion.continues_adapter and model and not conversion.given.get("ref_model"):
+            reason = "LLaMA-Factory compares with the model without the adapter"
+            conversion.write("task.reference", model, reason=reason)
 
 
 def write_preferences(
@@ -234,9 +235,8 @@ IMPORTER = Importer(
             "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
             "pissa_convert": Always("the adapter is saved as LoRA for the original weights"),
             **PREFERENCE_KEYS,
-            "ref_model ref_model_adapters ref_model_quantization_bit": Refused(
-                "the reference is the model before training"
-            ),
+            "ref_model": "task.reference",
+            "ref_model_adapters ref_model_quantization_bit": Refused("the reference is loaded like the model"),
             "disable_shuffling": Refused("rows are shuffled in each epoch"),
             "moe_aux_loss_coef": "training.router_aux_loss_coef",
             "use_muon": To("training.optim", values={True: "muon", False: _OFF}),
