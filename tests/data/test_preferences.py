@@ -6,9 +6,14 @@ import json
 
 import pytest
 
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import write_rows
+from tui_trainer.config.load import Request
 from tui_trainer.data.columns.preferences import find_preferences
 from tui_trainer.data.columns.row import Row
 from tui_trainer.errors import DataError
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.tasks import find_task
 
 
 def user(text):
@@ -142,3 +147,26 @@ def test_a_row_of_another_form_than_the_first_is_refused():
     columns = find_preferences([Row("x, line 1", {"instruction": "Hello", "output": ["Hi!", "No."]})])
     with pytest.raises(DataError, match="'output' is not a list of two answers"):
         columns.read(Row("x, line 2", {"instruction": "Hello", "output": "Hi!"}))
+
+
+def test_pairs_that_become_equal_when_they_are_cut_are_counted(tmp_path):
+    """Two long pairs differ only in their last word."""
+    short = [{"prompt": f"Hello {n}", "chosen": "Hi!", "rejected": "No."} for n in range(20)]
+    long = [{"prompt": f"Count {n}", **{x: f"{'one two ' * 12}{x}" for x in ("chosen", "rejected")}} for n in range(2)]
+    model = save_tiny_model(tmp_path / "llama", "llama")
+
+    def prepare(rows):
+        path = write_rows(tmp_path / "pairs.jsonl", rows)
+        settings = {"task.type": "preference", "task.chat_template": "chatml", "data.max_length": 48}
+        assignments = tuple(f"{key}={value}" for key, value in {**settings, "model.model_name_or_path": model}.items())
+        loaded = load_config(Request(assignments=assignments, shortcuts={"data.path": str(path)}))
+        return find_task("preference").prepare(loaded.config, loaded.data, tmp_path / "prepared", lambda *_: None)
+
+    data = prepare(short + long)
+    assert data.counts.train_rows + data.counts.eval_rows == 20 and data.counts.equal_answers == 2
+    sentence = (
+        "2 pairs are skipped, because their answers are the same if they are cut to 48 tokens; raise data.max_length"
+    )
+    assert sentence in data.notes and not any("no token" in note for note in data.notes)
+    with pytest.raises(DataError, match="the answers of all pairs are the same if they are cut to 48 tokens"):
+        prepare(long)

@@ -169,6 +169,10 @@ class Plan(BaseModel):
     """Count of steps at the end in which `warmup_stable_decay` lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
     """Weight of the routers' loss in a mixture of experts; None for other models."""
+    beta: Annotated[Planned[float] | None, Figure(title="beta", unit="number")] = None
+    """Weight of rewards in a loss on preferences; None for other tasks, and in older plans."""
+    sft_weight: Annotated[Planned[float] | None, Figure(title="SFT weight", unit="number")] = None
+    """Weight of the cross entropy of chosen answers in a loss on preferences; None for other tasks, and without it."""
     answer_rows: Annotated[Planned[int] | None, Figure(title="rows answered")] = None
     """Number of held-out rows that the model answers; None if it generates no answers, and in older plans."""
     answers_interval: int = 1
@@ -706,6 +710,7 @@ def _assemble(
         warmup_steps=warmup,
         decay_steps=steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
         router_aux_loss_coef=decided.chosen.router_aux_loss_coef,
+        **{name: exact(*figure) for name, figure in task.loss_figures(config).items()},
         eval_every_steps=steps.interval_steps("eval_steps", config.evaluation.eval_steps),
         save_every_steps=steps.interval_steps("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.interval_steps("sample_steps", config.logging.sample_steps),

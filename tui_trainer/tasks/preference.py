@@ -99,6 +99,14 @@ class PreferenceTask(Chat):
             chunk_tokens=chunk_tokens,
         )
 
+    def loss_figures(self, config: Config) -> dict[str, tuple[float, str]]:
+        loss_type, figures = loss_type_of(config), {}
+        for name in ("beta", "sft_weight"):
+            is_auto = (value := getattr(config.task, name)) == "auto"
+            reason = f"the usual value for {loss_type.label}" if is_auto else f"from task.{name}"
+            figures[name] = getattr(loss_type, name) if is_auto else value, reason
+        return {name: figure for name, figure in figures.items() if name in self.used_settings and figure[0]}
+
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
         if not loss_type_of(config).has_reference:
             return None
@@ -144,7 +152,7 @@ class PreferenceReader(ChatReader):
         """Columns of each table that was begun."""
         self._seen: dict[int, tuple[int, str]] = {}
         """Hash of the chosen answer and position of the first row, by the hash of a prompt with both answers."""
-        self._rows = self._longer_chosen = 0
+        self._rows = self._longer_chosen = self._longer_rejected = 0
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
@@ -169,6 +177,7 @@ class PreferenceReader(ChatReader):
         chosen_characters, rejected_characters = (len(side.messages[-1]["content"]) for side in sides)
         self._rows += 1
         self._longer_chosen += chosen_characters > rejected_characters
+        self._longer_rejected += chosen_characters < rejected_characters
         if not self.renders:
             return Example("\n".join(conversation.text for conversation in sides), preference)
         rendered = [self.rendered(conversation, row.where) for conversation in sides]
@@ -204,8 +213,7 @@ class PreferenceReader(ChatReader):
             for ids, labels in documents
         ]
         label_counts = [sum(label != IGNORE for label in labels) for _, labels in cut]
-        # Answers that were cut to the same tokens cannot be told apart.
-        is_usable = min(label_counts) > 0 and cut[0] != cut[1]
+        is_labelled, is_equal = min(label_counts) > 0, cut[0] == cut[1]
         columns = {
             INPUT_IDS: [token for ids, _ in cut for token in ids],
             LABELS: [label for _, labels in cut for label in labels],
@@ -213,17 +221,20 @@ class PreferenceReader(ChatReader):
         }
         return Encoded(
             columns,
-            sum(label_counts) if is_usable else 0,
+            sum(label_counts) if is_labelled and not is_equal else 0,
             truncated=excess > 0,
             answer_truncated=excess > removed,
-            first_label_tokens=0 if is_usable else max(len(ids) for ids, _ in documents),
+            first_label_tokens=0 if is_labelled else max(len(ids) for ids, _ in documents),
+            has_equal_answers=is_labelled and is_equal,
         )
 
     def notes(self) -> list[str]:
         notes = [*dict.fromkeys(columns.note() for columns in self._pair_tables), *super().notes()]
         if self._rows:
-            share = format_percent(self._longer_chosen / self._rows)
-            notes.append(f"the longer answer is the chosen one in {share} of the pairs")
+            chosen, rejected = (format_percent(n / self._rows) for n in (self._longer_chosen, self._longer_rejected))
+            note = f"the longer answer is the chosen one in {chosen} of the pairs, and the rejected one in {rejected}"
+            is_equal = not self._longer_chosen + self._longer_rejected
+            notes.append("both answers of each pair have the same number of characters" if is_equal else note)
         return notes
 
 

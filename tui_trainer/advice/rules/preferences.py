@@ -9,6 +9,7 @@ from tui_trainer.methods.preference_losses import ACCURACY, LOG_PROBABILITIES, M
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.tasks.preference import beta_of, loss_type_of
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_number, format_percent
 
 _LOSS_TYPE = "task.loss_type"
@@ -112,5 +113,6 @@ def preferences(context: Context) -> Verdict:
     if config.task.type != "preference":
         return not_applicable("the task does not train on pairs of answers")
     loss_type = loss_type_of(config)
-    reference = "the model before training, computed once" if loss_type.has_reference else "none"
+    model = one_line(config.task.reference) or "the model before training"
+    reference = f"{model}, computed once" if loss_type.has_reference else "none"
     return passed(f"{loss_type.label} with beta {beta_of(config):g}; reference: {reference}")

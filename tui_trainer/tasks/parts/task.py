@@ -130,6 +130,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         that it is for; (1, "") for these."""
         return 1.0, ""
 
+    def loss_figures(self, config: Config) -> dict[str, tuple[float, str]]:
+        """Return the values of those settings of the loss that may be `auto`, with reasons, by the settings' names."""
+        return {}
+
     def choice_count(self, config: Config, data: PreparedData) -> int:
         """Return the number of values of a label, for the loss ln(choices) of a uniform prediction, else 0."""
         return 0
