@@ -3,11 +3,11 @@
     python tests/benchmarks/preference_speed.py TRL_PYTHON [--rounds N]
 
 `TRL_PYTHON` is the interpreter of an environment with trl, which the program itself never needs. A Llama of the shape
-`small` of `llamas.py` trains in fp32 on pairs of log-normal lengths, of which none is truncated, eight pairs in each step.
-The contenders take turns, each in a process of its own. Seconds are those between the ends of steps, without the first
-five. TRL runs twice: with its reference model in each step, and with log-probabilities that it computes before
-(`precompute_ref_log_probs`), as this program does. The passes before the first step are not counted for either. The
-figures are medians over the rounds, and the ratios are of these medians.
+`small` of `llamas.py` trains in fp32 on pairs of log-normal lengths, of which none is truncated, eight pairs in each
+step. The contenders take turns, each in a process of its own. Seconds are those between the ends of steps, without
+the first three. TRL runs twice: with its reference model in each step, and with log-probabilities that it computes
+before (`precompute_ref_log_probs`), as this program does. The passes before the first step are not counted for
+either. The figures are medians over the rounds, and the ratios are of these medians.
 """
 
 import argparse
