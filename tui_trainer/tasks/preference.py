@@ -114,7 +114,8 @@ class PreferenceTask(Chat):
 
     def rate_factor(self, config: Config) -> tuple[float, str]:
         loss_type = loss_type_of(config)
-        return loss_type.rate_factor, loss_type.label
+        # A model from scratch first learns to write answers, as in supervised training.
+        return (1.0, "") if config.is_from_scratch else (loss_type.rate_factor, loss_type.label)
 
     def choice_count(self, config: Config, data: PreparedData) -> int:
         # DPO begins with ln 2 if the model equals its reference. Other losses have other beginnings.
