@@ -186,6 +186,10 @@ def test_preference_story(terminal):
     assert found["reference"]["scores"]["accuracy"] == 0.5 < found["models"][0]["scores"]["accuracy"]
     text, _ = terminal.run("generate", "story", "Who is 7?", "--temperature", "0", "--max-new-tokens", "12")
     assert "<|im_" not in text
+    asked = ("generate", "story", "Who is 7?", "--against", "base", "--max-new-tokens", "12")
+    assert terminal.run(*asked)[0].splitlines()[1].split() == ["base", "tuned"]
+    answers = json.loads(terminal.run(*asked, "--json")[0])["answers"]
+    assert answers["tuned"] == text.strip() != answers["base"]
     shown, _ = terminal.run("export", "story", "--to", "merged")
     assert json.loads(Path("runs/story/export/merged/certificate.json").read_text())["is_good"], shown
 
@@ -284,6 +288,47 @@ def test_a_reward_model_learns_what_length_does_not_tell_and_other_programs_comp
                 terminal.run("export", method, "--to", "merged")
                 folder = Path("runs", method, "export", "merged")
             assert scores_of_transformers(folder, asked) == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.full
+def test_preferences_are_learned_from_a_supervised_run(terminal, subtests):
+    """A model that writes both answers equally often learns which of them is the better one. Both are equally long."""
+    save_tiny_model(Path("llama"), "llama")
+    pairs = []
+    for n in range(240):
+        answers = [f"{ANIMALS[n % 4]} number {n} {verb}" for verb in ("walks", "jumps")]
+        chosen, rejected = answers if n % 4 < 2 else answers[::-1]
+        pairs.append({"prompt": f"What does {ANIMALS[n % 4]} {n} do?", "chosen": chosen, "rejected": rejected})
+    turns = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES]
+    jsonl("pairs.jsonl", pairs), jsonl("answers.jsonl", turns)
+
+    def train(name: str, model: str, *settings: str) -> dict[str, Any]:
+        """Train, and return the result of `evaluate`."""
+        common = (
+            f"output.name={name}", "task.chat_template=chatml", "data.eval_fraction=0.2", "logging.sample_steps=0",
+            "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
+        )  # fmt: skip
+        words = [word for setting in (*common, *settings) for word in ("--set", setting)]
+        terminal.run("--no-ui", "--model", model, *words)
+        return json.loads(terminal.run("evaluate", name, "--json")[0])
+
+    for method in ("full", "lora"):
+        with subtests.test(method):
+            way = (f"tuning.method={method}", "training.learning_rate=0.01")
+            train(f"sft-{method}", "./llama", *way, "data.path=answers.jsonl", "training.max_steps=150")
+            preferred = ("data.path=pairs.jsonl", *way)
+            # CPO has no reference: its accuracy is that of log-probabilities.
+            supervised = train(
+                f"cpo-{method}", f"sft-{method}", *preferred, "task.loss_type=cpo", "training.max_steps=1"
+            )
+            found = train(f"dpo-{method}", f"sft-{method}", *preferred, "training.max_steps=60")
+            events = rows_of(f"runs/dpo-{method}/journal.jsonl")
+            first = next(event for event in events if event["event"] == "StepDone")
+            assert first["loss_sum"] / first["tokens"] == pytest.approx(math.log(2), abs=1e-6)
+            longer = next(event for event in events if event["event"] == "BaselinesMeasured")["scores"]
+            accuracy = found["models"][0]["scores"]["accuracy"]
+            assert accuracy >= supervised["reference"]["scores"]["accuracy"] + 0.1
+            assert accuracy >= longer["accuracy of the longer answer"] + 0.1
 
 
 def test_seq2seq_story(terminal):

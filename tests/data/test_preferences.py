@@ -6,9 +6,16 @@ import json
 
 import pytest
 
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import write_rows
+from tui_trainer.config.load import Request
+from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.preferences import find_preferences
 from tui_trainer.data.columns.row import Row
+from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import DataError
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.tasks import find_task
 
 
 def user(text):
@@ -198,3 +205,48 @@ def test_a_row_without_a_usable_margin_is_refused_with_the_reason(subtests):
             with pytest.raises(DataError) as refused:
                 find_preferences(head, margin_columns=setting).margin_of(row)
             assert words in str(refused.value)
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """`prepare(rows)`: the prepared data of these rows, in rows of 48 tokens."""
+    model = save_tiny_model(tmp_path / "llama", "llama")
+
+    def make(rows):
+        path = write_rows(tmp_path / "pairs.jsonl", rows)
+        settings = {"task.type": "preference", "task.chat_template": "chatml", "data.max_length": 48}
+        assignments = tuple(f"{key}={value}" for key, value in {**settings, "model.model_name_or_path": model}.items())
+        loaded = load_config(Request(assignments=assignments, shortcuts={"data.path": str(path)}))
+        return find_task("preference").prepare(loaded.config, loaded.data, tmp_path / "prepared", lambda *_: None)
+
+    return make
+
+
+SHORT = [{"prompt": f"Hello {n}", "chosen": "Hi!", "rejected": "No."} for n in range(20)]
+
+
+def test_pairs_that_become_equal_when_they_are_cut_are_counted(prepare):
+    """Two long pairs differ only in their last word."""
+    long = [{"prompt": f"Count {n}", **{x: f"{'one two ' * 12}{x}" for x in ("chosen", "rejected")}} for n in range(2)]
+    data = prepare(SHORT + long)
+    assert data.counts.train_rows + data.counts.eval_rows == 20 and data.counts.equal_answers == 2
+    reason = "because their answers are the same if they are cut to 48 tokens; raise data.max_length"
+    assert f"2 pairs are skipped, {reason}" in data.notes and not any("no token" in note for note in data.notes)
+    with pytest.raises(DataError, match="the answers of all pairs are the same if they are cut to 48 tokens"):
+        prepare(long)
+
+
+def test_a_long_prompt_loses_its_beginning_in_both_documents_alike(prepare):
+    data = prepare([{"prompt": f"{'go on ' * 40}{n}", "chosen": f"Hi {n}!", "rejected": "No, no."} for n in range(20)])
+    whole = prepare([{"prompt": "go", "chosen": f"Hi {n}!", "rejected": "No, no."} for n in range(20)])
+    assert data.counts.truncated_rows == 20 and data.counts.truncated_answers == 0
+    assert data.counts.train_labels == whole.counts.train_labels, "answers stay whole"
+    for row in map(Rows(data.train_path).example, range(data.counts.train_rows)):
+        chosen, rejected = ([int(x) for x in doc.tokens[doc.labels == IGNORE]] for doc in row.documents)
+        assert chosen == rejected and max(map(len, row.documents)) == 48
+
+
+def test_a_contradictory_row_is_refused_with_both_positions(prepare):
+    swapped = {"prompt": "Hello 3", "chosen": "No.", "rejected": "Hi!"}
+    with pytest.raises(DataError, match=r"line 21: the row prefers the answer that pairs\.jsonl, line 4 rejects"):
+        prepare([*SHORT, swapped])

@@ -325,6 +325,9 @@ class TaskSection(SettingsSection):
     center_rewards_coefficient: LossWeight = option(0.0)
     """Reward: weight of the squared sum of both rewards of a pair, which keeps rewards near 0, such as 0.01
     (arXiv:2312.09244, TRL)."""
+    reference: str = option("", completes="folder")
+    """Preference: another model, as in model.model_name_or_path, to compare with; it is loaded only before the first
+    step; empty: the model to start from."""
 
 
 class DataSection(SettingsSection):

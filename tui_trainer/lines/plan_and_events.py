@@ -103,9 +103,11 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
+    rate_warning = wording.high_rate_words(event)
     return (
         f"plan: {wording.takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
         f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
+        + (f"\nlearning rate: {rate_warning}" if rate_warning else "")
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )

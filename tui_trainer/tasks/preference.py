@@ -24,6 +24,7 @@ from tui_trainer.tasks.chat import Chat, ChatReader
 from tui_trainer.tasks.contract import Baselines, Objective, RowPass
 from tui_trainer.tasks.parts.free_answers import Prompt
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.reference_model import REFERENCE_KEY, reference_problems, with_reference_as_model
 from tui_trainer.units import format_percent
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.preparing.cache import PreparedData
 
-LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight")
+LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight", "reference")
 
 
 class PreferenceTask(Chat):
@@ -59,6 +60,19 @@ class PreferenceTask(Chat):
             problems.append(Problem(message=message, key="task.label_smoothing", hint=hint))
         return problems
 
+    def model_problems(self, config: Config) -> list[Problem]:
+        problems, loss_type = super().model_problems(config), loss_type_of(config)
+        if problems or not config.task.reference:
+            return problems
+        if not loss_type.has_reference:
+            message = f"{loss_type.label} compares the model with no reference"
+            return [Problem(message=message, key=REFERENCE_KEY, hint="remove it, or choose another task.loss_type")]
+        return reference_problems(config, super().model_problems)
+
+    def reference_config(self, config: Config) -> Config | None:
+        is_used = config.task.reference and loss_type_of(config).has_reference
+        return with_reference_as_model(config) if is_used else None
+
     def reader(self, config: Config) -> TableReader:
         return PreferenceReader(with_completions(config))
 
@@ -83,6 +97,14 @@ class PreferenceTask(Chat):
             chunk_tokens=chunk_tokens,
         )
 
+    def loss_figures(self, config: Config) -> dict[str, tuple[float, str]]:
+        loss_type, figures = loss_type_of(config), {}
+        for name in ("beta", "sft_weight"):
+            is_auto = (value := getattr(config.task, name)) == "auto"
+            reason = f"the usual value for {loss_type.label}" if is_auto else f"from task.{name}"
+            figures[name] = getattr(loss_type, name) if is_auto else value, reason
+        return {name: figure for name, figure in figures.items() if name in self.used_settings and figure[0]}
+
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
         if not loss_type_of(config).has_reference:
             return None
@@ -90,11 +112,14 @@ class PreferenceTask(Chat):
 
     def rate_factor(self, config: Config) -> tuple[float, str]:
         loss_type = loss_type_of(config)
-        return loss_type.rate_factor, loss_type.label
+        # A model from scratch first learns to write answers, as in supervised training.
+        return (1.0, "") if config.is_from_scratch else (loss_type.rate_factor, loss_type.label)
 
     def choice_count(self, config: Config, data: PreparedData) -> int:
-        # DPO begins with ln 2, as the model equals its reference. Other losses have other beginnings.
-        return 2 if config.task.loss_type in ("sigmoid", "sigmoid_norm") and config.task.sft_weight == "auto" else 0
+        # DPO begins with ln 2 if the model equals its reference. Other losses have other beginnings.
+        task = config.task
+        is_known = task.loss_type in ("sigmoid", "sigmoid_norm") and task.sft_weight == "auto" and not task.reference
+        return 2 if is_known else 0
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         return baseline_of_lengths(held_out, eval_rows)
@@ -122,7 +147,7 @@ class PreferenceReader(ChatReader):
         """Columns of each table that was begun."""
         self._seen: dict[int, tuple[int, str]] = {}
         """Hash of the chosen answer and position of the first row, by the hash of a prompt with both answers."""
-        self._rows = self._longer_chosen = 0
+        self._rows = self._longer_chosen = self._longer_rejected = 0
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
@@ -150,6 +175,7 @@ class PreferenceReader(ChatReader):
         chosen_characters, rejected_characters = (len(side.messages[-1]["content"]) for side in sides)
         self._rows += 1
         self._longer_chosen += chosen_characters > rejected_characters
+        self._longer_rejected += chosen_characters < rejected_characters
         if not self.renders:
             return Example("\n".join(conversation.text for conversation in sides), preference)
         rendered = [self.rendered(conversation, row.where) for conversation in sides]
@@ -178,8 +204,7 @@ class PreferenceReader(ChatReader):
         removed = min(max(excess, 0), min(starts) - 1)
         cut = [[without_beginning(values, removed, self.max_length) for values in document] for document in documents]
         label_counts = [sum(label != IGNORE for label in labels) for _, labels in cut]
-        # Answers that were cut to the same tokens cannot be told apart.
-        is_usable = min(label_counts) > 0 and cut[0] != cut[1]
+        is_labelled, is_equal = min(label_counts) > 0, cut[0] == cut[1]
         columns = {
             INPUT_IDS: [token for ids, _ in cut for token in ids],
             LABELS: [label for _, labels in cut for label in labels],
@@ -187,17 +212,20 @@ class PreferenceReader(ChatReader):
         }
         return Encoded(
             columns,
-            sum(label_counts) if is_usable else 0,
+            sum(label_counts) if is_labelled and not is_equal else 0,
             truncated=excess > 0,
             answer_truncated=excess > removed,
-            first_label_tokens=0 if is_usable else max(len(ids) for ids, _ in documents),
+            first_label_tokens=0 if is_labelled else max(len(ids) for ids, _ in documents),
+            has_equal_answers=is_labelled and is_equal,
         )
 
     def notes(self) -> list[str]:
         notes = [*dict.fromkeys(columns.note() for columns in self.pair_tables), *super().notes()]
         if self._rows:
-            share = format_percent(self._longer_chosen / self._rows)
-            notes.append(f"the longer answer is the chosen one in {share} of the pairs")
+            chosen, rejected = (format_percent(n / self._rows) for n in (self._longer_chosen, self._longer_rejected))
+            note = f"the longer answer is the chosen one in {chosen} of the pairs, and the rejected one in {rejected}"
+            is_equal = not self._longer_chosen + self._longer_rejected
+            notes.append("both answers of each pair have the same number of characters" if is_equal else note)
         return notes
 
 

@@ -10,6 +10,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.preference import beta_of, loss_type_of
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_number, format_percent
 
 _LOSS_TYPE = "task.loss_type"
@@ -118,5 +119,6 @@ def preferences(context: Context) -> Verdict:
         kept_words = f"kept near 0 with the weight {centering:g}" if centering else "not kept near 0"
         return passed(f"reward model: the chosen answer should get the higher score; scores are {kept_words}")
     loss_type = loss_type_of(config)
-    reference = "the model before training, computed once" if loss_type.has_reference else "none"
+    model = one_line(config.task.reference) or "the model before training"
+    reference = f"{model}, computed once" if loss_type.has_reference else "none"
     return passed(f"{loss_type.label} with beta {beta_of(config):g}; reference: {reference}")
