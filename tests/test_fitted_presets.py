@@ -86,7 +86,7 @@ def test_task_follows_from_model_and_rows(tmp_path, subtests):
 def test_one_bad_row_does_not_decide_the_task(tmp_path):
     asked = request(tmp_path, "llama", {"prompt": "Sheep?", "completion": " None.", "label": True})
     rows = (tmp_path / "rows.jsonl").read_text()
-    (tmp_path / "rows.jsonl").write_text(rows.replace("true", "false", 1))
+    (tmp_path / "rows.jsonl").write_text(rows.replace(" None.", "", 1))
     assert load_config(asked).config.task.type == "chat"
 
 

@@ -331,6 +331,31 @@ def test_preferences_are_learned_from_a_supervised_run(terminal, subtests):
             assert accuracy >= longer["accuracy of the longer answer"] + 0.1
 
 
+def test_kto_story(terminal):
+    """LoRA on a model in a folder, from answers of which each is marked alone."""
+    save_tiny_model(Path("llama"), "llama")
+    rows = [
+        {
+            "prompt": f"Who is {n}?",
+            "completion": f"no {ANIMALS[n % 3]}" + "!" * (n % 3) if n % 2 else f"the {ANIMALS[n % 4]}",
+            "label": n % 2 == 0,
+        }
+        for n in range(ROWS)
+    ]
+    data = jsonl("marked.jsonl", [*rows, rows[0] | {"label": False}])
+    words = ("--model", "./llama", "--data", data, "--set", "tuning.method=lora", "--set", "task.chat_template=chatml")
+    terminal.refuses(words, "marked.jsonl, line 61: the answer is undesirable, but desirable in marked.jsonl, line 1")
+    terminal.trains("story", (*words, *SKIP), "1 bad", "accuracy")
+    assert json.loads(Path("runs/story/plan.json").read_text())["config"]["task"]["type"] == "kto"
+    found = json.loads(terminal.run("evaluate", "story", "--json")[0])
+    assert found["reference"]["loss"] == pytest.approx(0.5, abs=1e-4)
+    assert found["reference"]["scores"]["accuracy"] == 0.5 < found["models"][0]["scores"]["accuracy"]
+    text, _ = terminal.run("generate", "story", "Who is 7?", "--temperature", "0", "--max-new-tokens", "12")
+    assert "<|im_" not in text
+    shown, _ = terminal.run("export", "story", "--to", "merged")
+    assert json.loads(Path("runs/story/export/merged/certificate.json").read_text())["is_good"], shown
+
+
 def test_seq2seq_story(terminal):
     """All weights of a model in a folder, scored on the texts it writes."""
     save_tiny_model(Path("t5"), "t5")

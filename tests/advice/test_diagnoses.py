@@ -126,8 +126,8 @@ PLANTED = {
          "only 60 % of the suite's answers stayed right at step 200"],
     ),
     "preferences_unlearned": (
-        {"eval_loss": lambda step: 0.693, "eval_scores": lambda step: PAIR_SCORES},
-        ["step 200: held-out loss 0.6930, at the start 0.6931; accuracy 50 %"],
+        {"eval_loss": lambda step: 0.693, "eval_scores": lambda step: {**PAIR_SCORES, "reward_margin": 0.001}},
+        ["step 200: reward margin 0.0010, accuracy 50 %"],
     ),
     "both_answers_fall": (
         {"eval_loss": lambda step: 0.6,

@@ -102,6 +102,9 @@ INT8 = ExportComparison(
     format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2
 )
 CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 900, "anger": 90}}
+MARKED, MARKS = {"task.type": "kto"}, {"class_rows": {"desirable": 120, "undesirable": 100}}
+MORE_DESIRABLE = {"class_rows": {"desirable": 300, "undesirable": 100}}
+FEWER_DESIRABLE = {"class_rows": {"desirable": 70, "undesirable": 100}}
 EVEN_CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 99, "anger": 90}}
 
 
@@ -712,8 +715,20 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             given({"task.type": "preference"}),
             given({"task.type": "preference", "task.loss_type": "simpo"}),
             given({"task.type": "reward"}),
+            given(MARKED),
         ],
         "n/a": QUICKSTART,
+    },
+    "marked_answer_balance": {
+        "pass": [
+            rows(settings=MARKED, facts={"details": MARKS}),
+            rows(settings=MARKED | {"task.desirable_weight": 1.5}, facts={"details": FEWER_DESIRABLE}),
+        ],
+        "warn": [
+            rows(("task.undesirable_weight",), MARKED, {"details": MORE_DESIRABLE}),
+            rows(("task.desirable_weight",), MARKED, {"details": FEWER_DESIRABLE}),
+        ],
+        "n/a": [QUICKSTART, rows(facts={"details": CLASSES})],
     },
     "cadence": {
         "pass": [QUICKSTART, given({EVALUATE: 40}), given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30})],

@@ -5,7 +5,8 @@
 `TRL_PYTHON` is the interpreter of an environment with trl, which the program itself never needs. Each step has all
 rows, so their order does not matter. Rows are conversations, and none is truncated, so both programs train on the same
 tokens. ORPO is not compared: TRL adds the cross entropy of prompt and answer, the paper that of the answer. The pairs
-have margins, which only reward models use.
+have margins, which only reward models use. For KTO, TRL gives the first prompt the last answer of the batch, and this
+program gives it the second one: both are equal.
 """
 
 import json
@@ -19,8 +20,10 @@ from typing import Any
 STEPS, RATE = 20, 1e-3
 LOSSES: dict[str, dict[str, float]] = {
     "sigmoid": {}, "ipo": {}, "robust": {"label_smoothing": 0.1}, "sigmoid_norm": {"beta": 5.0},
-    "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {}, "reward": {"center_rewards_coefficient": 0.01},
+    "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {}, "kto": {"desirable_weight": 1.5, "undesirable_weight": 0.8},
+    "reward": {"center_rewards_coefficient": 0.01},
 }  # fmt: skip
+TASKS = {name: {"task.type": name} for name in ("kto", "reward")}
 # Nothing follows the end of a turn, which TRL would train on and this program would not. TRL's CPO adds a missing BOS.
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}{% endfor %}"
@@ -42,6 +45,22 @@ def pairs() -> list[dict[str, Any]]:
     return rows
 
 
+def marked_answers() -> list[dict[str, Any]]:
+    """Return rows with one answer, every third of which is undesirable. The KL term becomes positive."""
+    rows = []
+    for number, pair in enumerate(pairs()):
+        is_desirable = number % 3 > 0
+        rows.append(
+            {
+                "prompt": pair["prompt"],
+                "completion": pair["chosen" if is_desirable else "rejected"],
+                "label": is_desirable,
+            }
+        )
+    rows[-1]["completion"] = rows[1]["completion"]
+    return rows
+
+
 def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
     """Return loss and gradient norm of each step. Runs in the environment with trl."""
     from datasets import Dataset
@@ -56,14 +75,20 @@ def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
     }  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model: Any = AutoModelForCausalLM.from_pretrained(folder / "model", dtype="float32")
-    data: Any = Dataset.from_list(pairs())
+    data: Any = Dataset.from_list(marked_answers() if loss_type == "kto" else pairs())
+    trainer: Any
     if loss_type == "reward":
         from trl import RewardConfig, RewardTrainer
 
         del common["beta"]
         model = AutoModelForSequenceClassification.from_pretrained(folder / "reward", dtype="float32")
         reward_config = RewardConfig(**common, **settings)
-        trainer: Any = RewardTrainer(model, args=reward_config, train_dataset=data, processing_class=tokenizer)
+        trainer = RewardTrainer(model, args=reward_config, train_dataset=data, processing_class=tokenizer)
+    elif loss_type == "kto":
+        from trl import KTOConfig, KTOTrainer
+
+        kto_config = KTOConfig(**common, **settings)
+        trainer = KTOTrainer(model, args=kto_config, train_dataset=data, processing_class=tokenizer)
     elif loss_type in ("simpo", "cpo"):
         from trl.experimental.cpo import CPOConfig, CPOTrainer
 
@@ -83,11 +108,9 @@ def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
 
 def train_ours(folder: Path, loss_type: str) -> list[dict[str, float]]:
     """Return loss and gradient norm of each step of this program's run."""
-    is_reward = loss_type == "reward"
-    task = {"task.type": "reward"} if is_reward else {"task.type": "preference", "task.loss_type": loss_type}
-    settings = task | {
-        "model.model_name_or_path": folder / ("reward" if is_reward else "model"),
-        "data.path": folder / "pairs.jsonl", "data.eval_fraction": 0,
+    settings = TASKS.get(loss_type, {"task.type": "preference", "task.loss_type": loss_type}) | {
+        "model.model_name_or_path": folder / ("reward" if loss_type == "reward" else "model"),
+        "data.path": folder / ("marked.jsonl" if loss_type == "kto" else "pairs.jsonl"), "data.eval_fraction": 0,
         "training.max_steps": STEPS, "tuning.method": "full",
         "training.learning_rate": RATE, "training.effective_batch_size": len(ANIMALS), "training.weight_decay": 0,
         "training.lr_scheduler_type": "constant", "training.warmup_steps": 0, "training.adam_beta2": 0.999,
@@ -121,7 +144,8 @@ def main() -> None:
         tiny_tokenizer("llama").save_pretrained(folder / "reward")
         for name in ("model", "reward"):
             (folder / name / "chat_template.jinja").write_text(TEMPLATE)
-        (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs()))
+        for file_name, rows in (("pairs.jsonl", pairs()), ("marked.jsonl", marked_answers())):
+            (folder / file_name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         print("loss           first   last  largest difference of losses, of gradient norms (relative)")
         for loss_type in LOSSES:
             command = [sys.argv[1], __file__, "--trl", str(folder), loss_type]

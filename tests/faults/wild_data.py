@@ -70,6 +70,7 @@ def written(path: Path, content: Rows | str | bytes) -> Path:
 
 TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
 OTHER_TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "Go."}]
+GOAT_TURNS = [{"role": "user", "content": "Goats?"}, {"role": "assistant", "content": "Go."}]
 
 STORY = "There were many sheep on the hill, and one of them sang."
 TEXTS = (
@@ -236,18 +237,34 @@ PREFERENCES = (
         refused=("preferences", "response_chosen, response_rejected"),
     ),
     Wild(
-        name="KTO with messages", content=[{"messages": TURNS, "label": True}, {"messages": TURNS, "label": False}],
-        refused=("preferences with answers marked as good or bad", "messages, label"),
+        name="marked answers, as messages",
+        content=[{"messages": TURNS, "label": True}, {"messages": GOAT_TURNS, "label": False}],
+        task="kto", learnt=("None. | Go.", "Go. | None."), reads=("Sheep?",), notes=("'label' marks answers",),
     ),
     Wild(
-        name="KTO with prompt and completion",
+        name="marked answers, as texts",
+        content=[{"prompt": f"{n} sheep?", "completion": "None.", "label": n < 2} for n in range(3)],
+        task="kto", learnt=("None. | None.",) * 3, reads=("0 sheep?",), notes=("67 % of the answers are desirable",),
+    ),
+    Wild(
+        name="marked answers with a tag",
+        content=[{"instruction": f"{n} sheep?", "output": f"{n}.", "kto_tag": n == 1} for n in range(2)],
+        task="kto", learnt=("0. | 1.", "1. | 0."), notes=("'kto_tag' marks answers",),
+    ),
+    Wild(
+        name="a contradiction in marked answers",
+        content=[{"messages": TURNS, "label": good} for good in (True, False)], where="rows.jsonl, line 2",
+        refused=("the answer is undesirable, but desirable in rows.jsonl, line 1", "remove one of the two rows"),
+    ),
+    Wild(
+        name="marked answers that all are good",
+        content=[{"prompt": f"{n} sheep?", "completion": "None.", "kto_tag": True} for n in range(2)],
+        refused=("all answers are desirable", 'set task.type = "chat"'),
+    ),
+    Wild(
+        name="marked answers for text to text", model="text to text",
         content=[{"prompt": "Sheep?", "completion": "None.", "label": good} for good in (True, False)],
-        refused=("preferences with answers marked as good or bad",),
-    ),
-    Wild(
-        name="KTO with a tag of its own",
-        content=[{"instruction": "Sheep?", "output": "None.", "kto_tag": good} for good in (False, True)],
-        refused=("preferences", "kto_tag"),
+        refused=("answers marked as good or bad (prompt, completion, label)", 'task.type = "kto"'),
     ),
     Wild(
         name="good answers alone", content=[{"prompt": "Sheep?", "completion": "None.", "label": True}] * 2,
@@ -1194,8 +1211,11 @@ KNOWN = (
         task="preference", learnt=("None. | Go.",), reads=("Sheep?",), notes=("not read: generations",),
     ),
     Wild(
-        name="trl kto-mix", content=[{"prompt": TURNS[:1], "completion": TURNS[1:], "label": n == 0} for n in range(2)],
-        refused=("label",),
+        name="trl kto-mix",
+        content=[
+            {"prompt": turns[:1], "completion": turns[1:], "label": turns is TURNS} for turns in (TURNS, GOAT_TURNS)
+        ],
+        task="kto", learnt=("None. | Go.", "Go. | None."), reads=("Sheep?",),
     ),
     Wild(
         name="orpo-dpo-mix-40k",

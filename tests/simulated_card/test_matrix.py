@@ -16,12 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.simulated_card.cases import TASKS, TaskCase, of_kind, saved_tensors
+from tests.simulated_card.cases import TASKS, of_kind, saved_tensors
 from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD, WIDE_PRODUCT
 from tests.simulated_card.liger_stand_in import calls as liger
 from tests.simulated_card.waits import EVALUATION, LOG, ONCE_AN_EVALUATION, unexpected_waits
 from tests.tiny_models import save_tiny_model, tiny_model
-from tests.toy_tasks import toy_pairs
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.methods.optimizers import MUON, OPTIMIZERS
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone
@@ -38,7 +37,7 @@ SWITCHES = {
 }
 KERNELS = ("none", "liger")
 HEADS = ("classifier", "pooler", "qa_outputs", "score")
-PACKED_TASKS = ("causal_lm", "chat", "preference")
+PACKED_TASKS = ("causal_lm", "chat", "preference", "kto")
 CHUNKED_TASKS, DECODERS = (*PACKED_TASKS, "char_lm", "seq2seq"), (*PACKED_TASKS, "char_lm")
 # States in 4 bits are stopped and resumed in `test_resume.py`: what differs from 8 is their shape.
 OPTIMIZERS_HERE = tuple(name for name in OPTIMIZERS if name != "adamw_torch_4bit")
@@ -177,7 +176,9 @@ def check_waits(card, plan, steps) -> None:
     )
     # The first step of a start is written at once, so that a person sees it.
     assert times[LOG] == 2
-    assert all(times[place] <= 1 for place in ONCE_AN_EVALUATION) and times[EVALUATION] == 1
+    # KTO's loss needs a mean over all rows, which takes a pass of its own.
+    passes = 2 if plan.config.task.type == "kto" else 1
+    assert times[EVALUATION] == passes and all(times[place] <= passes for place in ONCE_AN_EVALUATION)
 
 
 def check_checkpoint(folder, plan, method, precision) -> None:
@@ -202,22 +203,19 @@ def check_checkpoint(folder, plan, method, precision) -> None:
 
 
 @pytest.mark.full
-def test_a_loss_of_named_parts_waits_for_the_card_nowhere_in_a_step(run_on_card, monkeypatch):
-    """The parts have terms of the whole step and scores beside them (`toy_pairs`)."""
-    pairs = TaskCase(
-        "llama", lambda n, text: {"prompt": text, "chosen": "yes it is" + " so" * (n % 3), "rejected": "no"}
-    )
-    monkeypatch.setitem(TASKS, "toy_pairs", pairs)
-    toy_pairs.install()
-    try:
-        card, folder, failure = run_on_card("toy_pairs", {"training.per_device_train_batch_size": 2})
-    finally:
-        toy_pairs.uninstall()
+@pytest.mark.parametrize("task", ["preference", "kto"])
+def test_a_loss_of_named_parts_waits_for_the_card_nowhere_in_a_step(run_on_card, task):
+    """The parts have scores beside them: `preference` has two parts, and `kto` a mean over the whole step."""
+    settings = {"training.per_device_train_batch_size": 2, "evaluation.generate_rows": 0}
+    settings |= {"task.sft_weight": 0.5} if task == "preference" else {}
+    card, folder, failure = run_on_card(task, settings)
     assert not failure, failure
     assert unexpected_waits(card) == []
     steps, [held_out] = of_kind(folder, StepDone), of_kind(folder, EvalDone)
     assert len(steps) == 2 and all(step.sums.keys() == step.counts.keys() for step in steps)
-    assert {"preference", "likelihood", "accuracy", "margin"} == steps[0].sums.keys() == held_out.scores.keys()
+    # The accuracy and the margin of marked answers are those of an evaluation.
+    assert steps[0].sums.keys() <= held_out.scores.keys() and {"accuracy", "reward_margin"} <= held_out.scores.keys()
+    assert {"likelihood"} <= steps[0].sums.keys() if task == "preference" else {"kl"} <= steps[0].sums.keys()
 
 
 @pytest.mark.full

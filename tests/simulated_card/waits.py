@@ -20,6 +20,7 @@ WAITS = (
             "tasks/token_classification.py scores",
         ): "labels, predictions and rows of each batch, at the end",
         ("evaluation", "tasks/question_answering.py scores"): "the likeliest places of each batch, at the end",
+        ("evaluation", "tasks/kto.py scores"): "gains and marks of all answers, at the end",
         (
             "evaluation",
             "models/writing.py generate_ids",

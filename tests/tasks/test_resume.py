@@ -105,6 +105,16 @@ CASES = [
         },
         family="llama",
     ),
+    Case(
+        "preference",
+        [{"prompt": f"{n}?", "chosen": f"{n % 5}!", "rejected": f"{n % 5} or {n}"} for n in range(40)],
+        {"data.packing": "true", "data.max_length": 40, "task.sft_weight": 0.5},
+    ),
+    Case(
+        "kto",
+        [{"prompt": f"{n}?", "completion": f"{n % 5}!", "label": n % 2 == 0} for n in range(40)],
+        {"data.packing": "true", "data.max_length": 40},
+    ),
 ]  # fmt: skip
 
 

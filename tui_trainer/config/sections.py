@@ -289,7 +289,7 @@ SCHEMA_VERSION = 1
 
 class TaskSection(SettingsSection):
     type: str = option("causal_lm")
-    """The task: causal_lm, char_lm, chat, preference, question_answering, reward, seq2seq,
+    """The task: causal_lm, char_lm, chat, kto, preference, question_answering, reward, seq2seq,
     sequence_classification or token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
     """Chat: tokens to train on: assistant turns, only the completion (the last turn), or the whole conversation."""
@@ -313,8 +313,8 @@ class TaskSection(SettingsSection):
     loss_type: Annotated[str, NameIn(PREFERENCE_LOSSES)] = option("sigmoid")
     """Preference: loss over a chosen and a rejected answer."""
     beta: PositiveRate | Auto = option("auto")
-    """Preference: how much rewards weigh; higher stays closer to the model before training; auto: 0.1, sigmoid_norm 5,
-    simpo 2."""
+    """Preference, KTO: how much rewards weigh; higher stays closer to the model before training; auto: 0.1,
+    sigmoid_norm 5, simpo 2."""
     simpo_gamma: float = option(1.0, low=0)
     """Preference, simpo: reward by which the chosen answer should lead."""
     label_smoothing: float = option(0.0, low=0, below=0.5, step="+0.05")
@@ -328,6 +328,11 @@ class TaskSection(SettingsSection):
     reference: str = option("", completes="folder")
     """Preference: another model, as in model.model_name_or_path, to compare with; it is loaded only before the first
     step; empty: the model to start from."""
+    desirable_weight: float = option(1.0, low=0.001, high=1000)
+    """KTO: weight of desirable answers; their number times it should be 1 to 1.33 times that of the others
+    (arXiv:2402.01306)."""
+    undesirable_weight: float = option(1.0, low=0.001, high=1000)
+    """KTO: weight of undesirable answers."""
 
 
 class DataSection(SettingsSection):

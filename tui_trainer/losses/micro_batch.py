@@ -42,6 +42,10 @@ class MicroBatch:
     """Number of tokens in each row of a causal model without padding, int64 [B]; empty if no row is padded."""
     row_values: Tensor = field(default_factory=lambda: _EMPTY)
     """Values computed before training for each prepared row, fp32 [samples, width] (`training/row_values.py`)."""
+    row_labels: Tensor = field(default_factory=lambda: _EMPTY.long())
+    """Label of each prepared row that has one beside the labels of its tokens, int64 [samples]."""
+    host_row_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The same labels on the host."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
     """Means over the whole effective batch that the loss needs, keyed by name (`losses/named_losses.py`)."""
 
@@ -69,7 +73,7 @@ class MicroBatch:
         # Each tensor is converted once, because the lengths are one tensor under two names.
         convert = cache(change)
         inputs = {name: convert(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        optional_names = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
+        optional_names = (name for name in ("row_lengths", "row_values", "row_labels") if len(getattr(self, name)))
         names = ("labels", "label_positions", "documents", *optional_names)
         changed_fields: dict[str, Any] = {name: convert(getattr(self, name)) for name in names}
         return replace(self, inputs=inputs, **changed_fields)
@@ -116,6 +120,8 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool =
         document_labels=label_counts,
         row_lengths=_EMPTY.long() if row_lengths is None else torch.from_numpy(row_lengths),
         row_values=_EMPTY if batch.row_values is None else torch.from_numpy(batch.row_values),
+        row_labels=_EMPTY.long() if batch.row_labels is None else torch.from_numpy(batch.row_labels),
+        host_row_labels=np.zeros(0, dtype=np.int64) if batch.row_labels is None else batch.row_labels,
     )
 
 

@@ -21,7 +21,7 @@ from tui_trainer.methods.preference_losses import ACCURACY, LOG_PROBABILITIES, M
 PREFERENCE, LIKELIHOOD = "preference", "likelihood"
 PAIRS, _CHOSEN_TOKENS = "pairs", "chosen_tokens"
 # Two passes over the same row may add its log-probabilities in another order. Smaller margins are rounding errors.
-_EQUAL_NATS = 1e-4
+EQUAL_NATS = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def margin_of(answers: Tensor) -> Tensor:
 
 def right_pairs(margins: Tensor) -> Tensor:
     """Return the number of pairs with a positive margin. A margin of 0 counts as half right, like a guess."""
-    return (margins > _EQUAL_NATS).float().sum() + 0.5 * (margins.abs() <= _EQUAL_NATS).float().sum()
+    return (margins > EQUAL_NATS).float().sum() + 0.5 * (margins.abs() <= EQUAL_NATS).float().sum()
 
 
 def _dpo(pairs: Pairs, settings: LossSettings) -> Tensor:
@@ -120,7 +120,27 @@ _LOSSES: Mapping[str, Callable[[Pairs, LossSettings], Tensor]] = {
 _OF_MEANS = ("ipo", "sigmoid_norm", "simpo", "orpo")
 
 
-class PreferenceLoss(NextTokenLoss, NamedLoss):
+class TwoDocumentsLoss(NextTokenLoss):
+    """Base class of losses on the log-probabilities of two documents in each row."""
+
+    def log_probabilities(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of the answer in each document in nats, summed over its labelled tokens, and their
+        number.
+
+        Both are fp32 [rows, 2].
+        """
+        losses = self.label_losses(batch).float()
+        zeros = torch.zeros(len(batch.document_labels), device=losses.device)
+        nats = zeros.index_add(0, batch.documents, losses)
+        token_counts = zeros.index_add(0, batch.documents, torch.ones_like(losses))
+        return -nats.view(-1, 2), token_counts.view(-1, 2)
+
+    def reference_values(self, batch: MicroBatch) -> Tensor:
+        """Return the log-probabilities of both answers of each row, for the pass before training: fp32 [rows, 2]."""
+        return self.log_probabilities(batch)[0]
+
+
+class PreferenceLoss(TwoDocumentsLoss, NamedLoss):
     """A preference loss, a mean over pairs. With `sft_weight`, the cross entropy of the chosen answers is added to it,
     a mean over their tokens multiplied by this weight."""
 
@@ -158,21 +178,6 @@ class PreferenceLoss(NextTokenLoss, NamedLoss):
         for position, names in enumerate(zip(REWARDS, LOG_PROBABILITIES, strict=True)):
             sums |= dict(zip(names, (rewards[:, position].sum(), log_probabilities[:, position].sum()), strict=True))
         return sums
-
-    def log_probabilities(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of each answer in nats, summed over its labelled tokens, and their number.
-
-        Both are fp32 [pairs, 2].
-        """
-        losses = self.label_losses(batch).float()
-        zeros = torch.zeros(len(batch.document_labels), device=losses.device)
-        nats = zeros.index_add(0, batch.documents, losses)
-        token_counts = zeros.index_add(0, batch.documents, torch.ones_like(losses))
-        return -nats.view(-1, 2), token_counts.view(-1, 2)
-
-    def reference_values(self, batch: MicroBatch) -> Tensor:
-        """Return the log-probabilities of both answers of each pair, for the pass before training: fp32 [pairs, 2]."""
-        return self.log_probabilities(batch)[0]
 
 
 def _log_of_complement(log_probabilities: Tensor) -> Tensor:

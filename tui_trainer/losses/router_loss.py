@@ -35,12 +35,16 @@ class RouterLoss(NamedLoss):
         task_parts = self._named_loss.parts if self._named_loss else {NEXT_TOKEN: LABELS}
         self.parts = {**task_parts, ROUTER: _TOKENS}
         self.scores = self._named_loss.scores if self._named_loss else {}
+        self.terms = self._named_loss.terms if self._named_loss else {}
         base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._names: dict[str, Any] = unwrap(type(base_model).forward).__globals__
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
         task_counts = self._named_loss.counts(batch) if self._named_loss else {LABELS: batch.label_count}
         return {**task_counts, _TOKENS: batch.token_count}
+
+    def terms_of(self, batch: MicroBatch) -> Mapping[str, Tensor]:
+        return self._named_loss.terms_of(batch) if self._named_loss else {}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
         """Return the sums of the task's loss, and the weighted router loss multiplied by `batch.token_count`.

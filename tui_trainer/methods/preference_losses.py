@@ -1,4 +1,4 @@
-"""The losses of the task `preference`, one row each, for settings and plans. `losses/preference.py` computes them."""
+"""The losses of the tasks `preference` and `kto`, for settings and plans. `losses` computes them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ LOG_PROBABILITIES = ("logp_chosen", "logp_rejected")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreferenceLossType:
-    """One loss over pairs of answers, without its code."""
+    """One loss over pairs of answers, or over marked answers, without its code."""
 
     label: str
     help: str
@@ -28,6 +28,7 @@ class PreferenceLossType:
 # Rates are those for 7 to 8 B, whose rate for supervised training is 2e-5, and 2e-4 with LoRA. DPO: 5e-7 and 5e-6
 # (Zephyr, arXiv:2310.16944; alignment-handbook). SimPO: 1e-6, beta 2 to 2.5 (arXiv:2405.14734, table 8). ORPO: 8e-6
 # (arXiv:2403.07691, appendix C). CPO: 1e-6 (TRL). Length-normalized DPO: 5e-7, beta 5 (Tulu 3, arXiv:2411.15124).
+# KTO: 5e-7 to 5e-6 (TRL's guide to KTO, by its authors).
 PREFERENCE_LOSSES = {
     "sigmoid": PreferenceLossType(label="DPO", help="logistic loss (arXiv:2305.18290)", rate_factor=0.025),
     "ipo": PreferenceLossType(label="IPO", help="a margin of 1/(2 beta) (arXiv:2310.12036)", rate_factor=0.025),
@@ -50,3 +51,4 @@ PREFERENCE_LOSSES = {
         has_reference=False, sft_weight=1.0,
     ),
 }  # fmt: skip
+KTO = PreferenceLossType(label="KTO", help="answers marked as good or bad (arXiv:2402.01306)", rate_factor=0.025)

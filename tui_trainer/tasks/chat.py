@@ -92,7 +92,7 @@ class Chat(FormatsConversations, LearnsNextToken):
     usual_answer_rows = ANSWER_ROWS
     used_settings: tuple[str, ...] = ("loss_on", "chat_template")
     can_pack = True
-    used_column_settings = ("text_column", "text_pair_column", "target_column")
+    used_column_settings: tuple[str, ...] = ("text_column", "text_pair_column", "target_column")
     continues = False
 
     def reader(self, config: Config) -> TableReader:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from tui_trainer.data.preparing.cache import PreparedData
 
-LOSS_SETTINGS = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight", "reference")
+Document = tuple[list[int], list[int]]
+"""Token ids and labels of a prompt with one answer."""
 
 
 class PreferenceTask(Chat):
@@ -41,14 +42,24 @@ class PreferenceTask(Chat):
     name = "preference"
     title = "Preferences"
     loss_unit = "nats/pair"
-    used_settings = ("chat_template", *LOSS_SETTINGS)
+    loss_settings: tuple[str, ...] = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight", "reference")
+    """Names of the settings of [task] that only the loss uses."""
+    used_settings = ("chat_template", *loss_settings)
     metrics = (ACCURACY, MARGIN)
     supports_unsloth = False
+
+    def loss_type(self, config: Config) -> PreferenceLossType:
+        """Return the facts about the loss of a run."""
+        return PREFERENCE_LOSSES[config.task.loss_type]
+
+    def beta(self, config: Config) -> float:
+        """Return `task.beta`, or its usual value for the loss."""
+        return self.loss_type(config).beta if config.task.beta == "auto" else config.task.beta
 
     def problems(self, config: Config) -> list[Problem]:
         task, problems = config.task, super().problems(config)
         if config.training.label_smoothing_factor:
-            key, message = "training.label_smoothing_factor", "label smoothing does not apply to pairs of answers"
+            key, message = "training.label_smoothing_factor", "label smoothing does not apply to preferences"
             hint = 'set it to 0; for pairs that may be swapped, set task.loss_type = "robust" and task.label_smoothing'
             problems.append(Problem(message=message, key=key, hint=hint))
         if (task.loss_type == "robust") != (task.label_smoothing > 0):
@@ -61,7 +72,7 @@ class PreferenceTask(Chat):
         return problems
 
     def model_problems(self, config: Config) -> list[Problem]:
-        problems, loss_type = super().model_problems(config), loss_type_of(config)
+        problems, loss_type = super().model_problems(config), self.loss_type(config)
         if problems or not config.task.reference:
             return problems
         if not loss_type.has_reference:
@@ -70,7 +81,7 @@ class PreferenceTask(Chat):
         return reference_problems(config, super().model_problems)
 
     def reference_config(self, config: Config) -> Config | None:
-        is_used = config.task.reference and loss_type_of(config).has_reference
+        is_used = config.task.reference and self.loss_type(config).has_reference
         return with_reference_as_model(config) if is_used else None
 
     def reader(self, config: Config) -> TableReader:
@@ -82,23 +93,23 @@ class PreferenceTask(Chat):
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         # Rows do not depend on the loss.
         settings = super().encoding_settings(config)
-        settings["task"] = {name: value for name, value in settings["task"].items() if name not in LOSS_SETTINGS}
+        settings["task"] = {name: value for name, value in settings["task"].items() if name not in self.loss_settings}
         return settings
 
     def objective(self, config: Config, data: PreparedData, model: Any, *, chunk_tokens: int) -> Objective:
         from tui_trainer.losses.preference import LossSettings, PreferenceLoss
 
-        task, loss_type = config.task, loss_type_of(config)
+        task, loss_type = config.task, self.loss_type(config)
         return PreferenceLoss(
             model,
             task.loss_type,
-            LossSettings(beta_of(config), task.simpo_gamma, task.label_smoothing),
+            LossSettings(self.beta(config), task.simpo_gamma, task.label_smoothing),
             sft_weight=loss_type.sft_weight if task.sft_weight == "auto" else task.sft_weight,
             chunk_tokens=chunk_tokens,
         )
 
     def loss_figures(self, config: Config) -> dict[str, tuple[float, str]]:
-        loss_type, figures = loss_type_of(config), {}
+        loss_type, figures = self.loss_type(config), {}
         for name in ("beta", "sft_weight"):
             is_auto = (value := getattr(config.task, name)) == "auto"
             reason = f"the usual value for {loss_type.label}" if is_auto else f"from task.{name}"
@@ -106,12 +117,12 @@ class PreferenceTask(Chat):
         return {name: figure for name, figure in figures.items() if name in self.used_settings and figure[0]}
 
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
-        if not loss_type_of(config).has_reference:
+        if not self.loss_type(config).has_reference:
             return None
         return RowPass(activity="reference model", width=2, values=objective.reference_values, key={"version": 1})
 
     def rate_factor(self, config: Config) -> tuple[float, str]:
-        loss_type = loss_type_of(config)
+        loss_type = self.loss_type(config)
         # A model from scratch first learns to write answers, as in supervised training.
         return (1.0, "") if config.is_from_scratch else (loss_type.rate_factor, loss_type.label)
 
@@ -197,21 +208,14 @@ class PreferenceReader(ChatReader):
         sides = [self.encode_conversations([example.content[side] for example in examples]) for side in (0, 1)]
         return [self._encoded(chosen, rejected) for chosen, rejected in zip(*sides, strict=True)]
 
-    def _encoded(self, *documents: tuple[list[int], list[int]]) -> Encoded:
+    def _encoded(self, *documents: Document) -> Encoded:
         """Return both documents as one row, cut to `max_length` tokens each."""
-        starts = [next(index for index, label in enumerate(labels) if label != IGNORE) for _, labels in documents]
+        cut, removed = cut_prompts(documents, self.max_length)
         excess = max(len(ids) for ids, _ in documents) - self.max_length
-        removed = min(max(excess, 0), min(starts) - 1)
-        cut = [[without_beginning(values, removed, self.max_length) for values in document] for document in documents]
-        label_counts = [sum(label != IGNORE for label in labels) for _, labels in cut]
+        label_counts = [count_labels(document) for document in cut]
         is_labelled, is_equal = min(label_counts) > 0, cut[0] == cut[1]
-        columns = {
-            INPUT_IDS: [token for ids, _ in cut for token in ids],
-            LABELS: [label for _, labels in cut for label in labels],
-            DOCUMENT_LENGTHS: [len(ids) for ids, _ in cut],
-        }
         return Encoded(
-            columns,
+            columns_of_documents(cut),
             sum(label_counts) if is_labelled and not is_equal else 0,
             truncated=excess > 0,
             answer_truncated=excess > removed,
@@ -229,14 +233,31 @@ class PreferenceReader(ChatReader):
         return notes
 
 
-def loss_type_of(config: Config) -> PreferenceLossType:
-    """Return the facts about the loss of a run."""
-    return PREFERENCE_LOSSES[config.task.loss_type]
+def cut_prompts(documents: Sequence[Document], max_length: int) -> tuple[list[Document], int]:
+    """Return the documents with `max_length` tokens each, and the number of tokens that all their prompts have lost.
+
+    Prompts lose their beginnings, the same tokens in all documents. Answers that are still too long lose their ends."""
+    starts = [next(index for index, label in enumerate(labels) if label != IGNORE) for _, labels in documents]
+    excess = max(len(ids) for ids, _ in documents) - max_length
+    removed = min(max(excess, 0), min(starts) - 1)
+    cut = [
+        (without_beginning(ids, removed, max_length), without_beginning(labels, removed, max_length))
+        for ids, labels in documents
+    ]
+    return cut, removed
 
 
-def beta_of(config: Config) -> float:
-    """Return `task.beta`, or its usual value for the loss."""
-    return loss_type_of(config).beta if config.task.beta == "auto" else config.task.beta
+def columns_of_documents(documents: Sequence[Document]) -> dict[str, list[int]]:
+    """Return the columns of a row that has these documents."""
+    return {
+        INPUT_IDS: [token for ids, _ in documents for token in ids],
+        LABELS: [label for _, labels in documents for label in labels],
+        DOCUMENT_LENGTHS: [len(ids) for ids, _ in documents],
+    }
+
+
+def count_labels(document: Document) -> int:
+    return sum(label != IGNORE for label in document[1])
 
 
 def with_completions(config: Config) -> Config:

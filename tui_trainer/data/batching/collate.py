@@ -35,7 +35,8 @@ class Batch:
     document too. They sum to B * T, and cu_seq_lens are their running sum after a 0.
 
     `row_lengths`, int64 [B], are the lengths of a causal model's rows without padding. `row_values`, float32 [rows,
-    width], are the results of a pass over the prepared rows before training, if there was one."""
+    width], are the results of a pass over the prepared rows before training, if there was one. `row_labels`, int64
+    [rows], are the labels of prepared rows that have one beside the labels of their tokens."""
 
     input_ids: NDArray[np.int64]
     labels: NDArray[Any]
@@ -47,6 +48,7 @@ class Batch:
     document_lengths: NDArray[np.int32] | None = None
     row_lengths: NDArray[np.int64] | None = None
     row_values: NDArray[np.float32] | None = None
+    row_labels: NDArray[np.int64] | None = None
 
 
 class Collate(Protocol):

@@ -55,7 +55,9 @@ class RowLayout:
         else:
             batch = self.collate([row[0] for row in rows], width=self.fixed_width)
         values = [row.values for documents in rows for row in documents if row.values is not None]
-        return replace(batch, row_values=np.stack(values)) if values else batch
+        labels = [row.row_label for documents in rows for row in documents if row.row_label is not None]
+        row_labels = np.concatenate(labels).astype(np.int64) if labels else None
+        return replace(batch, row_values=np.stack(values) if values else None, row_labels=row_labels)
 
     def halved(self, documents: Sequence[TokenRow]) -> Self | None:
         """Return a layout whose largest pass over these rows needs about half the memory: half as many rows, or a

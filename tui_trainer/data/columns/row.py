@@ -18,6 +18,7 @@ from tui_trainer.data.columns.usual_names import (
     CONVERSATION_NAMES,
     CONVERSATIONS,
     INPUTS_AND_ANSWERS,
+    MARK_NAMES,
     PREFERENCES,
     SENTENCES,
     SPAN_COLUMNS,
@@ -42,6 +43,8 @@ _MEDIA = {
 _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
 _PREFERENCES = "preferences with a better and a worse answer"
+_MARKED_ANSWERS = "answers marked as good or bad"
+_UNCLEAR_MARKS = ({"0", "1"}, {"0.0", "1.0"}, {"-1", "1"}, {"-1.0", "1.0"})
 _UNSUPPORTED = "are not supported"
 _REMOVE_ROW = "remove the row, because the model would only get its text"
 _PLACEHOLDER = re.compile("<(?:image|video|audio)>")  # one pattern for all three, because every row is searched
@@ -171,9 +174,9 @@ def string_of(row: Row, column: str) -> str:
 
 def refuse_bad_answer(row: Row) -> None:
     """Raise DataError if the row marks its answer as a bad one, as data sets for KTO do."""
-    for name in ("label", "kto_tag"):
+    for name in MARK_NAMES:
         if name in row.values and str(row.values[name]).strip().lower() == "false":
-            hint = "remove the row, so that the bad answer is not trained on"
+            hint = 'set task.type = "kto" to learn from good and bad answers, or remove the row'
             raise DataError(f"the column '{name}' is false, which marks the answer as bad", where=row.where, hint=hint)
 
 
@@ -234,6 +237,25 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     by_name = _columns_with_values(head)
     if answer_columns := preference_columns(by_name):
         return KindOfRows(_PREFERENCES, answer_columns, ("preference", "reward"))
+    return _marked_answers(by_name, head) or _kind_without_marks(by_name, head)
+
+
+def _marked_answers(by_name: Mapping[str, str], head: Sequence[Row]) -> KindOfRows | None:
+    """Return the kind of rows whose answers are marked as good or bad; None for others. A column `label` marks answers
+    if one of its values is the boolean false."""
+    tag, label = (by_name.get(name, "") for name in MARK_NAMES)
+    mark_column = tag or (label if any(row.values.get(label) is False for row in head) else "")
+    kind = _answers_beside(mark_column, by_name, head)
+    return KindOfRows(_MARKED_ANSWERS, (*kind.columns, mark_column), ("kto",)) if kind else None
+
+
+def _answers_beside(column: str, by_name: Mapping[str, str], head: Sequence[Row]) -> KindOfRows | None:
+    """Return the kind of rows if they have answers beside this column; None for others, or without a column."""
+    kind = _kind_without_marks(by_name, head) if column else None
+    return kind if kind and "chat" in kind.tasks else None
+
+
+def _kind_without_marks(by_name: Mapping[str, str], head: Sequence[Row]) -> KindOfRows | None:
     for name in CONVERSATION_NAMES:
         if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
             return KindOfRows("conversations", (by_name[name],), ("chat",))
@@ -265,11 +287,22 @@ def preference_columns(by_name: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def refuse_unsupported_rows(head: Sequence[Row]) -> None:
-    """Raise DataError for preferences, and for rows that no task learns from. Call it if no setting names a column."""
+    """Raise DataError for preferences, marked answers, and rows that no task learns from. Call it if no setting names a
+    column."""
     by_name = _columns_with_values(head)
     if answer_columns := preference_columns(by_name):
         message = f"the rows are {_PREFERENCES} ({listed(answer_columns)})"
         hint = f'set task.type = "preference", or {_to_learn_better(head, by_name, answer_columns[0])}'
+        raise DataError(message, where=file_of(head), hint=hint)
+    if kind := _marked_answers(by_name, head):
+        message = f"the rows are {_MARKED_ANSWERS} ({listed(kind.columns)})"
+        hint = 'set task.type = "kto", or remove the rows marked false, and then the column with the marks'
+        raise DataError(message, where=file_of(head), hint=hint)
+    label = by_name.get("label", "")
+    numbers = {str(row.values.get(label)).strip() for row in head}
+    if numbers in _UNCLEAR_MARKS and (kind := _answers_beside(label, by_name, head)):
+        message = f"the column '{label}' has only {' and '.join(sorted(numbers))}, which may mark good and bad answers"
+        hint = f'if it does, set task.type = "kto"; to train on all answers, set data.text_column = "{kind.columns[0]}"'
         raise DataError(message, where=file_of(head), hint=hint)
     for description, columns, hint in _unsupported_kinds(by_name, head):
         message = f"the rows are {description} ({listed(columns)}), which no task supports yet"
@@ -346,11 +379,6 @@ def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Itera
         first_question = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
         example = f'{{"question": "{one_line(first_question, 40)}", "context": "...", "answer": "..."}}'
         yield "lists of questions", [by_name["questions"]], f"write one row per question: {example}"
-    kind = kind_of_rows(head)
-    mark_columns = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
-    if kind and "chat" in kind.tasks and any(row.values.get(name) is False for row in head for name in mark_columns):
-        hint = "to train on the good answers, remove the rows marked false, and then the column with the marks"
-        yield "preferences with answers marked as good or bad", [*kind.columns, *mark_columns[:1]], hint
     media_columns = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media_columns:
         medium = _MEDIA[media_columns[0].strip().lower()]

@@ -63,6 +63,8 @@ PREFERENCES = (
     ("chosen_answer", "rejected_answer"), ("answer_chosen", "answer_rejected"),
     ("preferred_output", "non_preferred_output"), ("preferred", "rejected"), ("better", "worse"),
 )  # fmt: skip
+# Marks of good and bad answers. Sources: the columns of LLaMA-Factory and of TRL.
+MARK_NAMES = ("kto_tag", "label")
 _SPEAKERS = ("assistant", "bot", "gpt", "ai")
 _SUMMARIES = ("summary", "highlights", "abstract")
 # The first complete pair counts. Sources: the columns of Alpaca, Dolly, TRL, SQuAD, HumanEval, MBPP, NuminaMath,

@@ -21,6 +21,7 @@ from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
 INPUT_IDS, LABELS, SEGMENTS, DOCUMENT_LENGTHS = "input_ids", "labels", "token_type_ids", "document_lengths"
+ROW_LABELS = "row_labels"
 Tokens = NDArray[np.int32]
 Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
 """For each column, the values of all rows one after another, and the number of values in each row."""
@@ -42,6 +43,8 @@ class TokenRow:
     labels: Tokens | None = None
     model_arguments: Mapping[str, Tokens] = field(default_factory=dict)
     document_lengths: Tokens | None = None
+    row_label: Tokens | None = None
+    """Label of the row beside the labels of its tokens, [1]; None if it has none."""
     values: NDArray[np.float32] | None = None
     """Results of a pass over the row before training, [width]."""
 
@@ -99,7 +102,7 @@ class Rows:
                 self._columns.setdefault(name, []).append(values_and_offsets)
             row_count += len(batch[INPUT_IDS])
         self._count = row_count
-        other_columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
+        other_columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS, ROW_LABELS)
         self._argument_columns = tuple(name for name in self._columns if name not in other_columns)
         self.lengths = self._lengths_of(INPUT_IDS)
         """Tokens of each row, int64 [rows]."""
@@ -128,11 +131,11 @@ class Rows:
 
     def example(self, index: int) -> TokenRow:
         """Return one row with its labels: read-only views of the file."""
-        names = [name if name in self._columns else "" for name in (LABELS, DOCUMENT_LENGTHS)]
-        labels, document_lengths = (self._value(name, index) if name else None for name in names)
+        names = [name if name in self._columns else "" for name in (LABELS, DOCUMENT_LENGTHS, ROW_LABELS)]
+        labels, document_lengths, row_label = (self._value(name, index) if name else None for name in names)
         values = None if self.row_values is None else self.row_values[index]
         other_values = {name: self._value(name, index) for name in self._argument_columns}
-        return TokenRow(self.row(index), labels, other_values, document_lengths, values)
+        return TokenRow(self.row(index), labels, other_values, document_lengths, row_label, values)
 
     def values(self, column: str) -> Tokens:
         """Return all values of a column, one row after another: int32 [sum of their lengths]."""

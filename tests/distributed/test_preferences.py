@@ -1,20 +1,22 @@
-"""A task of pairs (`toy_pairs`) learns the same packed, padded, one by one, in halved passes and in two processes."""
+"""Preferences are learnt the same packed, padded, one by one, in halved passes and in two processes.
+
+`preference` has a loss of two parts, and `kto` a mean over the effective batch. Both compute their reference first.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
-import sys
 from importlib.util import find_spec
 
 import pytest
 import torch
 
-from tests.distributed.outcomes import events, same, weights
+from tests.compilations import counted_compilations
+from tests.distributed.outcomes import events, from_model, same, weights
 from tests.tiny_models import save_tiny_model
-from tests.toy_tasks import toy_pairs
-from tests.trained_runs import ANIMALS, SETTINGS
+from tests.trained_runs import ANIMALS, SETTINGS, write_rows
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.exporting.measured import measure
@@ -22,38 +24,37 @@ from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
 from tui_trainer.launching.run_lifecycle import execute_run
+from tui_trainer.losses.preference import TwoDocumentsLoss
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
-from tui_trainer.tasks import find_task
+from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, RunProblem, StepDone
 from tui_trainer.training import components as components_module
 from tui_trainer.training import row_values
 
 STEPS = 5
 PACKED = {"data.packing": "true"}
 PADDED = {"data.packing": "false"}
-
-
-@pytest.fixture(autouse=True)
-def toy():
-    toy_pairs.install()
-    yield
-    toy_pairs.uninstall()
+UNEVEN = {"training.effective_batch_size": 7}
+PAIRS = {"task.type": "preference", "task.sft_weight": 0.5}
+MARKED = {"task.type": "kto", "task.undesirable_weight": 0.7}
+TASKS = pytest.mark.parametrize("task", [PAIRS, MARKED], ids=["preference", "kto"])
 
 
 @pytest.fixture
 def request_of(tmp_path):
-    """`request_of(name, changes)`: a run of five steps on pairs of uneven lengths."""
-    rows = []
+    """`request_of(name, changes)`: a run of five steps on pairs or marked answers of uneven lengths."""
+    pairs, marked = [], []
     for n in range(30):
         one, other = ANIMALS[n % 4], ANIMALS[(n + 1 + n % 2) % 4]
-        chosen = f"{one} {'runs ' * (n % 5)}home"
-        rows.append({"prompt": f"The {one} number {n}", "chosen": chosen, "rejected": f"{other} {'sleeps ' * (n % 3)}"})
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        prompt = {"prompt": f"The {one} number {n}"}
+        good, bad = f"{one} {'runs ' * (n % 5)}home", f"{other} {'sleeps ' * (n % 3)}"
+        pairs.append({**prompt, "chosen": good, "rejected": bad})
+        marked.append({**prompt, "completion": bad if n % 3 else good, "label": n % 3 == 0})
+    paths = {
+        name: write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in (("preference", pairs), ("kto", marked))
+    }
 
     def make(name, changes):
         settings = SETTINGS | {
-            "task.type": "toy_pairs",
             "data.max_length": 64,
             "training.max_steps": STEPS,
             "training.per_device_train_batch_size": 4,
@@ -63,21 +64,21 @@ def request_of(tmp_path):
             "output.name": name,
         }
         assignments = tuple(f"{key}={value}" for key, value in (settings | changes).items())
-        return Request(assignments=assignments, shortcuts={"data.path": str(path)})
+        return Request(assignments=assignments, shortcuts={"data.path": str(paths[changes["task.type"]])})
 
     return make
 
 
 @pytest.fixture
-def open_pairs(request_of):
+def open_run(request_of):
     """The same, not begun."""
     return lambda name, changes: open_new(load_config(request_of(name, changes)))
 
 
 @pytest.fixture
-def train(open_pairs):
+def train(open_run):
     def run(name, changes):
-        opened = open_pairs(name, changes)
+        opened = open_run(name, changes)
         outcome = execute_run(opened)
         assert outcome.exit_code == 0, (outcome, *(path.read_text() for path in opened.folder.logs.glob("rank-*.txt")))
         return opened.folder
@@ -85,22 +86,23 @@ def train(open_pairs):
     return run
 
 
-def test_a_preview_shows_both_documents_of_each_pair_and_the_plan_counts_them(request_of, subtests):
+@TASKS
+def test_a_preview_shows_both_documents_of_each_row_and_the_plan_counts_them(request_of, subtests, task):
     for layout in (PACKED, PADDED):
         with subtests.test(str(layout)):
-            loaded = load_config(request_of("shown", layout | {"data.max_length": 16}))
+            loaded = load_config(request_of("shown", layout | task | {"data.max_length": 40}))
             preview, plan = make_preview(loaded, 50, lambda *_: None), estimated_plan(loaded)
             shown = {(one.number, one.part): one for sample in preview.samples for one in sample.documents}
             assert sorted(shown) == [(number, part) for number in range(1, 23) for part in (1, 2)]
             assert sum(one.trained_tokens for one in shown.values()) == preview.counts.train_labels
             for number in range(1, 23):
-                first, second = (shown[number, part].pieces for part in (1, 2))
-                assert all("The " in "".join(piece.text for piece in pieces)[:10] for pieces in (first, second))
-                first, second = ("".join(x.text for x in pieces if x.trained) for pieces in (first, second))
-                assert first.endswith("home") and first != second and not second.endswith("home")
+                documents = [shown[number, part].pieces for part in (1, 2)]
+                prompts = ["".join(piece.text for piece in pieces if not piece.trained) for pieces in documents]
+                answers = ["".join(piece.text for piece in pieces if piece.trained) for pieces in documents]
+                assert prompts[0] == prompts[1] and "number" in prompts[0] and answers[0] != answers[1]
             longest = preview.counts.longest_row
-            assert longest <= 16 and preview.counts.row_documents == 2
-            # Packed, both documents of a pair lie in one row.
+            assert 20 < longest <= 40 and preview.counts.row_documents == 2
+            # Packed, both documents of a row lie in one row of the batch.
             assert plan.longest_row == (2 * longest if layout is PACKED else longest)
             assert plan.packing.value == (layout is PACKED)
             assert max(sample.tokens + sample.padding for sample in preview.samples) - 1 <= plan.longest_row
@@ -118,13 +120,14 @@ def check_equal(mine, theirs, *, places=1e-6):
         )  # fmt: skip
         assert two.loss_sum == pytest.approx(one.loss_sum, rel=places)
         assert two.grad_norm == pytest.approx(one.grad_norm, rel=places)
-        # Margins are small differences of many nats.
-        assert two.sums == pytest.approx(one.sums, rel=places, abs=places * one.sums["likelihood"])
+        # Rewards are small differences of many nats.
+        nats = sum(abs(one.sums[name]) for name in ("logp_chosen", "logp_rejected"))
+        assert two.sums == pytest.approx(one.sums, rel=places, abs=places * nats)
     held_out = list(zip(events(mine, EvalDone), events(theirs, EvalDone), strict=True))
     assert len(held_out) == 3
     for one, two in held_out:
         assert (one.tokens, two.loss) == (two.tokens, pytest.approx(one.loss, rel=places))
-        nats = one.scores["likelihood"] * one.tokens
+        nats = sum(abs(one.scores[name]) for name in ("logp_chosen", "logp_rejected"))
         assert two.scores == pytest.approx(one.scores, rel=places, abs=places * nats)
     first, second = weights(mine), weights(theirs)
     assert first.keys() == second.keys()
@@ -133,51 +136,63 @@ def check_equal(mine, theirs, *, places=1e-6):
 
 
 @pytest.mark.full
-def test_pairs_are_learnt_the_same_whole_one_by_one_and_packed(train):
-    whole = train("padded", PADDED | {"training.per_device_train_batch_size": 8})
+@TASKS
+@pytest.mark.parametrize("method", ["full", "lora"])
+def test_preferences_are_learnt_the_same_in_passes_of_any_size_and_packed(train, tmp_path, subtests, task, method):
+    """With accumulation of 1, 3, 4 and 8 passes, and with the reference computed in another layout than the steps."""
+    base = from_model(save_tiny_model(tmp_path / "llama", "llama")) | {"task.chat_template": "chatml"}
+    task = task | (base | {"tuning.method": "lora", "tuning.r": 4} if method == "lora" else {})
+    whole = train("whole", task | PADDED | {"training.per_device_train_batch_size": 8})
     steps = events(whole, StepDone)
-    for step in steps:
-        assert step.tokens == step.counts["preference"] == step.counts["accuracy"] == step.samples == 8 or (
-            step.step == 3 and step.samples < 8
-        )
-        assert step.loss == pytest.approx(step.scores["preference"] + step.scores["likelihood"])
-        assert step.counts["likelihood"] > step.counts["preference"]
-    assert steps[-1].scores["margin"] > steps[0].scores["margin"], "it learns"
-    check_equal(whole, train("one-by-one", PADDED | {"training.per_device_train_batch_size": 1}))
-    packed = train("packed", PACKED)
-    assert events(packed, StepDone)[0].positions < steps[0].positions, "packed rows have less padding"
+    assert [step.samples for step in steps] == [8, 8, 6, 8, 8]
+    assert steps[-1].loss < steps[0].loss, "it learns"
+    assert steps[0].scores["reward_chosen"] == pytest.approx(0, abs=1e-4), "the model equals its reference"
+    for rows in (1, 2, 3):
+        with subtests.test(f"{rows} rows in a pass"):
+            passes = {"training.per_device_train_batch_size": rows}
+            check_equal(whole, train(f"by-{rows}", task | PADDED | passes))
+    packed = train("packed", task | PACKED)
+    # With the words that a tokenizer from scratch learns, several rows fit into one.
+    assert method == "lora" or events(packed, StepDone)[0].positions < steps[0].positions
     check_equal(whole, packed)
 
 
 @pytest.mark.full
-def test_two_processes_learn_of_packed_pairs_what_one_does(train, forked_ranks):
-    forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
-    uneven = PACKED | {"training.effective_batch_size": 7}
-    check_equal(train("alone", uneven), train("of-two", uneven | {"distributed.processes": 2}))
+@TASKS
+@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
+def test_compiled_layers_learn_the_same(train, task, layout):
+    """The compiler's graphs are carried out without compiled code, which would take a minute."""
+    with counted_compilations(carried_out=False):
+        compiled = train("compiled", task | layout | {"training.torch_compile": "true"})
+    messages = {event.kind: event.message for event in events(compiled, RunProblem)}
+    assert "compiled" in messages and "not compiled" not in messages, messages
+    check_equal(train("plain", task | layout), compiled, places=1e-5)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("loss_type", ["sigmoid", "orpo"])
-def test_a_preference_run_is_the_same_in_every_layout_and_in_two_processes(train, forked_ranks, subtests, loss_type):
-    """Each pair stays whole, and the reference is computed in another layout than the steps."""
-    base = {"task.type": "preference", "task.loss_type": loss_type, "training.effective_batch_size": 7}
-    whole = train("whole", PADDED | base | {"training.per_device_train_batch_size": 7})
-    losses = [step.loss for step in events(whole, StepDone)]
-    assert len(losses) == STEPS and losses[-1] < losses[0]
-    if loss_type == "sigmoid":
-        assert losses[0] == pytest.approx(math.log(2), rel=1e-6)
-    variants = {
-        "one-by-one": PADDED | {"training.per_device_train_batch_size": 1},
-        "packed": PACKED,
-        "of-two": PACKED | {"distributed.processes": 2},
-    }
-    for name, changes in variants.items():
-        with subtests.test(name):
-            other = train(name, base | changes)
-            assert [step.loss for step in events(other, StepDone)] == pytest.approx(losses, rel=1e-5)
-            tensors = weights(other)
-            for key, tensor in weights(whole).items():
-                assert (tensor - tensors[key]).abs().max() < 1e-5, key
+def test_the_losses_of_the_first_step_are_those_of_a_model_that_equals_its_reference(train):
+    """The parts of a loss are divided by their own counts."""
+    pairs, marked = (events(train(name, task), StepDone)[0] for name, task in (("pairs", PAIRS), ("marked", MARKED)))
+    assert pairs.scores["preference"] == pytest.approx(math.log(2), rel=1e-5)
+    assert pairs.loss == pytest.approx(pairs.scores["preference"] + pairs.scores["likelihood"])
+    assert pairs.tokens == pairs.counts["preference"] == pairs.samples == 8 < pairs.counts["likelihood"]
+    desirable, undesirable = (marked.counts[name] for name in ("reward_chosen", "reward_rejected"))
+    assert marked.tokens == marked.counts["kl"] == marked.samples == 8 == desirable + undesirable
+    assert marked.loss == pytest.approx(0.5 * (desirable + 0.7 * undesirable) / 8, rel=1e-5)
+
+
+@pytest.mark.full
+@TASKS
+def test_two_processes_learn_of_packed_rows_what_one_does(train, forked_ranks, task):
+    changes = task | PACKED | UNEVEN
+    check_equal(train("alone", changes), train("of-two", changes | {"distributed.processes": 2}))
+
+
+@pytest.mark.full
+def test_two_processes_learn_with_odds_ratios_what_one_does(train, forked_ranks):
+    """ORPO has no reference."""
+    changes = {"task.type": "preference", "task.loss_type": "orpo"} | PADDED | UNEVEN
+    check_equal(train("alone", changes), train("of-two", changes | {"distributed.processes": 2}))
 
 
 WITH_DEEPSPEED = [
@@ -190,30 +205,29 @@ WITH_DEEPSPEED = [
 @pytest.mark.parametrize(
     "strategy", ["fsdp", *(pytest.param(name, marks=WITH_DEEPSPEED) for name in ("deepspeed-2", "deepspeed-3"))]
 )
-def test_a_split_model_learns_of_pairs_what_a_whole_one_does(train, forked_ranks, strategy):
-    forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
+@TASKS
+def test_a_split_model_learns_what_a_whole_one_does(train, forked_ranks, strategy, task):
     # Fewer rows than passes of the others at the end of an epoch.
-    uneven = PADDED | {"training.effective_batch_size": 7, "training.per_device_train_batch_size": 1}
+    uneven = task | PADDED | UNEVEN | {"training.per_device_train_batch_size": 1}
     more = {"distributed.processes": 2, "distributed.strategy": strategy}
     check_equal(train("alone", uneven), train("of-two", uneven | more))
 
 
 @pytest.mark.full
-def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pairs, private_home, monkeypatch):
+@TASKS
+def test_passes_that_run_out_of_memory_are_halved_between_rows(train, open_run, private_home, monkeypatch, task):
     """In steps, and in the pass before training."""
-    whole = train("whole", PACKED)
+    whole = train("whole", task | PACKED)
     forget_values(private_home)
-    # As the program has loaded it.
-    loss = sys.modules[type(find_task("toy_pairs")).__module__].PairLoss
-    read, of_documents = [], loss.of_documents
+    read, reference_values = [], TwoDocumentsLoss.reference_values
 
     def short_of_memory(self, batch):
         read.append(batch.sample_count)
         if batch.sample_count > 2:
             raise torch.OutOfMemoryError("planted")
-        return of_documents(self, batch)
+        return reference_values(self, batch)
 
-    monkeypatch.setattr(loss, "of_documents", short_of_memory)
+    monkeypatch.setattr(TwoDocumentsLoss, "reference_values", short_of_memory)
     take_step = components_module.take_step
 
     def short(fetch, *given, **more):
@@ -226,7 +240,7 @@ def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pair
         return take_step(fetched, *given, **more)
 
     monkeypatch.setattr(components_module, "take_step", short)
-    opened = open_pairs("halved", PACKED)
+    opened = open_run("halved", task | PACKED)
     assert execute_run(opened).exit_code == 0
     assert events(opened.folder, MicroBatchReduced)
     assert max(read) > 2 >= read[-1]
@@ -234,11 +248,11 @@ def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pair
 
 
 @pytest.mark.full
-def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train, tmp_path, capsys):
+@TASKS
+def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train, tmp_path, capsys, task):
     """By `evaluate` and by what certifies exports. A model from scratch has no base."""
-    base = str(save_tiny_model(tmp_path / "llama", "llama"))
-    adapted = {"model.init": "pretrained", "model.model_name_or_path": base, "tuning.method": "lora"}
-    run = train("adapted", PADDED | adapted)
+    base = from_model(save_tiny_model(tmp_path / "llama", "llama")) | {"task.chat_template": "chatml"}
+    run = train("adapted", task | PADDED | base | {"tuning.method": "lora"})
     last = events(run, EvalDone)[-1]
     capsys.readouterr()
     assert main(["evaluate", str(run.root), "--json"]) == 0
@@ -247,18 +261,20 @@ def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train
     assert model["loss"] == pytest.approx(last.loss, rel=1e-4)
     assert model["scores"] == pytest.approx(last.scores, rel=1e-4, abs=1e-3)
     assert len(model["row_losses"]) == 8 and len(set(model["row_losses"])) > 4
-    margins = [one["scores"]["margin"] for one in (found["reference"], model)]
+    margins = [one["scores"]["reward_margin"] for one in (found["reference"], model)]
     assert margins[0] == pytest.approx(0, abs=1e-4) and abs(margins[1]) > 1e-3
     asked = {"run": str(run.root), "folder": str(run.model), "format": "", "rows": 200, "texts": None}
     certified = measure(asked | {"logits": str(tmp_path / "logits.npy")}, lambda **_: None)
     assert certified["loss"] == pytest.approx(model["loss"])
-    assert certified["scores"] == pytest.approx(model["scores"], abs=1e-4)
-    scratch = train("scratch", PADDED | {"training.max_steps": 1})
+    # Free answers are not measured again.
+    assert certified["scores"] == pytest.approx({name: model["scores"][name] for name in certified["scores"]}, abs=1e-4)
+    assert {"reward_margin", "reward_chosen", "logp_rejected"} <= certified["scores"].keys()
+    scratch = train("scratch", task | PADDED | {"training.max_steps": 1})
     capsys.readouterr()
     assert main(["evaluate", str(scratch.root)]) == 2
-    told = capsys.readouterr().err
-    assert "the toy_pairs loss of scratch needs the outputs of the model before training" in told
-    assert "training began with random weights" in told and told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert f"the {task['task.type']} loss of scratch needs the outputs of the model before training" in errors
+    assert "training began with random weights" in errors and errors.count("\n") == 1
 
 
 # Of each block that is kept a line, by group and process; the strike comes behind the second.
@@ -305,18 +321,18 @@ def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_t
 
     def prelude(group, rank):
         last = 2 if (group, rank) == (0, 1) else 0
-        return toy_pairs.INSTALL + KEEPING.format(log=str(log), who=f"{group}-{rank}", last=last)
+        return KEEPING.format(log=str(log), who=f"{group}-{rank}", last=last)
 
     forked_ranks.prelude = prelude
-    killed = train("killed", PACKED | {"distributed.processes": 2})
+    killed = train("killed", MARKED | PACKED | {"distributed.processes": 2})
     assert len(forked_ranks.started) == 2 and -9 in forked_ranks.ends[0]
     first, again = kept_in(log)["0"], kept_in(log)["1"]
     assert len(first) >= 2 and again and len(first + again) == len({*first, *again}), "no block is read twice"
     assert {*first, *again} == BLOCKS
-    known = train("known", PACKED | {"distributed.processes": 2})
+    known = train("known", MARKED | PACKED | {"distributed.processes": 2})
     assert "2" not in kept_in(log), "another run of the same model and rows reads nothing"
     forget_values(private_home)
-    whole = train("whole", PACKED | {"distributed.processes": 2})
+    whole = train("whole", MARKED | PACKED | {"distributed.processes": 2})
     assert set(kept_in(log)["3"]) == BLOCKS
     assert same(killed, whole) and same(known, whole)
     assert {step.step: step.sums for step in events(killed, StepDone)} == {
@@ -325,8 +341,8 @@ def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_t
 
 
 @pytest.mark.full
-def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_has_read(open_pairs, monkeypatch):
-    opened = open_pairs("stopped", PADDED)
+def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_has_read(open_run, monkeypatch):
+    opened = open_run("stopped", PAIRS | PADDED)
     monkeypatch.setattr(row_values, "_LEAST_ROWS", 4)
     keep = row_values.RowReader._keep
 
@@ -343,5 +359,5 @@ def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_h
     resumed = execute_run(reopen_run(opened.folder))
     assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
     assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"
-    progress = [event for event in events(opened.folder, Progress) if event.what == "reading pairs"][-1]
+    progress = [event for event in events(opened.folder, Progress) if event.what == "reference model"][-1]
     assert progress.done == progress.total == 8, "rows held out"
