@@ -110,11 +110,12 @@ def test_data_given_as_a_config_is_recognised(tmp_path, capsys):
     assert "--data texts" in capsys.readouterr().err
 
 
-def test_end_of_a_run_proposes_chat_or_generate():
-    for task, command in (("chat", "chat"), ("causal_lm", "generate")):
+def test_end_of_a_run_proposes_chat_or_generate_or_scores_of_answers():
+    for task, command in (("chat", "chat"), ("causal_lm", "generate"), ("reward", "predict")):
         state = RunState(task=task)
         state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=1.0, seconds=9.0, model_path="model"))
-        assert f"try it         tui-trainer {command} run" in lines.end_lines(state, "run", "/runs/run")
+        [line] = [line for line in lines.end_lines(state, "run", "/runs/run") if line.startswith("try it")]
+        assert line.removesuffix(" --data FILE --out FILE") == f"try it         tui-trainer {command} run"
 
 
 def test_end_of_a_run_that_was_clearly_better_before_says_so():

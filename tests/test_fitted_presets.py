@@ -26,11 +26,13 @@ DECODER = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden
 MODELS = {
     "llama": DECODER,
     "bert": {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 32, "num_hidden_layers": 2},
+    "scorer": {**DECODER, "architectures": ["LlamaForSequenceClassification"]},
     "t5": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True},
 }
 TURNS = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
 ALPACA = {"instruction": "Count.", "input": "", "output": "One sheep, two sheep, three sheep. " * 9}
 LABELLED = {"text": "a sheep", "label": "animal"}
+PAIR = {"prompt": "Sheep?", "chosen": "None.", "rejected": "Many."}
 ASKED = {"question": "Who?", "context": "Ann sleeps", "answers": {"text": ["Ann"], "answer_start": [0]}}
 SPANS = {"text": "Ann sleeps", "entities": [{"start": 0, "end": 3, "label": "PER"}]}
 CASES = [
@@ -41,6 +43,8 @@ CASES = [
     ("llama", ALPACA, "chat", "the rows are pairs of input and answer"),
     ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are pairs of input and answer"),
     ("llama", {"tokens": ["Ann"], "ner_tags": ["B-PER"]}, "token_classification", "the rows are words with their tags"),
+    ("llama", PAIR, "preference", "the rows are preferences with a better and a worse answer"),
+    ("scorer", PAIR, "reward", "LlamaForSequenceClassification"),
     ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, which cannot be trained to continue text"),
     ("bert", {"tokens": ["Ann"], "labels": ["B-PER"]}, "token_classification", "BertModel is an encoder"),
     ("bert", SPANS, "token_classification", "BertModel is an encoder"),

@@ -107,6 +107,18 @@ def test_beams_that_have_no_use_are_refused_with_the_reason(finished, tmp_path, 
                 assert reason in message and message.count("\n") == 1 and not out.exists()
 
 
+def test_only_texts_are_compared_and_only_with_a_base_model(finished, capsys, subtests):
+    for task, name, reason in (
+        ("causal_lm", "last", "--against only accepts base"),
+        ("causal_lm", "base", "was trained from scratch, so it has no base model"),
+        ("sequence_classification", "base", "generates no text to compare"),
+    ):
+        with subtests.test(f"{task}, {name}"):
+            assert main(["generate", str(finished(task).root), "a hen", "--against", name]) == 2
+            message = capsys.readouterr().err
+            assert reason in message and message.count("\n") == 1
+
+
 def test_prompt_may_be_empty_and_must_be_utf8(tried, run, capsys):
     assert tried("", "--max-new-tokens", "3")[0]
     assert main(["generate", str(run.root), "caf\udce9", "--max-new-tokens", "3"]) == 2

@@ -498,14 +498,16 @@ def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, ca
         return [line for line in capsys.readouterr().out.splitlines() if "GPU" in line]
 
     assert printed(step_done(99), gauges(0.5), gauges(0.7)) == []
-    assert printed(step_done(100), step_done(101)) == ["step 100: GPU 60 %; process 1.0 GiB"]
+    assert printed(step_done(100), step_done(101)) == ["step 100: GPU 60 %; process 1.0 GiB with libraries"]
     assert printed(step_done(200)) == [], "no gauges were read since"
-    assert printed(gauges(0.9), step_done(299), step_done(300)) == ["step 300: GPU 90 %; process 1.0 GiB"]
+    assert printed(gauges(0.9), step_done(299), step_done(300)) == [
+        "step 300: GPU 90 %; process 1.0 GiB with libraries"
+    ]
     write(step_done(301), gauges(0.1), end(301))
     follower.show_end()
     assert [line for line in capsys.readouterr().out.splitlines() if "GPU" in line] == [
-        "step 301: GPU 10 %; process 1.0 GiB",
-        "used           GPU 55 %; process 1.0 GiB (means, but peaks of memory and temperature)",
+        "step 301: GPU 10 %; process 1.0 GiB with libraries",
+        "used           GPU 55 %; process 1.0 GiB with libraries (averages; for memory and temperature, peaks)",
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
@@ -185,8 +186,149 @@ def test_preference_story(terminal):
     assert found["reference"]["scores"]["accuracy"] == 0.5 < found["models"][0]["scores"]["accuracy"]
     text, _ = terminal.run("generate", "story", "Who is 7?", "--temperature", "0", "--max-new-tokens", "12")
     assert "<|im_" not in text
+    asked = ("generate", "story", "Who is 7?", "--against", "base", "--max-new-tokens", "12")
+    assert terminal.run(*asked)[0].splitlines()[1].split() == ["base", "tuned"]
+    answers = json.loads(terminal.run(*asked, "--json")[0])["answers"]
+    assert answers["tuned"] == text.strip() != answers["base"]
     shown, _ = terminal.run("export", "story", "--to", "merged")
     assert json.loads(Path("runs/story/export/merged/certificate.json").read_text())["is_good"], shown
+
+
+def test_reward_story(terminal):
+    """LoRA on a model in a folder. Its scores are those of plain transformers after the merge."""
+    save_tiny_model(Path("llama"), "llama")
+    rows = [
+        {
+            "prompt": f"Who is {n}?",
+            "chosen": f"the {ANIMALS[n % 4]}",
+            "rejected": f"no {ANIMALS[(n + 1) % 4]}" + "!" * (n % 3),
+            "margin": n % 3 / 4,
+        }
+        for n in range(ROWS)
+    ]
+    swapped = rows[3] | {"chosen": rows[3]["rejected"], "rejected": rows[3]["chosen"]}
+    data = jsonl("pairs.jsonl", [*rows, swapped])
+    words = ("--task", "reward", "--model", "./llama", "--data", data, "--set", "tuning.method=lora")
+    words = (*words, "--set", "task.chat_template=chatml", "--set", "data.max_length=96")
+    terminal.refuses(words, "pairs.jsonl, line 61: the row prefers the answer that pairs.jsonl, line 4 rejects")
+    terminal.trains("story", (*words, *SKIP), "label: rejected", "accuracy")
+    card = Path("runs/story/model/README.md").read_text()
+    assert "pipeline_tag: text-classification" in card and "reward chosen" in card
+
+    for command in (("generate", "story", "Who is 7?"), ("chat", "story")):
+        _, errors = terminal.run(*command, code=2)
+        assert "`tui-trainer predict story --data FILE --out FILE` scores rows with a prompt and an answer" in errors
+    asked = [{"id": n, "prompt": rows[n]["prompt"], "response": rows[n][side]} for n in range(3) for side in SIDES]
+    scores = [found["score"] for found in terminal.predicts("story", asked)]
+    assert all(better > worse for better, worse in zip(scores[::2], scores[1::2], strict=True))
+    _, errors = terminal.run("predict", "story", "--data", data, "--out", "no.jsonl", code=2)
+    assert "the rows are preferences with a better and a worse answer; use one row for each answer" in errors
+    [found] = json.loads(terminal.run("evaluate", "story", "--data", jsonl("fair.jsonl", rows), "--json")[0])["models"]
+    assert found["scores"]["accuracy"] > 0.9 and found["scores"]["reward_margin"] > 0
+
+    shown, _ = terminal.run("export", "story", "--to", "merged")
+    merged = Path("runs/story/export/merged")
+    assert json.loads((merged / "certificate.json").read_text())["is_good"], shown
+    assert scores_of_transformers(merged, asked) == pytest.approx(scores, abs=1e-4)
+
+
+SIDES = ("chosen", "rejected")
+
+
+def scores_of_transformers(folder: Path, rows: list[dict[str, Any]]) -> list[float]:
+    """Return the scores of a reward model as its users compute them, one answer at a time."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    assert model.config.num_labels == 1
+    scores = []
+    for row in rows:
+        texts = ("user", row["prompt"]), ("assistant", row["response"])
+        conversation = [{"role": role, "content": text} for role, text in texts]
+        inputs = tokenizer.apply_chat_template(conversation, return_dict=True, return_tensors="pt")
+        scores.append(model(**inputs).logits.item())
+    return scores
+
+
+@pytest.mark.full
+def test_a_reward_model_learns_what_length_does_not_tell_and_other_programs_compute_its_scores(terminal, subtests):
+    """Which verb is the better one depends on the question. Half of the chosen answers are the longer ones."""
+    save_tiny_model(Path("llama"), "llama")
+    pairs = []
+    for n in range(240):
+        endings = ("today", "now") if n // 4 % 2 else ("now", "today")
+        answers = [f"{ANIMALS[n % 4]} {n} {verb} {end}" for verb, end in zip(("walks", "jumps"), endings, strict=True)]
+        chosen, rejected = answers if n % 4 < 2 else answers[::-1]
+        pairs.append({"prompt": f"What does {ANIMALS[n % 4]} {n} do?", "chosen": chosen, "rejected": rejected})
+    jsonl("pairs.jsonl", pairs)
+    turns = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES]
+    jsonl("answers.jsonl", turns)
+
+    def train(name: str, task: str, *settings: str) -> None:
+        common = (
+            f"output.name={name}", f"task.type={task}", "task.chat_template=chatml", "data.eval_fraction=0.25",
+            "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
+        )  # fmt: skip
+        terminal.run("--no-ui", *(word for setting in (*common, *settings) for word in ("--set", setting)))
+
+    chat = ("model.model_name_or_path=./llama", "data.path=answers.jsonl", "training.learning_rate=0.01")
+    train("sft", "chat", *chat, "training.max_steps=150", "tuning.method=full")
+    scored = ("model.model_name_or_path=runs/sft/model", "data.path=pairs.jsonl", "training.learning_rate=0.002")
+    for method in ("full", "lora"):
+        with subtests.test(method):
+            train(method, "reward", *scored, "training.max_steps=240", f"tuning.method={method}")
+            events = rows_of(f"runs/{method}/journal.jsonl")
+            [baseline] = [event for event in events if event["event"] == "BaselinesMeasured"]
+            longer = baseline["scores"]["accuracy of the longer answer"]
+            [found] = json.loads(terminal.run("evaluate", method, "--against", "none", "--json")[0])["models"]
+            assert 0.3 < longer < 0.7 and found["scores"]["accuracy"] >= longer + 0.1
+            asked = [{"prompt": row["prompt"], "response": row[side]} for row in pairs[:8] for side in SIDES]
+            scores = [prediction["score"] for prediction in terminal.predicts(method, asked, "--overwrite")]
+            folder = Path("runs", method, "model")
+            if method == "lora":
+                terminal.run("export", method, "--to", "merged")
+                folder = Path("runs", method, "export", "merged")
+            assert scores_of_transformers(folder, asked) == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.full
+def test_preferences_are_learned_from_a_supervised_run(terminal, subtests):
+    """A model that writes both answers equally often learns which of them is the better one. Both are equally long."""
+    save_tiny_model(Path("llama"), "llama")
+    pairs = []
+    for n in range(240):
+        answers = [f"{ANIMALS[n % 4]} number {n} {verb}" for verb in ("walks", "jumps")]
+        chosen, rejected = answers if n % 4 < 2 else answers[::-1]
+        pairs.append({"prompt": f"What does {ANIMALS[n % 4]} {n} do?", "chosen": chosen, "rejected": rejected})
+    turns = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES]
+    jsonl("pairs.jsonl", pairs), jsonl("answers.jsonl", turns)
+
+    def train(name: str, model: str, *settings: str) -> dict[str, Any]:
+        """Train, and return the result of `evaluate`."""
+        common = (
+            f"output.name={name}", "task.chat_template=chatml", "data.eval_fraction=0.2", "logging.sample_steps=0",
+            "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
+        )  # fmt: skip
+        words = [word for setting in (*common, *settings) for word in ("--set", setting)]
+        terminal.run("--no-ui", "--model", model, *words)
+        return json.loads(terminal.run("evaluate", name, "--json")[0])
+
+    for method in ("full", "lora"):
+        with subtests.test(method):
+            way = (f"tuning.method={method}", "training.learning_rate=0.01")
+            train(f"sft-{method}", "./llama", *way, "data.path=answers.jsonl", "training.max_steps=150")
+            preferred = ("data.path=pairs.jsonl", *way)
+            # CPO has no reference: its accuracy is that of log-probabilities.
+            supervised = train(
+                f"cpo-{method}", f"sft-{method}", *preferred, "task.loss_type=cpo", "training.max_steps=1"
+            )
+            found = train(f"dpo-{method}", f"sft-{method}", *preferred, "training.max_steps=60")
+            events = rows_of(f"runs/dpo-{method}/journal.jsonl")
+            first = next(event for event in events if event["event"] == "StepDone")
+            assert first["loss_sum"] / first["tokens"] == pytest.approx(math.log(2), abs=1e-6)
+            longer = next(event for event in events if event["event"] == "BaselinesMeasured")["scores"]
+            accuracy = found["models"][0]["scores"]["accuracy"]
+            assert accuracy >= supervised["reference"]["scores"]["accuracy"] + 0.1
+            assert accuracy >= longer["accuracy of the longer answer"] + 0.1
 
 
 def test_kto_story(terminal):

@@ -39,6 +39,9 @@ def training_row(task: str, n: int) -> dict[str, Any]:
         case "chat":
             turns = [{"role": "user", "content": text}, {"role": "assistant", "content": animal}]
             return {"messages": turns}
+        case "reward":
+            rejected = f"{ANIMALS[(n + 1 + n % 2) % 4]} {'sleeps ' * (n % 3)}"
+            return {"prompt": text, "chosen": animal, "rejected": rejected, "margin": n % 3}
     return {"text": text}
 
 

@@ -297,7 +297,7 @@ def test_spikes_that_come_with_the_same_row_have_no_setting_as_remedy():
 
     plan = {"total_steps": 100, "steps_per_epoch": 25}
     found = fix_of("loss_spikes", loss=loss, steps=100, plan=plan, data_rows=400)
-    assert found.fix is None and "these steps has row 7 of 400" in found.evidence and "preview" in found.advice
+    assert found.fix is None and "row 7 of 400" in found.evidence and "preview" in found.advice
     other = fix_of("loss_spikes", loss=loss, steps=100, plan=plan | {"seed": 43}, data_rows=400)
     assert other.fix and "no particular row" in other.evidence
     unknown = fix_of("loss_spikes", loss=loss, steps=100, plan=plan | {"group_by_length": True}, data_rows=400)

@@ -714,6 +714,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "pass": [
             given({"task.type": "preference"}),
             given({"task.type": "preference", "task.loss_type": "simpo"}),
+            given({"task.type": "reward"}),
             given(MARKED),
         ],
         "n/a": QUICKSTART,

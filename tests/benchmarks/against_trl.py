@@ -4,8 +4,9 @@
 
 `TRL_PYTHON` is the interpreter of an environment with trl, which the program itself never needs. Each step has all
 rows, so their order does not matter. Rows are conversations, and none is truncated, so both programs train on the same
-tokens. ORPO is not compared: TRL adds the cross entropy of prompt and answer, the paper that of the answer. For KTO,
-TRL gives the first prompt the last answer of the batch, and this program gives it the second one: both are equal.
+tokens. ORPO is not compared: TRL adds the cross entropy of prompt and answer, the paper that of the answer. The pairs
+have margins, which only reward models use. For KTO, TRL gives the first prompt the last answer of the batch, and this
+program gives it the second one: both are equal.
 """
 
 import json
@@ -20,7 +21,9 @@ STEPS, RATE = 20, 1e-3
 LOSSES: dict[str, dict[str, float]] = {
     "sigmoid": {}, "ipo": {}, "robust": {"label_smoothing": 0.1}, "sigmoid_norm": {"beta": 5.0},
     "simpo": {"beta": 2.0, "simpo_gamma": 1.0}, "cpo": {}, "kto": {"desirable_weight": 1.5, "undesirable_weight": 0.8},
+    "reward": {"center_rewards_coefficient": 0.01},
 }  # fmt: skip
+TASKS = {name: {"task.type": name} for name in ("kto", "reward")}
 # Nothing follows the end of a turn, which TRL would train on and this program would not. TRL's CPO adds a missing BOS.
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.role }}\n{{ m.content }}{{ eos_token }}{% endfor %}"
@@ -37,7 +40,8 @@ def pairs() -> list[dict[str, Any]]:
         chosen, rejected = f"{animal} {'runs ' * (number % 4)}home", f"{other} {'sleeps ' * (number % 3)}late"
         row = {"prompt": ("user", f"Name animal {number}"), "chosen": ("assistant", chosen)}
         row["rejected"] = ("assistant", rejected)
-        rows.append({name: [{"role": role, "content": text}] for name, (role, text) in row.items()})
+        conversations = {name: [{"role": role, "content": text}] for name, (role, text) in row.items()}
+        rows.append({**conversations, "margin": number / 4 + 0.1})
     return rows
 
 
@@ -60,7 +64,7 @@ def marked_answers() -> list[dict[str, Any]]:
 def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
     """Return loss and gradient norm of each step. Runs in the environment with trl."""
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     settings = LOSSES[loss_type]
     common = {
@@ -70,13 +74,21 @@ def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
         "gradient_checkpointing": False, "max_length": 256, "beta": settings.get("beta", 0.1),
     }  # fmt: skip
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype="float32")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder / "model", dtype="float32")
     data: Any = Dataset.from_list(marked_answers() if loss_type == "kto" else pairs())
-    if loss_type == "kto":
+    trainer: Any
+    if loss_type == "reward":
+        from trl import RewardConfig, RewardTrainer
+
+        del common["beta"]
+        model = AutoModelForSequenceClassification.from_pretrained(folder / "reward", dtype="float32")
+        reward_config = RewardConfig(**common, **settings)
+        trainer = RewardTrainer(model, args=reward_config, train_dataset=data, processing_class=tokenizer)
+    elif loss_type == "kto":
         from trl import KTOConfig, KTOTrainer
 
         kto_config = KTOConfig(**common, **settings)
-        trainer: Any = KTOTrainer(model, args=kto_config, train_dataset=data, processing_class=tokenizer)
+        trainer = KTOTrainer(model, args=kto_config, train_dataset=data, processing_class=tokenizer)
     elif loss_type in ("simpo", "cpo"):
         from trl.experimental.cpo import CPOConfig, CPOTrainer
 
@@ -96,11 +108,9 @@ def train_with_trl(folder: Path, loss_type: str) -> list[dict[str, float]]:
 
 def train_ours(folder: Path, loss_type: str) -> list[dict[str, float]]:
     """Return loss and gradient norm of each step of this program's run."""
-    is_kto = loss_type == "kto"
-    task = {"task.type": "kto"} if is_kto else {"task.type": "preference", "task.loss_type": loss_type}
-    data = folder / ("marked.jsonl" if is_kto else "pairs.jsonl")
-    settings = task | {
-        "model.model_name_or_path": folder / "model", "data.path": data, "data.eval_fraction": 0,
+    settings = TASKS.get(loss_type, {"task.type": "preference", "task.loss_type": loss_type}) | {
+        "model.model_name_or_path": folder / ("reward" if loss_type == "reward" else "model"),
+        "data.path": folder / ("marked.jsonl" if loss_type == "kto" else "pairs.jsonl"), "data.eval_fraction": 0,
         "training.max_steps": STEPS, "tuning.method": "full",
         "training.learning_rate": RATE, "training.effective_batch_size": len(ANIMALS), "training.weight_decay": 0,
         "training.lr_scheduler_type": "constant", "training.warmup_steps": 0, "training.adam_beta2": 0.999,
@@ -120,14 +130,20 @@ def main() -> None:
     if len(sys.argv) == 4:
         print(json.dumps(train_with_trl(Path(sys.argv[2]), sys.argv[3])))
         return
-    from tests.tiny_models import save_tiny_model
+    from transformers import AutoModelForSequenceClassification
+
+    from tests.tiny_models import save_tiny_model, tiny_tokenizer
 
     os.environ["HF_HUB_OFFLINE"] = "1"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
         os.environ["TUI_TRAINER_HOME"] = str(folder / "home")
         save_tiny_model(folder / "model", "llama")
-        (folder / "model" / "chat_template.jinja").write_text(TEMPLATE)
+        scorer: Any = AutoModelForSequenceClassification.from_pretrained(folder / "model", num_labels=1)
+        scorer.save_pretrained(folder / "reward")
+        tiny_tokenizer("llama").save_pretrained(folder / "reward")
+        for name in ("model", "reward"):
+            (folder / name / "chat_template.jinja").write_text(TEMPLATE)
         for file_name, rows in (("pairs.jsonl", pairs()), ("marked.jsonl", marked_answers())):
             (folder / file_name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         print("loss           first   last  largest difference of losses, of gradient norms (relative)")

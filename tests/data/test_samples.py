@@ -10,6 +10,20 @@ def test_each_sample_has_rows_with_a_place():
         assert all(isinstance(content, dict) == sample.is_table for _, content in rows), name
 
 
+def test_answers_of_a_pair_have_the_same_words_in_another_order():
+    rows = [row for _, row in find_sample("python-preferences").content()]
+    assert 4000 < len(rows) < 5000
+    assert {
+        "prompt": "What does abc.abstractmethod do?",
+        "chosen": "A decorator indicating abstract methods.",
+        "rejected": "A decorator abstract indicating methods.",
+    } in rows
+    for row in rows:
+        chosen, rejected = row["chosen"].split(), row["rejected"].split()
+        assert chosen != rejected and sorted(chosen) == sorted(rejected)
+        assert (chosen[0], chosen[-1]) == (rejected[0], rejected[-1])
+
+
 def test_each_signature_has_one_sentence_and_none_repeats():
     rows = [row for _, row in find_sample("python-signatures").content()]
     assert 2500 < len(rows) < 10_000

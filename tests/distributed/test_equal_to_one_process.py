@@ -51,6 +51,27 @@ def test_two_processes_learn_what_one_does(tmp_path, forked_ranks):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("method", [FULL, LORA], ids=["full", "lora"])
+def test_pairs_of_scored_answers_are_learnt_the_same_in_passes_of_any_size_and_in_two_processes(
+    tmp_path, forked_ranks, subtests, method
+):
+    """Also with the model split over the processes, and with the last step of an epoch smaller than the others."""
+    changes = UNEVEN | method | from_model(save_tiny_model(tmp_path / "llama", "llama"))
+    changes |= {"task.chat_template": "chatml", "task.center_rewards_coefficient": 0.1, "data.max_length": 128}
+    alone = train(tmp_path, "alone", "reward", changes | {"training.per_device_train_batch_size": 7})
+    steps = events(alone, StepDone)
+    assert steps[-1].scores["reward_margin"] > steps[0].scores["reward_margin"], "it learns"
+    assert all(step.tokens == step.samples for step in steps) and min(step.samples for step in steps) < 7
+    variants = {
+        "one by one": ACCUMULATED, "by three": {"training.per_device_train_batch_size": 3},
+        "two processes": ACCUMULATED | TWO, "split": ACCUMULATED | SPLIT,
+    }  # fmt: skip
+    for name, more in variants.items():
+        with subtests.test(name):
+            check_equal(alone, train(tmp_path, name.replace(" ", "-"), "reward", changes | more), later_rel=1e-5)
+
+
+@pytest.mark.full
 def test_two_processes_calibrate_as_one_does_unless_they_share_the_weights(tmp_path, forked_ranks):
     """A model that has learnt nothing makes enough mistakes on 24 rows."""
     changes = UNEVEN | {"data.eval_fraction": 0.6, "training.learning_rate": 1e-6}

@@ -298,17 +298,16 @@ def _of(kind: str, reason: str, **keys: Any) -> WildConfig:
     )
 
 
-_LEARNT, _REWARDS, _PREFERENCES, _PLACE = (
+_LEARNT, _REWARDS, _PLACE = (
     "models are trained on text",
     "models are not trained with rewards",
-    "configs for preferences are not imported; set task.type = preference",
     "adapters are initialised by tuning.init_lora_weights",
 )
 METHODS = (
     _of("trl", _REWARDS, reward_funcs=["accuracy"], num_generations=8),
-    _of("trl", _PREFERENCES, beta=0.0),
+    _of("trl", "the supported losses are sigmoid", loss_type="hinge", beta=0.1),
     _of("trl", "the loss is always cross entropy", loss_type="dft"),
-    _of("axolotl", _PREFERENCES, rl="dpo"),
+    _of("axolotl", "the supported values are dpo", rl="ppo"),
     _of("axolotl", _LEARNT, processor_type="AutoProcessor"),
     _of("axolotl", "set the layers to train with tuning.trainable_layers", spectrum_top_fraction=0.5),
     _of("axolotl", "weights are trained in 16 or 32 bits", qat={"activation_dtype": "int8"}),
@@ -318,7 +317,7 @@ METHODS = (
     _of("axolotl", "optimizers such as GaLore", optimizer="galore_adamw"),
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
     _of("axolotl", "the tokens to train on", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
-    _of("llama_factory", _PREFERENCES, stage="dpo", pref_beta=0.1),
+    _of("llama_factory", "the supported losses are sigmoid", pref_loss="hinge", stage="dpo"),
     _of("llama_factory", "the template qwen2_vl does not match this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
     _of("llama_factory", "the loss is always cross entropy", use_eaft_loss=True),
@@ -647,7 +646,7 @@ warmup_steps: 0
         for name, keys, entry, words in (
             ("two kinds of rows", {}, _SHAREGPT | {"columns": {"messages": "talk"}},
              ("dataset: ", "the data sets differ in columns, splits or number of rows")),
-            ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: the rows are pref",)),
+            ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: the rows are pairs",)),
             ("images in its list", {}, {"columns": {"images": "images"}}, ("the rows have images",)),
             ("a name that its list does not have", {"dataset": "sheap"}, {},
              ("dataset_info.json has no data set 'sheap'", "sheep")),
@@ -746,7 +745,7 @@ max_new_tokens: 128
             ("the last layers only", {"peft_config": {"name": "freeze", "freeze_trainable_layers": 2}},
              ("peft_config.name: freeze",)),
             ("Muon", {"optim_config": {"name": "muon", "wd": 0.1}}, ("optim_config: ", "nearest: adamw_torch")),
-            ("preferences", {"pref_loss": "sigmoid", "pref_beta": 0.1}, ("pref_loss: sigmoid", "preferences")),
+            ("preferences", {"pref_loss": "hinge", "pref_beta": 0.1}, ("pref_loss: hinge", "supported losses")),
             ("batches of tokens", {"batching_strategy": "dynamic_batching", "max_steps": 10},
              ("batching_strategy: dynamic_batching",)),
             ("a classifier", {"model_class": "cls"}, ("model_class: cls",)),

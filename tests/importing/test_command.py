@@ -139,15 +139,15 @@ NOT_TRAINABLE = [
     ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
     ("task_type: FEATURE_EXTRACTION", "peft", ("task_type: FEATURE_EXTRACTION",)),
     ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
-    ("stage: dpo", "llama_factory", ("stage: dpo", "task.type = preference")),
+    ("stage: kto", "llama_factory", ("stage: kto", "with rewards")),
     ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
     ("finetuning_type: oft", "llama_factory", ("finetuning_type: oft", "full, lora and qlora")),
-    ("rl: dpo", "axolotl", ("rl: dpo", "task.type = preference")),
+    ("rl: ppo", "axolotl", ("rl: ppo", "the supported values are dpo,")),
     ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
     ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
     ("datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]", "axolotl",
      ("a run has one task, but its data sets have the types alpaca, completion",)),
-    ("beta: 0.1", "trl", ("beta: 0.1", "task.type = preference")),
+    ("loss_type: hinge", "trl", ("loss_type: hinge", "the supported losses are sigmoid,")),
     ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
 ]  # fmt: skip
 

@@ -1,5 +1,7 @@
 """The data that files of other tools name: paths, splits, chat templates."""
 
+import json
+
 from tests.importing.checks import reasons
 from tui_trainer.importing.rules import Why
 from tui_trainer.models.chat_rendering import template_names
@@ -170,3 +172,32 @@ def test_sampling_probabilities_are_refused(read):
     assert "data.weights" not in imported.values
     found = reasons(imported)
     assert (found["mix_strategy"], found["interleave_probs"]) == (Why.REFUSED, Why.REFUSED)
+
+
+DATA_SETS = {
+    "turns": {"ranking": True, "formatting": "sharegpt", "columns": {"messages": "conversations"}},
+    "texts": {"ranking": True, "columns": {"prompt": "instruction", "chosen": "chosen", "rejected": "rejected"}},
+    "named": {"ranking": True, "columns": {"prompt": "ask", "query": "more", "chosen": "good", "rejected": "bad"}},
+    "answers": {"columns": {"prompt": "ask", "response": "output"}},
+    "marked": {"formatting": "sharegpt", "columns": {"messages": "messages", "kto_tag": "label"}},
+}  # fmt: skip
+PAIR_COLUMNS = {"data.text_column": "ask", "data.text_pair_column": "more", "data.target_column": "good,bad"}
+LISTED_PAIRS = [
+    ("turns", "dpo", {}, ""), ("texts", "dpo", {}, ""), ("named", "dpo", PAIR_COLUMNS, ""),
+    ("texts", "sft", {}, "the rows are pairs of answers; nearest: stage dpo"),
+    ("answers", "dpo", {}, "the rows are no pairs of answers (ranking); nearest: stage sft"),
+    ("marked", "dpo", {}, "the rows are answers marked as good or bad (KTO)"),
+]  # fmt: skip
+
+
+def test_data_sets_of_llama_factory_are_pairs_if_they_are_ranked(read, tmp_path, subtests):
+    data_sets = {name: {"file_name": f"{name}.json", **entry} for name, entry in DATA_SETS.items()}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(data_sets))
+    for name, stage, columns, refusal in LISTED_PAIRS:
+        with subtests.test(f"{name} {stage}"):
+            imported = read({"stage": stage, "dataset": name, "dataset_dir": "."}, "llama_factory")
+            [reason] = [left.reason for left in imported.left_out if left.key == "dataset"] or [""]
+            assert refusal in reason and bool(refusal) == bool(reason)
+            assert ("data.path" in imported.values) != bool(refusal)
+            found = {key: imported.values.get(key) for key in PAIR_COLUMNS}
+            assert {key: value for key, value in found.items() if value} == columns

@@ -15,8 +15,6 @@ from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.missing import missing_names
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import To, Why
-from tui_trainer.tasks.kto import KtoTask
-from tui_trainer.tasks.preference import PreferenceTask
 
 CONFIGS = Path(__file__).parent / "configs"
 VALUES = [True, False, 0, 1, -1, 2.5, 10**30, float("nan"), "text", "5e-5", "no", "\x1b[2J\n\ud800", None, "", [], {}]
@@ -24,7 +22,9 @@ TABLES = [["a", "b"], [{"path": "x.jsonl"}], {"a": {"b": 1}}]
 OF_IMPORTER = {
     "accelerate_fsdp.yaml": "accelerate",
     "adapter_config.json": "peft",
+    "axolotl_dpo.yaml": "axolotl",
     "axolotl_full.yaml": "axolotl",
+    "axolotl_orpo.yaml": "axolotl",
     "axolotl_qlora.yaml": "axolotl",
     "deepspeed.json": "deepspeed",
     "guide_a_04.yaml": "training_script",
@@ -36,8 +36,10 @@ OF_IMPORTER = {
     "llama_factory_v1.yaml": "llama_factory_v1",
     "transformers_4.json": "transformers",
     "transformers_5.json": "transformers",
+    "trl_dpo.yaml": "trl",
     "trl_old.yaml": "trl",
     "trl_sft.yaml": "trl",
+    "trl_simpo.yaml": "trl",
 }
 
 
@@ -66,9 +68,7 @@ def test_rules_name_existing_settings(subtests):
 
 def test_nothing_that_a_setting_does_is_missing():
     """A missing key has neither the name of a setting, however it is divided, nor several words of one."""
-    # Configs for preferences are refused as a whole.
-    of_losses = (*PreferenceTask.loss_settings, *KtoTask.loss_settings)
-    settings = {name.rpartition(".")[2] for name in all_settings() if name.removeprefix("task.") not in of_losses}
+    settings = {name.rpartition(".")[2] for name in all_settings()}
     for name in {name for importer in all_importers().values() for name in missing_names(importer.name)}:
         words = set(name.split("_"))
         assert name.replace("_", "") not in {one.replace("_", "") for one in settings}, name

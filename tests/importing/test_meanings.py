@@ -17,6 +17,7 @@ from tui_trainer.importing.rules import REFUSALS, Why
 CONFIGS = Path(__file__).parent / "configs"
 MODEL, METHOD, TASK, LENGTH = "model.model_name_or_path", "tuning.method", "task.type", "data.max_length"
 BATCH, RATE, OPTIM = "training.effective_batch_size", "training.learning_rate", "training.optim"
+LOSS, BETA, GAMMA, SFT_WEIGHT = "task.loss_type", "task.beta", "task.simpo_gamma", "task.sft_weight"
 SCHEDULE, WARMUP, SAVE = "training.lr_scheduler_type", "training.warmup_steps", "checkpoint.save_steps"
 ATTENTION, DTYPE, ROPE = "model.attn_implementation", "model.dtype", "model.rope_scaling"
 WITH_SCRIPTS = ("transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script")
@@ -53,11 +54,11 @@ FILES: dict[str, tuple[dict, dict]] = {
     "axolotl_full.yaml": (
         {
             METHOD: "full",  # there is no adapter
-            BATCH: 64, TASK: "causal_lm", "data.text_column": "body", "training.mixed_precision": None,  # both are on
+            BATCH: 64, TASK: "preference", "training.mixed_precision": None,  # both are on
             OPTIM: "muon", "data.path": "hub:org/texts",
         },
         {
-            "fp16": Why.DOES_NOT_FIT, "bf16": Why.DOES_NOT_FIT, "rl": Why.REFUSED,
+            "fp16": Why.DOES_NOT_FIT, "bf16": Why.DOES_NOT_FIT, "datasets": Why.REFUSED,  # texts for rl: dpo
             "evals_per_epoch": Why.NOT_SUPPORTED,
         },
     ),
@@ -70,7 +71,36 @@ FILES: dict[str, tuple[dict, dict]] = {
         {"dataset": Why.NOT_SUPPORTED},
     ),
     "llama_factory_preferences.yaml": (
-        {}, {"stage": Why.REFUSED, "pref_beta": Why.NOT_NEEDED, "deepspeed": Why.NOT_SUPPORTED},
+        {
+            TASK: "preference", LOSS: "simpo", BETA: 0.2, GAMMA: 0.5, SFT_WEIGHT: 0.1, RATE: 5e-6, LENGTH: 2048,
+            "tuning.lora_dropout": 0,  # LLaMA-Factory turns all dropout off for pairs
+            "task.loss_on": None,
+        },
+        {"dataset": Why.NOT_SUPPORTED},
+    ),
+    "axolotl_dpo.yaml": (
+        {
+            TASK: "preference", LOSS: "sigmoid", BETA: 0.2, "data.path": "hub:org/preferences",
+            "data.text_column": "conversation", "data.target_column": None, "task.chat_template": "llama3",
+            "tuning.lora_dropout": 0, SFT_WEIGHT: None,
+        },
+        {},
+    ),
+    "axolotl_orpo.yaml": ({TASK: "preference", LOSS: "orpo", BETA: 0.05, SFT_WEIGHT: "auto", METHOD: "qlora"}, {}),
+    "trl_dpo.yaml": (
+        {
+            TASK: "preference", LOSS: "sigmoid", BETA: 0.01, RATE: 5e-7, LENGTH: 1024, "task.loss_on": None,
+            "data.path": "hub:org/preferences", "data.split": "train_prefs", "data.eval_split": "test_prefs",
+            "task.label_smoothing": None,
+        },
+        {
+            "label_smoothing": Why.NOT_NEEDED,  # TRL ignores it for this loss
+            "precompute_ref_log_probs": Why.AUTOMATIC, "max_prompt_length": Why.AUTOMATIC,
+            "truncation_mode": Why.AUTOMATIC,
+        },
+    ),
+    "trl_simpo.yaml": (
+        {TASK: "preference", LOSS: "simpo", BETA: 2, GAMMA: 1, SFT_WEIGHT: 0, RATE: 1e-6, "tuning.lora_dropout": 0}, {},
     ),
     "adapter_config.json": (
         {
@@ -115,6 +145,59 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
     ("", {"warmup_ratio": 0.03, "warmup_steps": 0}, {WARMUP: 0.03}, {}),
     ("", {"warmup_ratio": 0.03, "warmup_steps": 100}, {WARMUP: 100}, {}),
     ("", {"warmup_steps": 100}, {WARMUP: 100}, {}),
+    # Preferences.
+    ("trl", {"model_name_or_path": "m", "beta": 0.3}, {TASK: "preference", LOSS: "sigmoid", BETA: 0.3, RATE: 1e-6}, {}),
+    ("trl", {"model_name_or_path": "m", "loss_type": "nll"}, {TASK: None, LOSS: None, RATE: 2e-5}, {}),
+    ("trl", {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.2], "max_length": 9},
+     {LOSS: "sigmoid", BETA: 0.1, SFT_WEIGHT: 0.2, LENGTH: 9}, {}),
+    ("trl", {"loss_type": "ipo", "rpo_alpha": 0.5}, {LOSS: "ipo", SFT_WEIGHT: 0.5}, {}),
+    ("trl", {"loss_type": "robust", "label_smoothing": 0.1}, {LOSS: "robust", "task.label_smoothing": 0.1}, {}),
+    ("trl", {"loss_type": "robust"}, {LOSS: "sigmoid", "task.label_smoothing": None}, {}),
+    ("trl", {"loss_type": "sigmoid_norm", "beta": 5}, {LOSS: "sigmoid_norm", BETA: 5}, {}),
+    ("trl", {"cpo_alpha": 0.5, "use_peft": True, "disable_dropout": False},
+     {LOSS: "cpo", BETA: 0.1, SFT_WEIGHT: 0.5, "tuning.lora_dropout": None}, {}),
+    ("trl", {"loss_type": "simpo"}, {LOSS: "simpo", BETA: 0.1, GAMMA: 0.5, SFT_WEIGHT: 1}, {}),
+    ("trl", {"simpo_gamma": 0.5, "completion_only_loss": True}, {LOSS: "cpo", GAMMA: None, "task.loss_on": None},
+     {"simpo_gamma": Why.NOT_NEEDED, "completion_only_loss": Why.NOT_NEEDED}),
+    *(("trl", given, {SFT_WEIGHT: None}, {key: Why.REFUSED}) for key, given in (
+        ("loss_type", {"loss_type": "hinge"}), ("loss_type", {"loss_type": ["sigmoid", "ipo"]}),
+        ("loss_weights", {"loss_type": ["sigmoid", "sft"], "loss_weights": [2.0, 1.0]}),
+        ("loss_type", {"loss_type": "alphapo"}), ("label_smoothing", {"cpo_alpha": 1.0, "label_smoothing": 0.1}),
+        ("sync_ref_model", {"beta": 0.1, "sync_ref_model": True}), ("ld_alpha", {"ld_alpha": 0.5}),
+        ("use_weighting", {"beta": 0.1, "use_weighting": True}))),
+    ("llama_factory", {"stage": "dpo", "pref_loss": "orpo", "pref_ftx": 0.5, "mask_history": True},
+     {LOSS: "orpo", BETA: 0.1, SFT_WEIGHT: 1.5, GAMMA: None, "task.loss_on": None}, {"mask_history": Why.NOT_NEEDED}),
+    ("llama_factory", {"stage": "dpo", "simpo_gamma": 0.5}, {LOSS: "sigmoid"}, {"simpo_gamma": Why.NOT_NEEDED}),
+    *(("llama_factory", {"stage": "dpo", **given}, {}, {key: Why.REFUSED}) for key, given in (
+        ("pref_loss", {"pref_loss": "kto_pair"}), ("dpo_label_smoothing", {"dpo_label_smoothing": 0.1}),
+        ("ref_model_adapters", {"ref_model": "org/m", "ref_model_adapters": "a"}),
+        ("pref_bco_weight", {"pref_bco_weight": 1.0}), ("ld_alpha", {"ld_alpha": 0.5}))),
+    *(("llama_factory", {"stage": "dpo", "model_name_or_path": "m", "adapter_name_or_path": "a", **given},
+       {MODEL: "a", "task.reference": reference}, {}) for given, reference in (({}, "m"), ({"ref_model": "r"}, "r"))),
+    ("llama_factory", {"stage": "dpo", "adapter_name_or_path": "a", "create_new_adapter": True},
+     {MODEL: "a", LOSS: "sigmoid"}, {}),
+    ("llama_factory_v1", {"model": "m", "pref_beta": 0.2, "peft_config": {"name": "lora", "lora_dropout": 0.05}},
+     {TASK: "preference", LOSS: "sigmoid", BETA: 0.2, "tuning.lora_dropout": 0.05}, {}),
+    ("axolotl", {**AXOLOTL, "rl": "dpo", "orpo_alpha": 0.3, "trl": {"beta": 0.2}}, {LOSS: "sigmoid", BETA: 0.2},
+     {"orpo_alpha": Why.NOT_NEEDED}),
+    ("axolotl", {**AXOLOTL, "rl": "dpo", "dpo_beta": 0.3, "dpo_loss_type": ["robust"], "dpo_label_smoothing": 0.1},
+     {LOSS: "robust", BETA: 0.3, "task.label_smoothing": 0.1}, {}),
+    ("axolotl", {**AXOLOTL, "rl": "ipo", "dpo_label_smoothing": 0.1}, {LOSS: "ipo", "task.label_smoothing": None},
+     {"dpo_label_smoothing": Why.NOT_NEEDED}),
+    ("axolotl", {**AXOLOTL, "rl": "simpo", "simpo_gamma": 1.5}, {LOSS: "simpo", BETA: 0.1, GAMMA: 1.5, SFT_WEIGHT: 1},
+     {}),
+    ("axolotl", {**AXOLOTL, "rl": "simpo", "cpo_alpha": 0, "rpo_alpha": 1}, {SFT_WEIGHT: 0},
+     {"rpo_alpha": Why.NOT_NEEDED}),
+    ("axolotl", {**AXOLOTL, "rl": "dpo", "lora_model_dir": "a"}, {MODEL: None}, {"lora_model_dir": Why.REFUSED}),
+    *(("axolotl", {**AXOLOTL, "rl": "dpo", "datasets": [{"path": "a.jsonl", "type": name}]},
+       {"task.chat_template": template, "data.text_column": column}, {})
+      for name, template, column in (("chatml.intel", "chatml", "question"), ("llama3.argilla_chat", "llama3", None),
+                                     ("llama3.icr", "llama3", "input"), ("chat_template.default", None, None))),
+    ("axolotl", {**AXOLOTL, "rl": "dpo", "datasets": [
+        {"path": "a.jsonl", "type": "chat_template.default", "field_chosen": "good", "field_rejected": "bad"}]},
+     {"data.target_column": "good,bad"}, {}),
+    *(("axolotl", {**AXOLOTL, "rl": "dpo", "datasets": [{"path": "a.jsonl", "type": name}]}, {},
+       {"datasets": Why.REFUSED}) for name in ("zephyr.nectar", "passthrough", {"prompt_format": "{prompt}"})),
     # Packing of LLaMA-Factory.
     ("llama_factory", {"stage": "sft", "neat_packing": False, "packing": True}, {"data.packing": True},
      {"neat_packing": Why.NOT_NEEDED}),

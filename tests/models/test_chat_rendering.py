@@ -13,6 +13,7 @@ from tui_trainer.data.columns.conversations import Conversation
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.models import chat_rendering
 from tui_trainer.models.chat_rendering import (
+    NO_LOSS,
     ChatTemplate,
     ConversationRenderer,
     template_names,
@@ -107,6 +108,20 @@ def test_named_templates_train_only_the_answers_and_their_end_tokens(subtests):
             prompt = encode(messages.messages[:-1], add_generation_prompt=True)
             assert tokens[: len(prompt)] == prompt, "generation gets the prompt that the answer was trained with"
             assert labels[len(prompt) - 1] == IGNORE != labels[len(prompt)]
+
+
+def test_a_conversation_without_loss_is_read_as_transformers_writes_it_to_its_end(subtests):
+    """Also if no token stops an answer, or if blanks follow it: models that score answers read the last token."""
+    messages = conversation(*TALK[1:], ("user", "a"), ("assistant", "\n\nb \n"))
+    texts = {name: template_text(name) for name in template_names()}
+    for name, text in {**texts, "strips": STRIPS, "marked": MARKED, "endless": ENDLESS}.items():
+        for controls in {(), CONTROLS.get(name, CONTROLS["chatml"])}:
+            with subtests.test(f"{name}, {controls}"):
+                tokenizer = tokenizer_with(controls)
+                rendered = renderer(tokenizer, text, NO_LOSS, name).render(messages)
+                [(tokens, labels)] = encode_conversations(tokenizer, [rendered])
+                assert tokens == tokenizer.apply_chat_template(list(messages.messages), chat_template=text)["input_ids"]
+                assert set(labels) == {IGNORE}
 
 
 ANSWER_AND_END = ["Hello \U0001f44b\U0001f3fd!<|im_end|>", "Gr\u00fc\u00dfe.<|im_end|>"]

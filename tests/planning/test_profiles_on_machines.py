@@ -240,7 +240,8 @@ FACTS = DataFacts(
 # The recipe that names no model gets this one.
 ANY_MODEL = ("model.model_name_or_path=HuggingFaceTB/SmolLM2-360M",)
 # 16 GB of weights on cards of 11 to 16 GB.
-TOO_LARGE = {("llama-8b-lora", name) for name in ("gtx-10xx-16xx", "v100", "t4", "colab", "rtx-20xx", "rtx-30xx")}
+FOR_16_BITS = ("gtx-10xx-16xx", "v100", "t4", "colab", "rtx-20xx", "rtx-30xx")
+TOO_LARGE = {(f"llama-8b-{way}", name) for way in ("lora", "dpo-lora") for name in FOR_16_BITS}
 # In 4 bits they fit cards of 11 GB that compute in 16 bits; 14.7 billion weights take a card of 16 GB.
 # Gemma fits in 32 bits too, by 0.1 GiB.
 TOO_LARGE |= {(f"{model}-qlora", "gtx-10xx-16xx") for model in ("llama-8b", "qwen", "phi")}

@@ -300,11 +300,12 @@ def test_the_line_of_gauges_has_means_of_use_and_power_and_peaks_of_memory(subte
     nothing = e.GaugesRead(gpus=[e.GpuReading(index=0)])
     some = e.GaugesRead(process_memory_bytes=GIB, gpus=[e.GpuReading(index=0, power_watts=80.0)])
     rows = [
-        ([first, second], "GPU 70 %, 61.0 of 140.0 GiB, 450 W, 70 \u00b0C; process 3.0 GiB, CPU 1.5 of 4 cores"),
+        ([first, second], "GPU 70 %, 61.0 of 140.0 GiB, 450 W, 70 \u00b0C; process 3.0 GiB with libraries, "
+                          "CPU 1.5 of 4 cores"),
         ([e.GaugesRead(gpus=[card(), card(0.7, index=1, celsius=75.0)])],
          "GPU 80 %, 60.0 of 140.0 GiB, 1000 W, 75 \u00b0C"),
-        ([nothing, some], "GPU 80 W; process 1.0 GiB"),
-        ([e.GaugesRead(process_memory_bytes=GIB)], "process 1.0 GiB"),
+        ([nothing, some], "GPU 80 W; process 1.0 GiB with libraries"),
+        ([e.GaugesRead(process_memory_bytes=GIB)], "process 1.0 GiB with libraries"),
         ([e.GaugesRead(gpus=[e.GpuReading(index=0, utilization_share=0.0)])], "GPU 0 %"),
     ]  # fmt: skip
     for readings, words in rows:

@@ -45,6 +45,11 @@ TASKS = {
         "qwen2", lambda n, text: {"prompt": text, "chosen": "yes it is" + " so" * (n % 3), "rejected": f"no {n}"},
         {"task.chat_template": "chatml"},
     ),
+    "reward": TaskCase(
+        "qwen2",
+        lambda n, text: {"prompt": text, "chosen": "yes it is" + " so" * (n % 3), "rejected": f"no {n}", "margin": n},
+        {"task.chat_template": "chatml"},
+    ),
     "kto": TaskCase(
         "qwen2", lambda n, text: {"prompt": text, "completion": "yes it is" + " so" * (n % 3), "label": n % 2 == 0},
         {"task.chat_template": "chatml"},

@@ -36,6 +36,7 @@ SWITCHES = {
     "deterministic": {"training.deterministic": "true"},
 }
 KERNELS = ("none", "liger")
+HEADS = ("classifier", "pooler", "qa_outputs", "score")
 PACKED_TASKS = ("causal_lm", "chat", "preference", "kto")
 CHUNKED_TASKS, DECODERS = (*PACKED_TASKS, "char_lm", "seq2seq"), (*PACKED_TASKS, "char_lm")
 # States in 4 bits are stopped and resumed in `test_resume.py`: what differs from 8 is their shape.
@@ -191,7 +192,7 @@ def check_checkpoint(folder, plan, method, precision) -> None:
     assert {tensor.dtype for tensor in adapters.values()} <= {torch.float32}
     # All of the model, or the head of a classifier, which is as the rest of it: in 16 bits with a copy in fp32.
     in_16_bits = {name for name in heads if weights[name].dtype in (torch.bfloat16, torch.float16)}
-    assert not adapters or all("classifier" in name or "pooler" in name or "qa_outputs" in name for name in heads)
+    assert not adapters or all(any(head in name for head in HEADS) for name in heads)
     assert all(tensor.isfinite().all() for tensor in (*weights.values(), *state.values()) if tensor.is_floating_point())
     keys = {name.rpartition(".")[2] for name in state}
     assert ("master" in keys) == bool(in_16_bits)

@@ -14,6 +14,7 @@ import torch
 from tests.combinations import first_by_default
 from tests.simulated_card.cases import TASKS, of_kind
 from tests.tiny_models import save_tiny_model, save_tiny_model_with_towers, texts
+from tests.trained_runs import write_rows
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models.files import shards
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
@@ -64,6 +65,30 @@ def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card)
     peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
     # Planned are full rows; what is left of a row is not computed.
     assert 0.9 * peak <= planned <= 1.15 * peak
+
+
+@pytest.mark.parametrize("method", first_by_default(["full", "lora"]))
+def test_preferences_take_the_memory_of_supervised_training_on_the_same_tokens(method, sources, tmp_path, run_on_card):
+    """A pair has the tokens of two conversations. The reference takes no memory, because it is computed before.
+
+    All answers are as long as rows, so that rows are full, as planned."""
+    words = {"chosen": "yes", "rejected": "not"}
+    pairs = [
+        {"prompt": "Go on.", **{side: f"{word} {n:02} {'said the sheep. ' * 15}" for side, word in words.items()}}
+        for n in range(40)
+    ]
+    chats = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in ("chosen", "rejected")]
+    peaks = []
+    for task, rows, count in (("chat", chats, 16), ("preference", pairs, 8)):
+        path = write_rows(tmp_path / f"{task}.jsonl", rows)
+        own = {"data.path": path, "output.name": task, "task.chat_template": "chatml", "tuning.method": method}
+        own |= {f"training.{name}": count for name in ("effective_batch_size", "per_device_train_batch_size")}
+        _, folder, failure = run_on_card(task, {**SETTINGS, **sources, **own, "evaluation.max_eval_rows": count})
+        assert not failure, failure
+        planned = sum(part.bytes for part in read_plan(folder).memory_parts if part.name not in NOT_ALLOCATED)
+        peaks.append(max(step.peak_memory_bytes for step in of_kind(folder, StepDone)))
+        assert 0.9 * peaks[-1] <= planned <= (1.1 if method == "full" else 1.15) * peaks[-1]
+    assert peaks[1] <= 1.05 * peaks[0]
 
 
 @pytest.mark.e2e

@@ -17,6 +17,7 @@ import pytest
 
 from tests.combinations import first_by_default
 from tests.runs.journals import read_all
+from tests.tiny_models import save_tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.launching.open_run import load_config, open_new, reopen_run
 from tui_trainer.launching.run_lifecycle import execute_run
@@ -49,6 +50,8 @@ class Case:
     task: str
     rows: list[dict[str, Any]]
     settings: dict[str, Any] = field(default_factory=dict)
+    family: str = ""
+    """Family of the model that the run starts from; empty: random weights."""
 
 
 CASES = [
@@ -91,6 +94,18 @@ CASES = [
         },
     ),
     Case(
+        "reward",
+        [
+            {"prompt": f"{n}?", "chosen": f"{n % 5}" * (1 + n % 2), "rejected": f"no {n}", "margin": n % 3}
+            for n in range(40)
+        ],
+        {
+            "task.chat_template": "chatml", "tuning.method": "lora", "tuning.lora_dropout": 0.2, "data.max_length": 96,
+            "evaluation.metric_for_best_model": "accuracy",
+        },
+        family="llama",
+    ),
+    Case(
         "preference",
         [{"prompt": f"{n}?", "chosen": f"{n % 5}!", "rejected": f"{n % 5} or {n}"} for n in range(40)],
         {"data.packing": "true", "data.max_length": 40, "task.sft_weight": 0.5},
@@ -100,7 +115,7 @@ CASES = [
         [{"prompt": f"{n}?", "completion": f"{n % 5}!", "label": n % 2 == 0} for n in range(40)],
         {"data.packing": "true", "data.max_length": 40},
     ),
-]
+]  # fmt: skip
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -114,6 +129,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(case, tmp_path):
     data.write_text("".join(json.dumps(row) + "\n" for row in case.rows))
     settings = {**SETTINGS, "task.type": case.task, "data.path": data, "output.runs_dir": tmp_path / "runs"}
     settings |= {"output.name": "run", **case.settings}
+    if case.family:
+        model_folder = save_tiny_model(tmp_path / case.family, case.family)
+        settings |= {"model.init": "pretrained", "model.model_name_or_path": model_folder}
     run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
     assert execute_run(run).exit_code == 0
     model, last = run.folder.model, run.folder.checkpoints / "step-8"

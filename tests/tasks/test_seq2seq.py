@@ -60,8 +60,8 @@ def test_unknown_characters_are_counted_before_the_start_and_refused_where_answe
     some = write_rows(tmp_path / "some.jsonl", [{"source": "the hen", "target": "the hen agreed said {"}] * 30)
     most = write_rows(tmp_path / "most.jsonl", [{"source": "the hen", "target": "{}"}] * 30)
     model = ("--model", str(tiny_folder("t5")))
-    for command in ("plan", "check"):
-        assert main([command, *model, "--data", str(some)]) == 0
+    for command, code in (("plan", 0), ("check", 1)):
+        assert main([command, *model, "--data", str(some)]) == code
         assert "tokens to train on (5.56%) are unknown to the tokenizer: {" in capsys.readouterr().out, command
     assert main(["plan", *model, "--data", str(most)]) == 2
     assert "tokens to train on (50.00%) are unknown to the tokenizer: {, }; add tokens" in capsys.readouterr().err

@@ -125,7 +125,7 @@ def test_each_run_of_a_chain_begins_where_the_one_before_ended_and_names_the_cha
     # The adapter still belongs to the same model.
     assert fields[0] == fields[1] and fields[0]["base_model_name_or_path"] == str(full.model)
     trained = TrainedModel.of(continued)
-    assert trained.base == full.model and "began with an adapter" in trained.base_model()[1]
+    assert trained.base == full.model and trained.base_model() == (still.model, "")
     # Its card and its report name the chain, which is kept after the runs are deleted.
     chain = "llama > run full (all weights, 10 steps) > run lora (LoRA, 10 steps, continued) > run still ("
     assert overview(continued).came_from.startswith(chain) and overview(full).came_from == ""

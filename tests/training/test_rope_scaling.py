@@ -134,7 +134,7 @@ def test_rows_may_be_as_long_as_the_positions_reach(tiny_config, settings):
 REFUSED = [
     ({f"{ROPE}.rope_type": "yarn"}, "model.rope_scaling.factor: is required by yarn"),
     ({f"{ROPE}.rope_type": "llama3", f"{ROPE}.factor": 2}, "low_freq_factor: is required by llama3"),
-    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, but scaling makes the context longer"),
+    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, which would make the context shorter"),
     ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 2, f"{ROPE}.beta_fast": 8}, "is not used by linear"),
     ({f"{ROPE}.factor": 2}, "has no effect with model.rope_scaling.rope_type = default"),
     ({f"{ROPE}.rope_type": "ntk", f"{ROPE}.factor": 2}, "model.rope_scaling.rope_type"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from operator import attrgetter
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 
 from tests.runs.journals import run_of, start, steps
 from tests.tiny_models import save_tiny_model
+from tests.trained_runs import write_rows
 from tests.ui.canned import CPU, FINDINGS, CannedBench, CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tests.ui.test_new_run import conversations
+from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_STOPPED
 from tui_trainer.launching.drafts import draft_for
@@ -125,6 +128,29 @@ async def test_from_a_start_that_is_refused_to_the_field_with_its_choices(tmp_pa
         await screens.shows("Start ", "task        chat", "checklist ", "Enter start")
         assert screens.bench.document.user_values()["task.chat_template"] == "chatml"
         assert not screens.bench.is_checking
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_a_rate_far_above_the_usual_one_is_in_the_question_and_in_the_lines_of_a_start(tmp_path, capsys):
+    """The usual rate is that of the loss: 0.01 is high for DPO, though not for a tiny model in supervised training."""
+    base = save_tiny_model(tmp_path / "llama", "llama")
+    rows = [{"prompt": f"Hello {n}", "chosen": "Hi!", "rejected": f"No {n}."} for n in range(40)]
+    data = write_rows(tmp_path / "pairs.jsonl", rows)
+    settings = (
+        "task.chat_template=chatml",
+        "tuning.method=full",
+        "training.learning_rate=0.01",
+        "training.max_steps=1",
+    )
+    shortcuts = {"data.path": str(data), "model.model_name_or_path": str(base)}
+    async with open_screens(Request(assignments=settings, shortcuts=shortcuts), ready=attrgetter("plan")) as screens:
+        await screens.press("t")
+        await screens.shows("rate        0.01 is ", "times the usual", "Enter start")
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert main(["--no-ui", "--data", str(data), "--model", str(base), *words]) == 0
+    warning = r"learning rate: 0.01 is [\d,]+ times the usual \S+ for this model, method and loss"
+    assert re.search(warning, capsys.readouterr().out)
 
 
 @in_event_loop

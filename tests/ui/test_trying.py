@@ -197,6 +197,9 @@ async def test_a_run_is_tried_once_it_has_a_checkpoint_and_only_with_a_task_of_t
         screens.bench.run = CannedRun([replace(begun, task="of another version"), *events], alive=True)
         await screens.press("w")
         await screens.shows("there is no task 'of another version'")
+        screens.bench.run = CannedRun([replace(begun, task="reward"), *events], alive=True)
+        await screens.press("w")
+        await screens.shows("a reward model writes no text: `tui-trainer predict` scores")
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ Temperature = Annotated[float, typer.Option(min=0, max=10, help="0: greedy decod
 Beams = Annotated[int, typer.Option(min=1, max=64, help="Number of beams; the likeliest text is taken.")]
 NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of tokens to generate.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")]
+AgainstBase = Annotated[str, option("--against", "base", "base: also show the base model's answer.")]
 ComparedModel = Annotated[
     str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
 ]
@@ -51,12 +52,17 @@ def generate(
     max_new_tokens: NewTokens = 200,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}, or 0 with beams"),
+        typer.Option(
+            min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}; 0 with beams or --against"
+        ),
     ] = None,
     beams: Beams = 1,
     seed: Seed = 0,
+    against: AgainstBase = "",
+    as_json: AsJson = False,
 ) -> None:
     """Try a trained model on a text: it continues the text, or gives the answer of its task, such as a label."""
+    _refuse_other_models(against)
     folder = lock_named_run(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_folder_of
 
@@ -64,18 +70,49 @@ def generate(
     source = source_words(weights_folder_of(folder))
     trained = trained_model(folder, unfinished=True)
     if temperature is None:
-        temperature = TEMPERATURE if beams == 1 else 0.0
+        temperature = TEMPERATURE if beams == 1 and not against else 0.0
+    if trained.task.scores_answers:
+        raise InputError(f"{folder.name} is a reward model, which writes no text", hint=_trying_hint(trained))
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, num_beams=beams)
     _refuse_useless_beams(trained, sampling)
+    if against and not trained.generates_text:
+        raise InputError(f"{folder.name} was trained for {trained.task.name} and generates no text to compare")
+    base = _base_folder(trained) if against else None
     from tui_trainer.exporting.generate import Writer
-    from tui_trainer.lines.conversation import answer_lines, print_answer
+    from tui_trainer.lines.conversation import answer_lines, print_answer, print_answers
 
-    writer = Writer(folder)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        writers = {"base": Writer(folder, base=base)} if base else {}
+        writers["tuned"] = Writer(folder)
     print(f"{folder.name}: {source}" + (f", {beams} beams" if beams > 1 else ""), file=sys.stderr)
+    answer = partial(print_answer, writers["tuned"], sampling=sampling)
+    if against or as_json:
+        answer = partial(print_answers, writers, sampling=sampling, as_json=as_json)
     if prompt is None:
-        answer_lines(writer, sampling)
+        answer_lines(answer, continues=writers["tuned"].continues)
     else:
-        print_answer(writer, prompt, sampling)
+        answer(prompt)
+
+
+def _refuse_other_models(against: str) -> None:
+    if against not in ("", "base"):
+        raise InputError("--against only accepts base", hint="`tui-trainer evaluate` compares other models")
+
+
+def _base_folder(trained: "TrainedModel") -> Path:
+    """Return the folder of the model before training. Raises InputError if it is not on this machine."""
+    base, reason = trained.base_model()
+    if base is None:
+        raise InputError(reason or f"{trained.run.name} was trained from scratch, so it has no base model")
+    return base
+
+
+def _trying_hint(trained: "TrainedModel") -> str:
+    """Return a hint with the command that tries a model which holds no conversation."""
+    name = shell_word(trained.run.name)
+    if trained.task.scores_answers:
+        return f"`tui-trainer predict {name} --data FILE --out FILE` scores rows with a prompt and an answer"
+    return f"`tui-trainer generate {name}` tries the model on one text at a time"
 
 
 def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
@@ -93,15 +130,14 @@ def _refuse_useless_beams(trained: "TrainedModel", sampling: Sampling) -> None:
 def chat(
     run: RunReference = "last",
     system: Annotated[str, option("--system", "TEXT", "The system prompt.")] = "",
-    against: Annotated[str, option("--against", "base", "base: show the base model's answer first.")] = "",
+    against: AgainstBase = "",
     max_new_tokens: NewTokens = 400,
     temperature: Temperature = TEMPERATURE,
     seed: Seed = 0,
     gpu: GpuName = None,
 ) -> None:
     """Chat with a trained model, or continue texts with a model that was not trained on chats."""
-    if against not in ("", "base"):
-        raise InputError("--against only accepts base", hint="`tui-trainer evaluate` compares other models")
+    _refuse_other_models(against)
     folder = lock_named_run(run, "chat")
     from tui_trainer.exporting.trained_model import source_words, weights_folder_of
 
@@ -109,11 +145,9 @@ def chat(
     source = source_words(weights_folder_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
-        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries the model on one text at a time"
-        raise InputError(f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation", hint=hint)
-    base, reason = trained.base_model() if against else (None, "")
-    if against and base is None:
-        raise InputError(reason or f"{folder.name} was trained from scratch, so it has no base model")
+        message = f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation"
+        raise InputError(message, hint=_trying_hint(trained))
+    base = _base_folder(trained) if against else None
     from tui_trainer.exporting.chat_session import ChatSession
     from tui_trainer.exporting.generate import Writer
     from tui_trainer.exporting.predicting import inference_device
@@ -172,7 +206,8 @@ def _lock_and_load(models: Sequence[str], against: str, command: str) -> "Traine
 @app.command()
 def gate(
     models: Annotated[
-        list[str], typer.Argument(metavar="RUN|FOLDER...", help="A run; then other runs, or folders of exports.")
+        list[str],
+        typer.Argument(metavar="RUN|FOLDER...", help="A run, optionally followed by other runs or folders of exports."),
     ],
     suite: Annotated[str, option("--suite", "FILE.jsonl", "File of prompts to answer; default: 40 general ones.")] = "",
     against: ComparedModel = "base",

@@ -17,7 +17,8 @@ from tui_trainer.terminal.safe_text import one_line
 
 # Settings with the paths of files that a run reads.
 _PATH_SETTINGS = (
-    MODEL_KEY, DATA_KEY, GATE_SUITE, "data.replay", "data.eval_path", "task.chat_template", "model.add_tokens"
+    MODEL_KEY, DATA_KEY, GATE_SUITE, "data.replay", "data.eval_path", "task.chat_template", "task.reference",
+    "model.add_tokens",
 )  # fmt: skip
 
 
@@ -41,6 +42,7 @@ def with_absolute_paths(config: Config) -> Config:
         "data.replay": _absolute_data(config.data.replay_paths),
         "data.eval_path": _absolute_data(config.data.eval_paths),
         MODEL_KEY: _absolute_model(config.model.model_name_or_path),
+        "task.reference": _absolute_model(config.task.reference),
         GATE_SUITE: suite if suite in ("", GENERAL_SUITE) else absolute(suite),
         "output.runs_dir": absolute(config.output.runs_dir),
     }

@@ -289,8 +289,8 @@ SCHEMA_VERSION = 1
 
 class TaskSection(SettingsSection):
     type: str = option("causal_lm")
-    """The task: causal_lm, char_lm, chat, kto, preference, question_answering, seq2seq, sequence_classification or
-    token_classification."""
+    """The task: causal_lm, char_lm, chat, kto, preference, question_answering, reward, seq2seq,
+    sequence_classification or token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
     """Chat: tokens to train on: assistant turns, only the completion (the last turn), or the whole conversation."""
     chat_template: str = option("", completes="file")
@@ -322,6 +322,12 @@ class TaskSection(SettingsSection):
     sft_weight: LossWeight | Auto = option("auto")
     """Preference: weight of the cross entropy of the chosen answers, added to the loss; auto: 1 for orpo and cpo,
     else 0."""
+    center_rewards_coefficient: LossWeight = option(0.0)
+    """Reward: weight of the squared sum of both rewards of a pair, which keeps rewards near 0, such as 0.01
+    (arXiv:2312.09244, TRL)."""
+    reference: str = option("", completes="folder")
+    """Preference: another model, as in model.model_name_or_path, to compare with; it is loaded only before the first
+    step; empty: the model to start from."""
     desirable_weight: float = option(1.0, low=0.001, high=1000)
     """KTO: weight of desirable answers; their number times it should be 1 to 1.33 times that of the others
     (arXiv:2402.01306)."""
@@ -360,8 +366,8 @@ class DataSection(SettingsSection):
     text_pair_column: str = option("")
     """Column with a second text that is read together with the first; empty: none."""
     label_column: str = option("auto")
-    """Column with labels or tags, or several columns with a 0 or 1 per class, separated by commas; auto: the
-    column with a usual name, or all columns of 0 and 1."""
+    """Column with labels, tags or margins, or several: one of 0 and 1 per class, or two of scores; auto: the one with
+    a usual name, or all of 0 and 1."""
     target_column: str = option("auto")
     """Column with answers or summaries; auto: the column with a usual name."""
     eval_fraction: float = option(0.1, low=0, high=0.9, step="+0.05")

@@ -247,12 +247,14 @@ def _joined_row(
 
 def _whole_row(batch: Batch, row: int, documents: Numbered, decoder: _Decoder) -> tuple[tuple[ShownDocument, ...], int]:
     """Return the only document of a row that the model reads whole, and its number of input tokens."""
-    (row_number, _, _), tokens = documents[0], int(batch.model_arguments[_MASK][row].sum())
+    (row_number, part, _), tokens = documents[0], int(batch.model_arguments[_MASK][row].sum())
     ids, labels = batch.input_ids[row, :tokens].tolist(), batch.labels
     is_trained, tags, label = [False] * tokens, [""] * tokens, ""
     answer_ids: list[int] = []
     if _ANSWER in batch.model_arguments:
         answer_ids = labels[row][labels[row] != IGNORE].tolist()
+    elif part and len(labels) < len(batch.input_ids):  # one label for several documents, which have names themselves
+        label = _name_of(part - 1, decoder.names)
     elif labels.ndim == 1 or labels.dtype.kind == "f":
         label = _label_name(labels[row], decoder.names)
     elif labels.shape[1] != batch.input_ids.shape[1]:  # the first and the last token of an answer
@@ -267,6 +269,7 @@ def _whole_row(batch: Batch, row: int, documents: Numbered, decoder: _Decoder) -
         tokens=tokens + len(answer_ids),
         trained_tokens=sum(is_trained) + len(answer_ids),
         cut=_is_cut(decoder, row_number),
+        part=part,
         label=label,
         answer=decoder.spell.pieces(answer_ids, [True] * len(answer_ids)),
     )
@@ -289,5 +292,5 @@ def _name_of(number: int, names: Sequence[str]) -> str:
 
 
 def names_in(details: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of classes or tags, by number, from the details of prepared data (`PreparedData.details`)."""
-    return tuple(map(str, details.get("names") or ()))
+    """Return the names of classes or tags, or of the documents of a row, by number (`PreparedData.details`)."""
+    return tuple(map(str, details.get("names") or details.get("documents") or ()))

@@ -6,6 +6,7 @@ The rows are texts and code of Python 3.11's documentation and standard library;
 import difflib
 import gzip
 import json
+import random
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from tui_trainer.terminal.safe_text import one_line
 SAMPLES_PYTHON: Final = (3, 11, 7)
 """Version of Python that the rows come from. Fingerprints contain it, also those that earlier versions computed."""
 _FOLDER: Final = Path(__file__).with_name("sample_rows")
+_CHAT, _PREFERENCES = "python-help-chat", "python-preferences"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +33,31 @@ class Sample:
 
     def content(self) -> list[tuple[str, Any]]:
         """Return (position, content) of each row: its columns as an object or, of a text, a string."""
-        return _content(self.name)
+        return _word_order_pairs() if self.name == _PREFERENCES else _content(self.name)
 
 
 @cache
 def _content(name: str) -> list[tuple[str, Any]]:
     lines = gzip.decompress((_FOLDER / f"{name}.jsonl.gz").read_bytes()).splitlines()
     return [(where, content) for where, content in map(json.loads, lines)]
+
+
+@cache
+def _word_order_pairs() -> list[tuple[str, Any]]:
+    """Return the first question and answer of each conversation, beside the same answer with two words swapped.
+
+    Both answers have the same words and length. The first and the last word stay, because they look different."""
+    pairs = []
+    for where, content in _content(_CHAT):
+        question, answer = [turn["content"] for turn in content["messages"] if turn["role"] != "system"][:2]
+        words = answer.split(" ")
+        positions = [index for index in range(1, len(words) - 2) if words[index] != words[index + 1]]
+        if "\n" in answer or not positions:
+            continue
+        index = random.Random(where).choice(positions)
+        swapped = [*words[:index], words[index + 1], words[index], *words[index + 2 :]]
+        pairs.append((where, {"prompt": question, "chosen": answer, "rejected": " ".join(swapped)}))
+    return pairs
 
 
 _SAMPLES: Final = (
@@ -47,9 +67,15 @@ _SAMPLES: Final = (
         description="first paragraphs of the docstrings of Python's standard library, labelled by topic",
     ),
     Sample(
-        name="python-help-chat",
+        name=_CHAT,
         title="Conversations about Python's functions",
         description="questions about the standard library, answered with its docstrings, as conversations",
+    ),
+    Sample(
+        name=_PREFERENCES,
+        title="Word order in answers about Python's functions",
+        description="questions about the standard library with its docstrings as better answers, and the same with two "
+        "words swapped as worse ones",
     ),
     Sample(
         name="python-questions",

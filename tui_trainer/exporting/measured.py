@@ -73,7 +73,7 @@ def score_rows(
     """Return the loss in nats per label and the task's scores on the rows of `parts`.
 
     Rows of one part share passes. After each pass `on_pass` gets the batch, its summed loss, its label count and its
-    seconds. Raises InputError if the loss needs the model before training, which is not on this disk."""
+    seconds. Raises InputError if the loss needs a reference model that is not on this disk."""
     objective = trained.task.objective(trained.config, data, model, chunk_tokens=0)
     scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
@@ -111,12 +111,13 @@ def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> It
 def _base_model_values(
     trained: TrainedModel, data: PreparedData, model: Any, rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout
 ) -> NDArray[np.float32]:
-    """Return the values that the loss needs from the model before training: fp32 [rows, width]; NaN outside `parts`."""
-    folder, reason = trained.base_model()
+    """Return the values that the loss needs from its reference model: fp32 [rows, width]; NaN outside `parts`."""
+    folder, reason = trained.reference_model()
     task = trained.task
     if folder is None:
         reason = reason or "training began with random weights that were not saved"
-        message = f"the {task.name} loss of {trained.run.name} needs the outputs of the model before training"
+        source = "its reference model" if trained.plan.config.task.reference else "the model before training"
+        message = f"the {task.name} loss of {trained.run.name} needs the outputs of {source}"
         hint = "see the run's report for the loss measured in training; `tui-trainer predict` needs no loss"
         raise InputError(f"{message}: {reason}", hint=hint)
     base_model = load_model(trained, folder, None, dtype=model.dtype).to(model.device)

@@ -19,7 +19,13 @@ from tui_trainer.models.heads import CLASSIFYING_HEADS, Head, auto_class
 from tui_trainer.models.rope import set_positions
 from tui_trainer.models.towers import has_towers
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, read_plan_file, with_own_commit
+from tui_trainer.planning.plan_file import (
+    DamagedPlanError,
+    changed_base,
+    changed_reference,
+    read_plan_file,
+    with_own_commit,
+)
 from tui_trainer.runs.events import RunFinished
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import last_events
@@ -239,7 +245,8 @@ class TrainedModel:
             if self.config.model.add_tokens:
                 return None, "the base model has no embeddings for the added tokens"
             if facts.adapter:
-                return None, "training began with an adapter, which cannot be evaluated for comparison"
+                problem = changed_base(self.plan)
+                return (None, str(problem)) if problem else (facts.adapter.folder, "")
             folder = self.base or facts.folder
             if folder and not self.base and (problem := changed_base(self.plan, folder)):
                 return None, str(problem)
@@ -248,6 +255,19 @@ class TrainedModel:
         if folder is None:
             return None, f"the base model {name} is not on this disk"
         return folder, ""
+
+    def reference_model(self) -> tuple[Path | None, str]:
+        """Return (folder of the model that a loss with a reference compares with, ''), or (None, why not)."""
+        name = self.plan.config.task.reference
+        if not name:
+            return self.base_model()
+        try:
+            if problem := changed_reference(self.plan):
+                return None, str(problem)
+            facts = find_model(name, "main", head=self.head)
+        except ConfigError:
+            return None, f"the reference model {name} is not on this disk"
+        return (facts.adapter.folder if facts.adapter else facts.folder), ""
 
     @property
     def has_towers(self) -> bool:
@@ -323,11 +343,14 @@ def load_model(
 ) -> Any:
     """Load the model in `folder` on the CPU, for the task of `trained`. If it is an adapter, `base` has the base model.
 
-    `merge` merges the adapter into the weights. A classifier's labels come from the config.json of `folder`."""
+    `merge` merges the adapter into the weights, as does an adapter without `base`, whose base model is searched. A
+    classifier's labels come from the config.json of `folder`. Raises FolderError for a model that cannot be read."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if base is None and (base := base_of(folder, trained.head, trained.config.model.revision)):
+        merge = True
     trusts_code = trained.config.model.trust_remote_code
     model_class = auto_class(trained.head, config_in(trained, base or folder).model_type)
     options = {"dtype": dtype, "trust_remote_code": trusts_code, "local_files_only": True}
@@ -361,6 +384,8 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, model_class: Any, 
     from safetensors.torch import load_file
 
     base, reason = trained.starting_model()
+    if base and adapter_base(base):
+        base, reason = None, "training began with an adapter"
     if base is None:
         raise FolderError(f"the checkpoint contains only the trained layers, and {reason}", where=folder.name)
     with reading(base):

@@ -19,7 +19,7 @@ NAME = "dataset_info.json"
 _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 _SETTINGS = {"prompt": "data.text_column", "query": "data.text_pair_column", "response": "data.target_column"}
 _PART = {"subset": "data.name", "split": "data.split", "num_samples": "data.max_rows", "size": "data.max_rows"}
-_PREFERENCES = ("chosen", "rejected", "kto_tag")
+_ANSWERS = ("chosen", "rejected")
 _MEDIA = ("images", "videos", "audios")
 # Tag of the list, its default value, and our role.
 _ROLE_TAGS = {
@@ -42,8 +42,8 @@ def find_list(folder: Path, dataset_dir: str) -> Path | None:
     return file_near(folder, str(Path(dataset_dir) / NAME)) or file_near(folder, NAME)
 
 
-def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
-    """Return the data sets with these names in the list at `path`. `texts` is true if they are used as plain texts.
+def read_list(path: Path, names: list[str], *, task: str) -> list[DataSet]:
+    """Return the data sets with these names in the list at `path`, for the task `task`.
 
     Raises ValueError for a data set that is invalid or would be used differently, ConfigError for a broken list."""
     entries = read_foreign(path)
@@ -53,7 +53,7 @@ def read_list(path: Path, names: list[str], *, texts: bool) -> list[DataSet]:
         if not isinstance(entry, dict):
             raise ValueError(f"{path.name} has no data set {one_line(name, 40)!r}; {name_hint(name, entries)}")
         try:
-            data_sets.append(DataSet(_path_of(entry, path.parent), dict(_settings(entry, texts))))
+            data_sets.append(DataSet(_path_of(entry, path.parent), dict(_settings(entry, task))))
         except ValueError as error:
             raise ValueError(f"{one_line(name, 40)} in {path.name}: {error}") from None
     return data_sets
@@ -73,17 +73,21 @@ def _path_of(entry: Mapping[str, Any], folder: Path) -> str:
     return str(next((file for file in paths if file.exists()), paths[0]))
 
 
-def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
+def _settings(entry: Mapping[str, Any], task: str) -> Iterator[tuple[str, Any]]:
     # In v1, rows without a converter are conversations.
     row_format = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
-    if entry.get("ranking") is True or row_format == "pair" or any(columns.get(name) for name in _PREFERENCES):
-        raise ValueError("the rows are preferences, whose configs are not imported; set task.type = preference")
+    if columns.get("kto_tag"):
+        raise ValueError("the rows are answers marked as good or bad (KTO), which no task learns from")
+    has_pairs = entry.get("ranking") is True or row_format == "pair" or any(columns.get(name) for name in _ANSWERS)
+    if has_pairs != (task == "preference"):
+        kind, stage = ("pairs of answers", "dpo") if has_pairs else ("no pairs of answers (ranking)", "sft")
+        raise ValueError(f"the rows are {kind}; nearest: stage {stage}")
     if media_columns := [name for name in _MEDIA if columns.get(name)]:
         raise ValueError(f"the rows have {', '.join(media_columns)}, but models are trained on text")
     if columns.get("history"):
         raise ValueError("a column of earlier turns is not supported; write the turns as messages")
-    if row_format not in ("alpaca", "sharegpt", "openai"):
+    if row_format not in ("alpaca", "sharegpt", "openai", "pair"):
         raise ValueError(f"the formatting {one_line(row_format, 40)} is not supported; use alpaca, sharegpt or openai")
     for name in ("system", "tools"):
         if columns.get(name, name) != name:
@@ -94,13 +98,20 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
         value = entry.get(name)
         if value not in (None, "") and (name, value) != ("split", "train"):
             yield setting, value
-    yield from _conversation(columns, tags) if row_format != "alpaca" else _columns(columns, texts)
+    if has_pairs and (answers := ",".join(str(columns.get(name) or name) for name in _ANSWERS)) != ",".join(_ANSWERS):
+        yield "data.target_column", answers
+    yield from _conversation(columns, tags) if row_format != "alpaca" else _columns(columns, task)
 
 
-def _columns(columns: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]]:
+def _columns(columns: Mapping[str, Any], task: str) -> Iterator[tuple[str, Any]]:
     """Yield our settings for the columns that a data set names. Usual column names need no setting."""
     named_columns = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
-    if texts and named_columns:
+    if task == "preference":
+        # LLaMA-Factory reads the answers from other columns.
+        named_columns.pop("response", None)
+        usual = {name: column for name, column in _ALPACA.items() if name in named_columns}
+        yield from ((_SETTINGS[name], column) for name, column in named_columns.items() if named_columns != usual)
+    elif task == "causal_lm" and named_columns:
         yield "data.text_column", named_columns.get("prompt", "auto")
     elif named_columns and named_columns != _ALPACA:
         if "prompt" not in named_columns or "response" not in named_columns:

@@ -11,9 +11,6 @@ from typing import Any
 from tui_trainer.importing.rules import is_off
 
 _REWARDS = "models are not trained with rewards or on answers that they generate"
-PREFERENCES = (
-    "configs for preferences are not imported; set task.type = preference (see `tui-trainer guide preferences`)"
-)
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 # Plugins of axolotl that change only kernels or reporting.
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
@@ -30,16 +27,10 @@ MISSING: Mapping[str, Mapping[str, str]] = {
     _REWARDS: {
         _ARGUMENTS: """reward_funcs reward_weights reward_model reward_model_path reward_model_name_or_path
         num_generations num_ppo_epochs num_sample_generations""",
-        "trl": """max_completion_length desirable_weight undesirable_weight scale_rewards kl_coef cliprange vf_coef
+        "trl": """desirable_weight undesirable_weight scale_rewards kl_coef cliprange vf_coef
         center_rewards_coefficient missing_eos_penalty judge""",
         "axolotl": "rl=grpo|kto|gdpo|ebft process_reward_model num_labels nemo_gym_enabled",
         "llama_factory": "stage=rm|ppo|kto|grpo",
-    },
-    PREFERENCES: {
-        "trl": """beta=* max_prompt_length precompute_ref_log_probs rpo_alpha cpo_alpha simpo_gamma
-        ref_model_init_kwargs sync_ref_model""",
-        "axolotl": "rl",
-        "llama_factory": "stage=dpo|orpo|simpo",
     },
     "models are trained on text, not on images, sound or video": {
         _ARGUMENTS: """image_column image_column_name image_folder image_processor_name vision_tower
@@ -73,7 +64,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
     "the loss is always cross entropy": {
         "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss",
         "axolotl": "use_dft use_asft use_eaft eaft dft liger_use_token_scaling center_rewards_coefficient",
-        "trl": "loss_type!=nll|chunked_nll",
+        "trl": "loss_type=dft",
         "training_script": f"""use_focal_loss focal_loss focal_gamma loss{_LOSSES} loss_fn{_LOSSES}
         loss_type{_LOSSES} loss_function{_LOSSES} criterion{_LOSSES} rdrop_alpha""",
     },

@@ -285,6 +285,8 @@ def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> 
         best_task = matching_task
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.description}"
     else:
+        # Only pairs show that a model shall score answers.
+        candidates = [name for name in candidates if not find_task(name).scores_answers] or candidates
         # A decoder learns labels or tags only if the columns say so, or if the user names the task.
         if _ANY_MODEL in candidates:
             candidates = [name for name in candidates if name in (_ANY_MODEL, _CHAT)]

@@ -35,7 +35,14 @@ from tui_trainer.planning.effective_batch import EPOCHS_KEY
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import Plan, PlanInputs
-from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, commit_of, read_plan_file, write_plan_file
+from tui_trainer.planning.plan_file import (
+    DamagedPlanError,
+    changed_base,
+    changed_reference,
+    commit_of,
+    read_plan_file,
+    write_plan_file,
+)
 from tui_trainer.planning.planned import Planned, StepGrade
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
@@ -99,6 +106,7 @@ def exact_plan(
             data_key=data.folder.name,
             data_fingerprint=data.fingerprint,
             model_key=task.model_key(loaded.config),
+            reference_key=task.reference_key(loaded.config),
             model_commit=commit_of(loaded.config),
             versions=versions(),
         )
@@ -119,7 +127,7 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
     The run continues after `step`. Raises InputError if the model has changed, or if the rows would differ."""
     config, sources, task, started_at = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
     # Check the model first: with another tokenizer the rows would also differ, and the error would blame the data.
-    if problem := changed_base(plan):
+    if problem := changed_base(plan) or changed_reference(plan):
         raise ConfigError(problem)
     folder = prepared_data_folder() / plan.data_key
     if data := read_entry(folder):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.load import LoadedConfig, value_of
 from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.exporting.trained_model import final_model
@@ -16,22 +16,24 @@ from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder
 from tui_trainer.planning.ancestry import run_of_model
 from tui_trainer.runs import registry
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks.parts.reference_model import REFERENCE_KEY
 
 
 def with_run_as_model(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the config with the name of a run replaced by the folder of its final model, and a note about that.
+    """Return the config with names of runs, as model or reference, replaced by folders of final models, with notes.
 
     A folder with a model, and a hub model that is downloaded or in the catalogue, take precedence over a run of that
     name. Raises ConfigError for a run without a final model, and for a name that fits several runs."""
-    model = loaded.config.model
-    try:
-        run = _run_named(model.model_name_or_path, model.revision)
-        if run is None:
-            return loaded
-        folder = run.model if run.model.is_dir() else final_model(run)
-    except FolderError as error:
-        raise ConfigError(loaded.with_source(replace(problem, key=MODEL_KEY)) for problem in error.problems) from None
-    return loaded.with_fitted_value(MODEL_KEY, str(folder), f"the final model of the run {run.name}")
+    for key, revision in ((MODEL_KEY, loaded.config.model.revision), (REFERENCE_KEY, "main")):
+        try:
+            run = _run_named(str(value_of(loaded.config, key)), revision)
+            if run is None:
+                continue
+            folder = run.model if run.model.is_dir() else final_model(run)
+        except FolderError as error:
+            raise ConfigError(loaded.with_source(replace(problem, key=key)) for problem in error.problems) from None
+        loaded = loaded.with_fitted_value(key, str(folder), f"the final model of the run {run.name}")
+    return loaded
 
 
 def changed_model_problems(config: Config) -> list[Problem]:

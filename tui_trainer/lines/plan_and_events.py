@@ -14,7 +14,7 @@ from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.result import display_name, format_score
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
+from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit, scores_answers
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import (
     figure_text,
@@ -103,9 +103,11 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
+    rate_warning = wording.high_rate_words(event)
     return (
         f"plan: {wording.takes_words(event)}; {quantity(event.steps_per_epoch, 'step')} per epoch, "
         f"{format_count(event.parameters)} parameters, {format_bytes(event.disk_bytes)} of disk"
+        + (f"\nlearning rate: {rate_warning}" if rate_warning else "")
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )
@@ -166,7 +168,9 @@ def gauges_words(summary: GaugeSummary) -> str:
         text_or_empty("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process_texts = [
-        text_or_empty(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        text_or_empty(
+            lambda memory_bytes: f"process {format_bytes(memory_bytes)} with libraries", peak("process_memory_bytes")
+        ),
         text_or_empty("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
     gpu_text = ", ".join(filter(None, gpu_texts))
@@ -211,7 +215,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     rows += [("target", f"{one_line(target.words)}: {target.verdict}") for target in result.targets_of(state)]
     rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
-        rows.append(("used", f"{words} (means, but peaks of memory and temperature)"))
+        rows.append(("used", f"{words} (averages; for memory and temperature, peaks)"))
     lines = [result.ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
     if words := result.better_words(state):
         advice = "; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
@@ -224,8 +228,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
     if adapter_base:
         rows.append(("  base model", f"{adapter_base}; the adapter's README.md shows how to load it with peft"))
-    command = "chat" if holds_conversations(state.task) else "generate"
-    rows.append(("try it", f"tui-trainer {command} {shell_word(name)}"))
+    command = "chat" if holds_conversations(state.task) else "predict" if scores_answers(state.task) else "generate"
+    options = " --data FILE --out FILE" if command == "predict" else ""
+    rows.append(("try it", f"tui-trainer {command} {shell_word(name)}{options}"))
     return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
 
 

@@ -19,7 +19,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.methods.preference_losses import ACCURACY, LOG_PROBABILITIES, MARGIN, PREFERENCE_LOSSES, REWARDS
 
 PREFERENCE, LIKELIHOOD = "preference", "likelihood"
-_PAIRS, _CHOSEN_TOKENS = "pairs", "chosen_tokens"
+PAIRS, _CHOSEN_TOKENS = "pairs", "chosen_tokens"
 # Two passes over the same row may add its log-probabilities in another order. Smaller margins are rounding errors.
 EQUAL_NATS = 1e-4
 
@@ -59,6 +59,11 @@ class LossSettings:
 def margin_of(answers: Tensor) -> Tensor:
     """Return the value of the chosen answer minus that of the rejected one, for each pair."""
     return answers[:, 0] - answers[:, 1]
+
+
+def right_pairs(margins: Tensor) -> Tensor:
+    """Return the number of pairs with a positive margin. A margin of 0 counts as half right, like a guess."""
+    return (margins > EQUAL_NATS).float().sum() + 0.5 * (margins.abs() <= EQUAL_NATS).float().sum()
 
 
 def _dpo(pairs: Pairs, settings: LossSettings) -> Tensor:
@@ -152,11 +157,11 @@ class PreferenceLoss(TwoDocumentsLoss, NamedLoss):
         self._loss, self._settings = _LOSSES[loss_type], settings
         self._rewards_means = loss_type in _OF_MEANS
         self._has_reference, self._sft_weight = PREFERENCE_LOSSES[loss_type].has_reference, sft_weight
-        self.parts = {PREFERENCE: _PAIRS} | ({LIKELIHOOD: _CHOSEN_TOKENS} if sft_weight else {})
-        self.scores = dict.fromkeys((ACCURACY, MARGIN, *REWARDS, *LOG_PROBABILITIES), _PAIRS)
+        self.parts = {PREFERENCE: PAIRS} | ({LIKELIHOOD: _CHOSEN_TOKENS} if sft_weight else {})
+        self.scores = dict.fromkeys((ACCURACY, MARGIN, *REWARDS, *LOG_PROBABILITIES), PAIRS)
 
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
-        return {_PAIRS: batch.sample_count, _CHOSEN_TOKENS: int(batch.document_labels[::2].sum())}
+        return {PAIRS: batch.sample_count, _CHOSEN_TOKENS: int(batch.document_labels[::2].sum())}
 
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:  # type: ignore[override]
         """Return the sums of the preference loss and of the scores over the pairs of a batch."""
@@ -165,13 +170,11 @@ class PreferenceLoss(TwoDocumentsLoss, NamedLoss):
         pairs = Pairs(log_probabilities, reference, token_counts)
         gains = (pairs.mean_gains if self._rewards_means else pairs.gains).detach()
         margins = margin_of(gains)
-        # A pair with equal answers counts as half right: before the first step the accuracy is that of chance.
-        is_right = (margins > EQUAL_NATS).float() + 0.5 * (margins.abs() <= EQUAL_NATS).float()
         sums = {PREFERENCE: self._loss(pairs, self._settings).sum()}
         if self._sft_weight:
             sums[LIKELIHOOD] = -self._sft_weight * log_probabilities[:, 0].sum()
         rewards = self._settings.beta * gains
-        sums |= {ACCURACY: is_right.sum(), MARGIN: self._settings.beta * margins.sum()}
+        sums |= {ACCURACY: right_pairs(margins), MARGIN: self._settings.beta * margins.sum()}
         for position, names in enumerate(zip(REWARDS, LOG_PROBABILITIES, strict=True)):
             sums |= dict(zip(names, (rewards[:, position].sum(), log_probabilities[:, position].sum()), strict=True))
         return sums

@@ -560,7 +560,8 @@ class EffectiveBatches(Search):
             return ""
         before_speed, middle_speed, newest_speed = (size.rows_per_second for size in self.measured[-3:])
         if middle_speed < LEAST_GAIN * before_speed and newest_speed < LEAST_GAIN * middle_speed:
-            return f"above {self.measured[-3].rows} rows per step, each doubling gains less than {LEAST_GAIN - 1:.0%}"
+            rows_text = f"above {self.measured[-3].rows} rows per step"
+            return f"{rows_text}, each doubling makes training less than {LEAST_GAIN - 1:.0%} faster"
         return ""
 
     def _size(self, rows: int) -> Size:

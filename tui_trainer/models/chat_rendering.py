@@ -36,6 +36,8 @@ from tui_trainer.units import MIB, format_number
 # files in chat_templates/ follow the formats that the models document, in plain Jinja that other programs can read.
 
 TEMPLATE_KEY = "task.chat_template"
+# A value of `loss_on` for models that read whole conversations, as the template writes them, and score them.
+NO_LOSS = "nothing"
 _FOLDER = Path(__file__).parent / "chat_templates"
 _EXTENSION = ".jinja"
 _MOST_TEMPLATE_BYTES = MIB
@@ -367,15 +369,17 @@ class ConversationRenderer:
             raise DataError(message, hint=hint)
         messages, spelt_count = self._break_spellings(self._rename_reasoning(conversation.messages))
         tools, tool_spelt_count = self._break_spellings(list(conversation.tools))
-        if self._loss_on == "all":
-            text, spans = self._text(messages, tools), None
+        spans: list[Span] | None = [] if self._loss_on == NO_LOSS else None
+        is_marked = False
+        if self._loss_on in ("all", NO_LOSS):
+            text = self._text(messages, tools)
         elif is_marked := bool(_MARKS.search(self._template.text_for(tools))):
             text, spans = self._spans_by_marks(messages, tools)
         else:
             text, spans = self._spans_by_nesting(messages, tools)
         text, signs = _without_signs(text)
         spans_by_number: dict[int, Span] = {}
-        if spans is not None:
+        if spans is not None and self._loss_on != NO_LOSS:
             spans = [(_without_sign_offset(start, signs), _without_sign_offset(end, signs)) for start, end in spans]
             if not is_marked:
                 answer_numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]

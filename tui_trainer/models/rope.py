@@ -140,7 +140,7 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
     keys = [f"{ROPE_SCALING_KEY}.{name}" for name in required if name not in requested_fields]
     problems = [Problem(message=message, key=key, hint=hint) for key in keys]
     if 0 < section.factor < 1:
-        message = "is below 1, but scaling makes the context longer"
+        message = "is below 1, which would make the context shorter"
         problems.append(Problem(message=message, key=f"{ROPE_SCALING_KEY}.factor", hint="set it to 2"))
     for name in requested_fields:
         if name not in (*_EVERY_TYPE, *required, *optional):

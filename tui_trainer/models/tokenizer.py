@@ -57,7 +57,8 @@ _TWO_TOKEN_PROCESSORS = ("BertProcessing", "RobertaProcessing")
 class TokenizerFacts:
     """Facts of a tokenizer. `vocabulary` counts its entries, added tokens included. `embedding_rows` is the smallest
     number of rows that the embedding needs: the highest id plus one. `adds_bos`: the tokenizer begins every text with
-    its bos token. `added_token_count` counts the special tokens that it adds to a text."""
+    its bos token. `added_token_count` counts the special tokens that it adds to a text. `tokens_hash` is equal in this
+    process for tokenizers that give each token the same id."""
 
     vocabulary: int
     embedding_rows: int
@@ -67,6 +68,7 @@ class TokenizerFacts:
     adds_bos: bool
     has_chat_template: bool
     added_token_count: int = 0
+    tokens_hash: int = 0
 
 
 def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -141,6 +143,7 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
         adds_bos=_adds_first(processor, texts["bos"]),
         has_chat_template=bool(config.get("chat_template")) or has_template_file,
         added_token_count=_special_token_count(processor),
+        tokens_hash=hash(frozenset(id_by_token.items())),
     )
 
 

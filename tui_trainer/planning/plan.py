@@ -102,6 +102,8 @@ class Plan(BaseModel):
     data_fingerprint: str = ""
     """Fingerprint of the sources of the prepared data; empty in older plans."""
     model_key: str = ""
+    reference_key: str = ""
+    """Fingerprint of the model that `task.reference` names; empty without one, and in older plans."""
     model_commit: str = ""
     """Commit of the model in the hub's cache; empty for a folder, and in older plans."""
     ancestors: tuple[Ancestor, ...] = ()
@@ -167,6 +169,10 @@ class Plan(BaseModel):
     """Count of steps at the end in which `warmup_stable_decay` lowers the rate; None for other schedules."""
     router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
     """Weight of the routers' loss in a mixture of experts; None for other models."""
+    beta: Annotated[Planned[float] | None, Figure(title="beta", unit="number")] = None
+    """Weight of rewards in a loss on preferences; None for other tasks, and in older plans."""
+    sft_weight: Annotated[Planned[float] | None, Figure(title="SFT weight", unit="number")] = None
+    """Weight of the cross entropy of chosen answers in a loss on preferences; None for other tasks, and without it."""
     answer_rows: Annotated[Planned[int] | None, Figure(title="rows answered")] = None
     """Number of held-out rows that the model answers; None if it generates no answers, and in older plans."""
     answers_interval: int = 1
@@ -270,6 +276,7 @@ class PlanInputs:
     data_key: str = ""
     data_fingerprint: str = ""
     model_key: str = ""
+    reference_key: str = ""
     model_commit: str = ""
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -653,6 +660,7 @@ def _assemble(
         data_key=inputs.data_key,
         data_fingerprint=inputs.data_fingerprint,
         model_key=inputs.model_key,
+        reference_key=inputs.reference_key,
         model_commit=inputs.model_commit,
         versions=inputs.versions,
         ancestors=ancestors_of(config),
@@ -702,6 +710,7 @@ def _assemble(
         warmup_steps=warmup,
         decay_steps=steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
         router_aux_loss_coef=decided.chosen.router_aux_loss_coef,
+        **{name: exact(*figure) for name, figure in task.loss_figures(config).items()},
         eval_every_steps=steps.interval_steps("eval_steps", config.evaluation.eval_steps),
         save_every_steps=steps.interval_steps("save_steps", config.checkpoint.save_steps),
         sample_every_steps=steps.interval_steps("sample_steps", config.logging.sample_steps),

@@ -169,3 +169,13 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     old_text = f", which was commit {plan.model_commit}" if plan.model_commit else ""
     hint = f"the model's weights, tokenizer or config.json differ: restore the old model{old_text}, or start a new run"
     return Problem(message="the model has changed since this run started", where=name, hint=hint)
+
+
+def changed_reference(plan: Plan) -> Problem | None:
+    """Return the problem with the model that `task.reference` names; None if it is the one that the run started with.
+    Raises ConfigError if it is missing or cannot be read."""
+    if find_task(plan.config.task.type).reference_key(plan.config) == plan.reference_key:
+        return None
+    hint = "its weights, tokenizer or config.json differ: restore the old model, or start a new run"
+    name = one_line(plan.config.task.reference, 300)
+    return Problem(message="the reference model has changed since this run started", where=name, hint=hint)

@@ -6,6 +6,9 @@ from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_count, format_seconds, quantity
 
+# A learning rate that is higher by a larger factor than this asks before the start.
+_MOST_RATE_RATIO = 10.0
+
 
 def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int = 0) -> str:
     """Return how a batch is split as text: `4 rows x 8`, `1 row of 512 tokens x 8 x 2 processes`."""
@@ -26,6 +29,14 @@ def batch_words(plan: object) -> str:
     effective_rows, split_values = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in figure_names]
     rows_text = quantity(effective_rows, "row")
     return f"{rows_text} ({split_words(*split_values)})" if max(split_values[1:]) > 1 else rows_text
+
+
+def high_rate_words(plan: object) -> str:
+    """Return a warning about a learning rate of a plan that is far above the usual one; empty for other rates."""
+    rate, usual_rate = _figure(plan, "learning_rate"), _figure(plan, "usual_learning_rate")
+    if not usual_rate or rate <= _MOST_RATE_RATIO * usual_rate:
+        return ""
+    return f"{rate:g} is {rate / usual_rate:,.0f} times the usual {usual_rate:g} for this model, method and loss"
 
 
 def trained_words(plan: object) -> str:

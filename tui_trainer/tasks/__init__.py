@@ -37,6 +37,11 @@ def holds_conversations(name: str) -> bool:
     return name in task_names() and find_task(name).holds_conversations
 
 
+def scores_answers(name: str) -> bool:
+    """Return whether a model of a task scores answers and so cannot be tried with a text; False for "", no task."""
+    return name in task_names() and find_task(name).scores_answers
+
+
 def loss_unit(name: str) -> str:
     """Return the unit of a task's losses after a blank, such as " nats/token"; "" if there is no task or no unit."""
     unit = find_task(name).loss_unit if name in task_names() else ""

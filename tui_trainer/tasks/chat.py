@@ -26,6 +26,7 @@ from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models import chat_rendering
 from tui_trainer.models.adapters import should_continue_adapter
 from tui_trainer.models.added_tokens import added_tokens, chat_marks_in
+from tui_trainer.models.heads import Head
 from tui_trainer.models.token_ids import encode_conversations
 from tui_trainer.models.tokenizer import count_word_tokens
 from tui_trainer.models.towers import has_towers
@@ -36,6 +37,7 @@ from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 from tui_trainer.tasks.parts.ngram import unigram_loss
 from tui_trainer.tasks.parts.starts_from_model import ConversationInputs, find_model_facts, stored_model_facts
+from tui_trainer.tasks.parts.task import Task
 from tui_trainer.units import quantity
 
 if TYPE_CHECKING:
@@ -47,22 +49,11 @@ _SCRATCH_TEMPLATE = "chatml"
 _TOOL_TEMPLATE = "tool_use"  # transformers' name of a tokenizer's template for conversations with tools
 
 
-class Chat(LearnsNextToken):
-    """Task of training on conversations. `tasks/parts/task.py` documents the methods."""
+class FormatsConversations(Task):
+    """Base class of tasks whose rows are conversations that a chat template formats."""
 
-    name = "chat"
-    title = "Chat and instructions"
-    pipeline_tag = "text-generation"
-    architectures = ("ForCausalLM", "LMHeadModel")
-    usual_length = (1024, 2048)
-    holds_conversations = True
-    supports_unsloth = True
-    usual_answer_rows = ANSWER_ROWS
-    used_settings: tuple[str, ...] = ("loss_on", "chat_template")
-    can_pack = True
-    used_column_settings: tuple[str, ...] = ("text_column", "text_pair_column", "target_column")
-    continues = False
     specials = CHAT_SPECIAL_TOKENS
+    usual_length = (1024, 2048)
 
     def problems(self, config: Config) -> list[Problem]:
         problems = super().problems(config)
@@ -75,24 +66,40 @@ class Chat(LearnsNextToken):
         name, folder = config.task.chat_template, model_facts.tokenizer_folder
         return problems + chat_rendering.template_problems(name, folder, family)
 
-    def reader(self, config: Config) -> TableReader:
-        return ChatReader(config)
-
-    def reader_of_inputs(self, config: Config) -> TableReader:
-        return ChatReader(config, renders=False)
-
     def encoding_settings(self, config: Config) -> dict[str, Any]:
         template_name = config.task.chat_template or (_SCRATCH_TEMPLATE if config.is_from_scratch else "")
         template = chat_rendering.template_text(template_name) if template_name else ""
         return {**super().encoding_settings(config), "template": template, "stops": _model_stops(config)}
 
     def marks(self, config: Config) -> dict[str, int] | None:
-        return mark_lengths(config)
+        return mark_lengths(config, self.head)
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         tokenizer = super().load_tokenizer(config, data)
         store_template(config, tokenizer)
         return tokenizer
+
+
+class Chat(FormatsConversations, LearnsNextToken):
+    """Task of training on conversations. `tasks/parts/task.py` documents the methods."""
+
+    name = "chat"
+    title = "Chat and instructions"
+    pipeline_tag = "text-generation"
+    architectures = ("ForCausalLM", "LMHeadModel")
+    holds_conversations = True
+    supports_unsloth = True
+    usual_answer_rows = ANSWER_ROWS
+    used_settings: tuple[str, ...] = ("loss_on", "chat_template")
+    can_pack = True
+    used_column_settings: tuple[str, ...] = ("text_column", "text_pair_column", "target_column")
+    continues = False
+
+    def reader(self, config: Config) -> TableReader:
+        return ChatReader(config)
+
+    def reader_of_inputs(self, config: Config) -> TableReader:
+        return ChatReader(config, renders=False)
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """Make the model stop at the end of a turn, and at the end tokens that it had before training."""
@@ -144,9 +151,10 @@ class ChatReader(TableReader):
     bad row. With `renders=False`, a table can be read without a tokenizer."""
 
     reads_in_processes = labels_are_tokens = True
+    head: Head = Chat.head
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
-        super().__init__(config, Chat.head, Chat.specials)
+        super().__init__(config, self.head, CHAT_SPECIAL_TOKENS)
         self.renders = renders
         self._columns = ConversationColumns()
         self._renderer: chat_rendering.ConversationRenderer | None = None
@@ -238,17 +246,19 @@ class ChatReader(TableReader):
             )
         return encode_conversations(self.tokenizer, conversations)
 
+    def note_of_ends(self) -> str:
+        """Return a sentence on the token that ends an answer."""
+        if self.renderer.turn_end:
+            return f"an answer ends with the stop token {self.renderer.turn_end}"
+        return f"the template writes no stop token, so {self.tokenizer.eos_token} is appended to the last answer"
+
     def notes(self) -> list[str]:
         counts = self._counts
         name = self.config.task.chat_template or (_SCRATCH_TEMPLATE if self.trains_tokenizer else "")
         template = f"the chat template {name}" if name else "the tokenizer's own chat template"
         table_notes = dict.fromkeys(columns.note() for columns in self._tables)
         notes = [*table_notes, f"conversations are formatted with {template}"]
-        if self.renderer.turn_end:
-            notes.append(f"an answer ends with the stop token {self.renderer.turn_end}")
-        else:
-            end_token = self.tokenizer.eos_token
-            notes.append(f"the template writes no stop token, so {end_token} is appended to the last answer")
+        notes.append(self.note_of_ends())
         if ignored_keys := sorted(key for kind, key in counts if kind == _TURN_KEY and not self.renderer.reads(key)):
             notes.append(f"turn keys that the chat template ignores: {listed(ignored_keys)}")
         if spelt_rows := counts[_SPELT, ""]:
@@ -305,12 +315,12 @@ def store_template(config: Config, tokenizer: Any) -> None:
         tokenizer.init_kwargs["split_special_tokens"] = False
 
 
-def mark_lengths(config: Config) -> dict[str, int] | None:
+def mark_lengths(config: Config, head: Head) -> dict[str, int] | None:
     """Return the marks that the chat template of a run writes, such as "<|im_end|>", with the number of tokens of each,
     which is 1 for those in `model.add_tokens`. None if unknown, or if no token can be added."""
     if config.is_from_scratch or not config.model.model_name_or_path:
         return None
-    facts = stored_model_facts(config, Chat.head)
+    facts = stored_model_facts(config, head)
     folder = facts.tokenizer_folder
     continues_adapter = facts.adapter is not None and should_continue_adapter(config.tuning)
     if folder is None or continues_adapter or has_towers(str(facts.config.get("model_type"))):

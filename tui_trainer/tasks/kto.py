@@ -59,7 +59,7 @@ class KtoTask(PreferenceTask):
     name = "kto"
     title = "Marked answers"
     loss_unit = ""
-    loss_settings = ("beta", "desirable_weight", "undesirable_weight")
+    loss_settings = ("beta", "desirable_weight", "undesirable_weight", "reference")
     used_settings = ("chat_template", *loss_settings)
     used_column_settings = (*PreferenceTask.used_column_settings, "label_column")
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.preferences import Preference, PreferenceColumns, find_preferences
@@ -26,6 +24,7 @@ from tui_trainer.tasks.chat import Chat, ChatReader
 from tui_trainer.tasks.contract import Baselines, Objective, RowPass
 from tui_trainer.tasks.parts.free_answers import Prompt
 from tui_trainer.tasks.parts.learns_from_data import TableReader
+from tui_trainer.tasks.parts.reference_model import REFERENCE_KEY, reference_problems, with_reference_as_model
 from tui_trainer.units import format_percent
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class PreferenceTask(Chat):
     name = "preference"
     title = "Preferences"
     loss_unit = "nats/pair"
-    loss_settings: tuple[str, ...] = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight")
+    loss_settings: tuple[str, ...] = ("loss_type", "beta", "simpo_gamma", "label_smoothing", "sft_weight", "reference")
     """Names of the settings of [task] that only the loss uses."""
     used_settings = ("chat_template", *loss_settings)
     metrics = (ACCURACY, MARGIN)
@@ -72,6 +71,19 @@ class PreferenceTask(Chat):
             problems.append(Problem(message=message, key="task.label_smoothing", hint=hint))
         return problems
 
+    def model_problems(self, config: Config) -> list[Problem]:
+        problems, loss_type = super().model_problems(config), self.loss_type(config)
+        if problems or not config.task.reference:
+            return problems
+        if not loss_type.has_reference:
+            message = f"{loss_type.label} compares the model with no reference"
+            return [Problem(message=message, key=REFERENCE_KEY, hint="remove it, or choose another task.loss_type")]
+        return reference_problems(config, super().model_problems)
+
+    def reference_config(self, config: Config) -> Config | None:
+        is_used = config.task.reference and self.loss_type(config).has_reference
+        return with_reference_as_model(config) if is_used else None
+
     def reader(self, config: Config) -> TableReader:
         return PreferenceReader(with_completions(config))
 
@@ -96,6 +108,14 @@ class PreferenceTask(Chat):
             chunk_tokens=chunk_tokens,
         )
 
+    def loss_figures(self, config: Config) -> dict[str, tuple[float, str]]:
+        loss_type, figures = self.loss_type(config), {}
+        for name in ("beta", "sft_weight"):
+            is_auto = (value := getattr(config.task, name)) == "auto"
+            reason = f"the usual value for {loss_type.label}" if is_auto else f"from task.{name}"
+            figures[name] = getattr(loss_type, name) if is_auto else value, reason
+        return {name: figure for name, figure in figures.items() if name in self.used_settings and figure[0]}
+
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
         if not self.loss_type(config).has_reference:
             return None
@@ -103,18 +123,17 @@ class PreferenceTask(Chat):
 
     def rate_factor(self, config: Config) -> tuple[float, str]:
         loss_type = self.loss_type(config)
-        return loss_type.rate_factor, loss_type.label
+        # A model from scratch first learns to write answers, as in supervised training.
+        return (1.0, "") if config.is_from_scratch else (loss_type.rate_factor, loss_type.label)
 
     def choice_count(self, config: Config, data: PreparedData) -> int:
-        # DPO begins with ln 2, as the model equals its reference. Other losses have other beginnings.
-        return 2 if config.task.loss_type in ("sigmoid", "sigmoid_norm") and config.task.sft_weight == "auto" else 0
+        # DPO begins with ln 2 if the model equals its reference. Other losses have other beginnings.
+        task = config.task
+        is_known = task.loss_type in ("sigmoid", "sigmoid_norm") and task.sft_weight == "auto" and not task.reference
+        return 2 if is_known else 0
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
-        """Return the accuracy of preferring the longer answer."""
-        lengths = [_answer_lengths(held_out.example(int(index))) for index in eval_rows]
-        right = sum((chosen > rejected) + 0.5 * (chosen == rejected) for chosen, rejected in lengths)
-        scores = {"accuracy of the longer answer": right / len(lengths)}
-        return Baselines(losses={}, eval_tokens=len(lengths), scores=scores)
+        return baseline_of_lengths(held_out, eval_rows)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
@@ -131,32 +150,35 @@ class PreferenceReader(ChatReader):
 
     columns = (INPUT_IDS, LABELS, DOCUMENT_LENGTHS)
     # A row that contradicts an earlier one is refused, so rows are read in order.
-    reads_in_processes = False
+    reads_in_processes = reads_margins = False
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, renders=renders)
-        self._pair_tables: list[PreferenceColumns] = []
+        self.pair_tables: list[PreferenceColumns] = []
         """Columns of each table that was begun."""
         self._seen: dict[int, tuple[int, str]] = {}
         """Hash of the chosen answer and position of the first row, by the hash of a prompt with both answers."""
-        self._rows = self._longer_chosen = 0
+        self._rows = self._longer_chosen = self._longer_rejected = 0
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
-        columns = find_preferences(head, data.text_column, data.target_column, data.text_pair_column)
-        self._pair_tables.append(columns)
+        margin_columns = data.label_column if self.reads_margins else ""
+        columns = find_preferences(
+            head, data.text_column, data.target_column, data.text_pair_column, margin_columns=margin_columns
+        )
+        self.pair_tables.append(columns)
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        columns = self._pair_tables[-1]
+        columns = self.pair_tables[-1]
         first, second = (*columns.question_columns, "", "")[:2]
         return {"text_column": first, "text_pair_column": second, "target_column": columns.target_column}
 
     def check_late_row(self, row: Row, head: Sequence[Row]) -> None:
-        self._pair_tables[-1] = self._pair_tables[-1].with_columns_of(row)
+        self.pair_tables[-1] = self.pair_tables[-1].with_columns_of(row)
 
     def read(self, row: Row) -> Example:
-        preference = self._pair_tables[-1].read(row)
+        preference = self.pair_tables[-1].read(row)
         sides = (preference.chosen, preference.rejected)
         for conversation in sides:
             refuse_surrogates(conversation.text, row.where)
@@ -164,6 +186,7 @@ class PreferenceReader(ChatReader):
         chosen_characters, rejected_characters = (len(side.messages[-1]["content"]) for side in sides)
         self._rows += 1
         self._longer_chosen += chosen_characters > rejected_characters
+        self._longer_rejected += chosen_characters < rejected_characters
         if not self.renders:
             return Example("\n".join(conversation.text for conversation in sides), preference)
         rendered = [self.rendered(conversation, row.where) for conversation in sides]
@@ -190,21 +213,23 @@ class PreferenceReader(ChatReader):
         cut, removed = cut_prompts(documents, self.max_length)
         excess = max(len(ids) for ids, _ in documents) - self.max_length
         label_counts = [count_labels(document) for document in cut]
-        # Answers that were cut to the same tokens cannot be told apart.
-        is_usable = min(label_counts) > 0 and cut[0] != cut[1]
+        is_labelled, is_equal = min(label_counts) > 0, cut[0] == cut[1]
         return Encoded(
             columns_of_documents(cut),
-            sum(label_counts) if is_usable else 0,
+            sum(label_counts) if is_labelled and not is_equal else 0,
             truncated=excess > 0,
             answer_truncated=excess > removed,
-            first_label_tokens=0 if is_usable else max(len(ids) for ids, _ in documents),
+            first_label_tokens=0 if is_labelled else max(len(ids) for ids, _ in documents),
+            has_equal_answers=is_labelled and is_equal,
         )
 
     def notes(self) -> list[str]:
-        notes = [*dict.fromkeys(columns.note() for columns in self._pair_tables), *super().notes()]
+        notes = [*dict.fromkeys(columns.note() for columns in self.pair_tables), *super().notes()]
         if self._rows:
-            share = format_percent(self._longer_chosen / self._rows)
-            notes.append(f"the longer answer is the chosen one in {share} of the pairs")
+            chosen, rejected = (format_percent(n / self._rows) for n in (self._longer_chosen, self._longer_rejected))
+            note = f"the longer answer is the chosen one in {chosen} of the pairs, and the rejected one in {rejected}"
+            is_equal = not self._longer_chosen + self._longer_rejected
+            notes.append("both answers of each pair have the same number of characters" if is_equal else note)
         return notes
 
 
@@ -214,10 +239,9 @@ def cut_prompts(documents: Sequence[Document], max_length: int) -> tuple[list[Do
     Prompts lose their beginnings, the same tokens in all documents. Answers that are still too long lose their ends."""
     starts = [next(index for index, label in enumerate(labels) if label != IGNORE) for _, labels in documents]
     excess = max(len(ids) for ids, _ in documents) - max_length
-    # The first token stays, because models attend to it or need it as the beginning of the text.
     removed = min(max(excess, 0), min(starts) - 1)
     cut = [
-        ([*ids[:1], *ids[1 + removed :]][:max_length], [*labels[:1], *labels[1 + removed :]][:max_length])
+        (without_beginning(ids, removed, max_length), without_beginning(labels, removed, max_length))
         for ids, labels in documents
     ]
     return cut, removed
@@ -241,10 +265,20 @@ def with_completions(config: Config) -> Config:
     return config.model_copy(update={"task": config.task.model_copy(update={"loss_on": "completion"})})
 
 
-def _answer_lengths(row: TokenRow) -> tuple[int, int]:
-    """Return the number of labelled tokens of the chosen and of the rejected answer."""
-    chosen, rejected = (int(np.count_nonzero(document.labels != IGNORE)) for document in row.documents)
-    return chosen, rejected
+def baseline_of_lengths(held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
+    """Return the accuracy of preferring the longer answer. Both documents of a row begin with the same prompt."""
+    rows = [held_out.example(int(index)).documents for index in eval_rows]
+    lengths = [(len(chosen), len(rejected)) for chosen, rejected in rows]
+    right = sum((chosen > rejected) + 0.5 * (chosen == rejected) for chosen, rejected in lengths)
+    scores = {"accuracy of the longer answer": right / len(lengths)}
+    return Baselines(losses={}, eval_tokens=len(lengths), scores=scores)
+
+
+def without_beginning(values: list[int], count: int, limit: int) -> list[int]:
+    """Return the first `limit` tokens or labels after removing `count` of them.
+
+    The first one stays, because models attend to it or need it as the beginning of the text."""
+    return [*values[:1], *values[1 + count :]][:limit]
 
 
 TASK = PreferenceTask()

@@ -149,13 +149,6 @@ class SequenceClassification(Task):
         label_rows = dict(zip(data.details["names"], rows_of_labels, strict=True))
         return replace(facts, details={**facts.details, LABEL_ROWS: label_rows})
 
-    def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
-        """Load the tokenizer with a pad token, because a decoder classifies by the last token before padding."""
-        tokenizer = super().load_tokenizer(config, data)
-        if tokenizer.pad_token is None:
-            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-        return tokenizer
-
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Return the scores of giving the same answer for every row: the most frequent one in the training rows."""
         kind = data.details["problem_type"]

@@ -189,6 +189,10 @@ def _question_code(config: Config, head: Head) -> list[str]:
         case "token_classification":
             code = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
             return [f"inputs = {code}", "logits = model(**inputs).logits  # the first token of each word has its tag"]
+        case "sequence_classification" if find_task(config.task.type).scores_answers:
+            turns = '[{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]'
+            code = 'tokenizer.apply_chat_template(conversation, return_dict=True, return_tensors="pt")'
+            return [f"conversation = {turns}", f"inputs = {code}", "score = model(**inputs).logits[0, 0]"]
         case "sequence_classification":
             code = f'tokenizer("a text"{pair_code}, truncation=True, return_tensors="pt")'
             return [f"inputs = {code}", "logits = model(**inputs).logits"]

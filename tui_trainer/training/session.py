@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from tui_trainer.runs import events
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import is_due
+from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Calibration
 from tui_trainer.tasks.parts.suite import suite_row
 from tui_trainer.terminal.safe_text import one_line, shell_word
@@ -60,7 +61,7 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.process import breaks_the_device
 from tui_trainer.training.ranks import SINGLE_PROCESS, Ranks
 from tui_trainer.training.recorder import Recorder
-from tui_trainer.training.row_values import RowReader
+from tui_trainer.training.row_values import RowReader, Values
 from tui_trainer.training.step import StepReport
 from tui_trainer.units import quantity
 
@@ -83,13 +84,16 @@ class Session:
         self.ranks = ranks
         self.job, self.plan, self._journal = job, job.plan, journal
         self.position, self._is_interrupted = Position(), is_interrupted
-        self.components = Components(job, self._problem, ranks, self._meter)
-        self.batches = self.components.batches
         # Without held-out rows the run makes no evaluations, and text samples use training rows.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_indices = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
+        row_values = self._values_of_reference()
+        self.components = Components(job, self._problem, ranks, self._meter)
+        self.batches = self.components.batches
         if self.components.row_pass:
-            self._find_row_values(is_interrupted)
+            self.batches.rows.row_values, eval_values = row_values or self._row_values(job, self.components)
+            if self._eval_rows:
+                self._eval_rows.row_values = eval_values
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
             old_kernels, now = self.position.kernels, self.components.kernels
@@ -122,14 +126,26 @@ class Session:
             times=ranks.times,
         )
 
-    def _find_row_values(self, is_interrupted: Callable[[], bool]) -> None:
-        """Compute, with the initial model, the values of all training and held-out rows that the run uses."""
-        order, reader = self.batches.order, partial(RowReader, self.job, self.components, self._journal, is_interrupted)
-        steps = range(1, min(self.plan.total_steps.value, order.steps_per_epoch) + 1)
-        rows = self.batches.rows
-        rows.row_values = reader(rows, np.unique(np.concatenate([order.at(step) for step in steps]))).read()
-        if self._eval_rows:
-            self._eval_rows.row_values = reader(self._eval_rows, self._eval_indices).read()
+    def _values_of_reference(self) -> tuple[Values, Values | None] | None:
+        """Return `_row_values` of another reference model, which is loaded and freed; None if there is none."""
+        plan = self.plan
+        config = find_task(plan.config.task.type).reference_config(plan.config)
+        if config is None:
+            return None
+        plan = plan.model_copy(update={"config": config, "model_key": plan.reference_key})
+        job = replace(self.job, plan=plan)
+        row_values = self._row_values(job, Components(job, self._problem, self.ranks))
+        free_memory()
+        return row_values
+
+    def _row_values(self, job: Job, components: Components) -> tuple[Values, Values | None]:
+        """Return the values of all training rows and of all held-out rows that the run uses, computed with the model of
+        `components`, which no step has changed."""
+        batches, reader = components.batches, partial(RowReader, job, components, self._journal, self._is_interrupted)
+        steps = range(1, min(self.plan.total_steps.value, batches.order.steps_per_epoch) + 1)
+        used_rows = np.unique(np.concatenate([batches.order.at(step) for step in steps]))
+        train_values = reader(batches.rows, used_rows).read()
+        return train_values, reader(self._eval_rows, self._eval_indices).read() if self._eval_rows else None
 
     @property
     def median_step_seconds(self) -> float | None:

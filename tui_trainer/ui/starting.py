@@ -18,7 +18,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.comparison import settings_of, value_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
-from tui_trainer.runs.wording import batch_words
+from tui_trainer.runs.wording import batch_words, high_rate_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row
@@ -114,6 +114,8 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     if plan.busy_words:
         lines[2:2] = labelled("", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
+    if rate_warning := high_rate_words(plan):
+        lines += labelled("rate", rate_warning, _LABEL, _PROBLEM_CELLS, "warn")
     words = bench.background_run_words
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} is training"

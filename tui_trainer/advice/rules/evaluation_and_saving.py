@@ -82,7 +82,7 @@ def disk(context: Context) -> Verdict:
     plan, free_bytes = context.required_plan, context.disk_free_bytes
     needed_bytes = plan.disk_bytes.value
     if free_bytes is None:
-        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; free disk space is not reported")
+        return not_applicable(f"the run writes {format_bytes(needed_bytes)}; how much disk space is free is unknown")
     sentence = f"{space_words('the run writes', needed_bytes, free_bytes)} ({plan.disk_bytes.reason})"
     if needed_bytes <= _ROOMY_SHARE * free_bytes:
         return passed(sentence)

@@ -508,7 +508,7 @@ def loss_spikes(view: RunView) -> Cause | None:
         rows_text = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return fault(
             cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
-            evidence=f"{evidence}; in each epoch, one of these steps has row {rows_text} of {count:,} (counted from 0)",
+            evidence=f"{evidence}; row {rows_text} of {count:,} (counted from 0) is in one of them in each epoch",
             advice="inspect these rows with tui-trainer preview, then correct or remove them",
         )
     warmup_steps, fix = plan.warmup_steps, _lower_rate_patch(plan, plan.learning_rate)

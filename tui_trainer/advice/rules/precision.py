@@ -127,7 +127,7 @@ def _why_impossible(context: Context) -> str:
     if not plan.is_group:
         return ""
     if strategy in ZERO_STAGES:
-        return f"{strategy} keeps its own fp32 masters for any type of weights"
+        return f"{strategy} keeps its own fp32 master weights, whatever the precision of the weights"
     if strategy in SPLITTING:
         return f"{strategy} gathers fp32 weights in bf16, so its shards serve as masters"
     return f"with fp32 masters, {strategy} sums gradients after the backward pass; with fp32 weights, during it"

@@ -12,6 +12,7 @@ from tui_trainer.runs.events import EvalDone
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.kto import DESIRABLE, UNDESIRABLE, KtoTask
 from tui_trainer.tasks.preference import PreferenceTask
+from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_number, format_percent
 
 _LOSS_TYPE = "task.loss_type"
@@ -28,7 +29,7 @@ _MOST_DESIRABLE = 1.33
 
 
 def _trains_on_preferences(plan: Plan) -> bool:
-    return isinstance(find_task(plan.config.task.type), PreferenceTask)
+    return MARGIN in find_task(plan.config.task.type).metrics
 
 
 def _evaluations(view: RunView) -> list[EvalDone]:
@@ -57,7 +58,7 @@ def preferences_unlearned(view: RunView) -> Cause | None:
 def both_answers_fall(view: RunView) -> Cause | None:
     """The margin grows as well if the rejected answers only become unlikely faster than the chosen ones."""
     evaluations = _evaluations(view)
-    if len(evaluations) < 2:
+    if len(evaluations) < 2 or LOG_PROBABILITIES[0] not in evaluations[-1].scores:
         return None
     first, last = evaluations[0].scores, evaluations[-1].scores
     chosen_fall, rejected_fall = (first[name] - last[name] for name in LOG_PROBABILITIES)
@@ -114,10 +115,15 @@ def preferences(context: Context) -> Verdict:
     """Losses on pairs of answers differ in what they compare: the model with itself before training, or only the two
     answers."""
     config, task = context.config, find_task(context.config.task.type)
+    if task.scores_answers:
+        centering = config.task.center_rewards_coefficient
+        kept_words = f"kept near 0 with the weight {centering:g}" if centering else "not kept near 0"
+        return passed(f"reward model: the chosen answer should get the higher score; scores are {kept_words}")
     if not isinstance(task, PreferenceTask):
         return not_applicable("the task does not train on preferences")
     loss_type = task.loss_type(config)
-    reference = "the model before training, computed once" if loss_type.has_reference else "none"
+    model = one_line(config.task.reference) or "the model before training"
+    reference = f"{model}, computed once" if loss_type.has_reference else "none"
     return passed(f"{loss_type.label} with beta {task.beta(config):g}; reference: {reference}")
 
 

@@ -24,8 +24,9 @@ class Batch:
     """Arrays of one forward pass. `input_ids` are int64 [B, T]: B rows, padded at the right to the longest, T.
 
     `labels` are int64 [B, T], or int64 [B, T'] for the tokens of an answer, with IGNORE at positions without a label;
-    or one per row, int64 [B] or float32 [B, C]. `row_count` is the number of prepared rows, and `token_count` of inputs
-    without padding. `model_arguments` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
+    or one per prepared row, int64 [B] or float32 [B, C]. If a prepared row has several documents, it has more rows of
+    the batch than labels. `row_count` is the number of prepared rows, and `token_count` of inputs without padding.
+    `model_arguments` has other arguments of the model, int64 [B, T] or, for an answer, [B, T'].
 
     The next three fields belong to packed batches; in other batches, each row is one document. `documents`, int64 [B,
     T], has the number of the document at each position, from 0 in the order of the rows, and -1 for padding.
@@ -121,12 +122,14 @@ def collate_packed(packed: Sequence[Sequence[Document]], pad_id: int, *, width: 
 
 
 def collate_whole(rows: Sequence[TokenRow], pad_id: int, labels: NDArray[Any], *, width: int = 0) -> Batch:
-    """Collate rows for a model that reads whole rows. The arguments include a mask of the padding."""
-    names = rows[0].model_arguments
-    arguments = {name: pad_rows([row.model_arguments[name] for row in rows], 0, width) for name in names}
-    mask = pad_rows([np.ones(len(row), dtype=np.int32) for row in rows], 0, width)
+    """Collate rows for a model that reads whole rows. Each document of a row is a row of the batch. The arguments
+    include a mask of the padding."""
+    documents = [document for row in rows for document in row.documents]
+    names = documents[0].model_arguments
+    arguments = {name: pad_rows([document.model_arguments[name] for document in documents], 0, width) for name in names}
+    mask = pad_rows([np.ones(len(document), dtype=np.int32) for document in documents], 0, width)
     return Batch(
-        input_ids=pad_rows([row.tokens for row in rows], pad_id, width),
+        input_ids=pad_rows([document.tokens for document in documents], pad_id, width),
         labels=labels,
         row_count=len(rows),
         token_count=int(mask.sum()),

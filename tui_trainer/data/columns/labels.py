@@ -243,16 +243,7 @@ class LabelReader:
 
     def number(self, row: Row) -> float:
         """Return the number of a row for regression. Raises DataError."""
-        value = self._value(row)
-        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
-            value = value.replace(",", ".")
-        number = _as_number(value)
-        if number is None:
-            shown_value = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
-            raise DataError(f"the label is {shown_value}, not a number", where=row.where)
-        if not abs(number) <= LARGEST_TARGET:
-            raise DataError("the label is not a finite number", where=row.where)
-        return number
+        return number_of(self._value(row), "the label", row.where)
 
     def _other_form(self, value: object) -> str:
         """Return the form of the earlier labels ("lists" or "names") if this label has the other form; else ""."""
@@ -342,6 +333,19 @@ def sort_class_names(names: Iterable[str], labels: Mapping[object, object] | Non
         return tuple(sorted(distinct_names, key=lambda name: (int(name), name)))
     except ValueError:
         return tuple(sorted(distinct_names))
+
+
+def number_of(value: object, subject: str, where: str) -> float:
+    """Return a finite number, also from a string. Raises DataError for any other value, which is called `subject`."""
+    if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+        value = value.replace(",", ".")
+    number = _as_number(value)
+    if number is None:
+        shown_value = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
+        raise DataError(f"{subject} is {shown_value}, not a number", where=where)
+    if not abs(number) <= LARGEST_TARGET:
+        raise DataError(f"{subject} is not a finite number", where=where)
+    return number
 
 
 def _as_number(value: object) -> float | None:

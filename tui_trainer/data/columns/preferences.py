@@ -7,7 +7,8 @@
     instruction, input, output: [better, worse]      LLaMA-Factory before 2024
     input, preferred_output, non_preferred_output    OpenAI
 
-Rows in any other form are refused, with the reason.
+For reward models, a row may also have a margin: the column `margin`, or the difference of two scores. Rows in any other
+form are refused, with the reason.
 """
 
 import re
@@ -20,6 +21,7 @@ from tui_trainer.data.columns.conversations import (
     answer_messages,
     find_conversations,
 )
+from tui_trainer.data.columns.labels import LABEL_KEY, number_of
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
@@ -32,6 +34,7 @@ from tui_trainer.data.columns.row import (
     refuse_missing,
     split_transcript,
     usual_columns,
+    value_of,
 )
 from tui_trainer.data.columns.text_columns import usual_input
 from tui_trainer.data.columns.usual_names import CONVERSATION_NAMES
@@ -41,6 +44,7 @@ from tui_trainer.terminal.safe_text import one_line
 _TARGET_KEY = "data.target_column"
 _ABOUT_ANSWERS = re.compile("chosen|rejected", re.IGNORECASE)
 _LIST_NAMES = ("output", "response", "completion")
+_MARGIN, _SCORES = "margin", ("score_chosen", "score_rejected")
 # The columns that a list [better, worse] is split into.
 _SPLIT_COLUMNS = ("the better answer", "the worse answer")
 
@@ -65,6 +69,10 @@ class PreferenceColumns:
     """Columns of the prompts; None if only whole conversations can be read."""
     unread: tuple[str, ...] = ()
     """Columns that are not read; empty if `prompt` lists them."""
+    margin: tuple[str, ...] = ()
+    """The column of the margins, or those of the scores of both answers; () if no margins are used."""
+    unused_scores: tuple[str, ...] = ()
+    """Columns of scores from which margins could be computed, but are not."""
 
     @property
     def question_columns(self) -> tuple[str, ...]:
@@ -86,6 +94,27 @@ class PreferenceColumns:
             not_read = f" (not read: {listed(self.unread)})" if self.unread else ""
             return f"{sentence}, as whole conversations{not_read}"
         return f"{sentence}; {self.prompt.note(has_answers=False)}"
+
+    def margin_note(self) -> str:
+        if not self.margin:
+            names = ",".join(self.unused_scores)
+            how = f'; to use the differences of the scores, set {LABEL_KEY} = "{names}"' if names else ""
+            return f"no margins are used{how}"
+        columns = " minus ".join(f"'{one_line(name, 40)}'" for name in self.margin)
+        return f"the margin of each pair is {columns}"
+
+    def margin_of(self, row: Row) -> float:
+        """Return how much better the chosen answer is; 0 if no margins are used. Raises DataError if it is worse."""
+        if not self.margin:
+            return 0.0
+        numbers = [number_of(value_of(row, name), f"'{one_line(name, 40)}'", row.where) for name in self.margin]
+        margin = numbers[0] - sum(numbers[1:])
+        if margin < 0:
+            source = "the difference of the scores" if numbers[1:] else "the margin"
+            message = f"{source} is {margin:g}, although the chosen answer should be the better one"
+            hint = f'remove the row, or use no margins: {LABEL_KEY} = ""'
+            raise DataError(message, where=row.where, hint=hint)
+        return margin
 
     def with_columns_of(self, row: Row) -> "PreferenceColumns":
         """Return the columns for a table that also has the columns of this row."""
@@ -140,16 +169,22 @@ class PreferenceColumns:
 
 
 def find_preferences(
-    head: Sequence[Row], text_column: str = AUTO, target_column: str = AUTO, pair_column: str = ""
+    head: Sequence[Row],
+    text_column: str = AUTO,
+    target_column: str = AUTO,
+    pair_column: str = "",
+    margin_columns: str = "",
 ) -> PreferenceColumns:
     """Choose the columns of the preferences from the first rows. Raises DataError if there are none.
 
     `target_column` names the column of the chosen answers and that of the rejected ones, separated by a comma.
+    `margin_columns` names the column of the margins, or those of both scores; auto: `margin`, if it exists.
     """
     label, names = file_of(head), columns_of(head)
     refuse_missing(names, label, text=text_column, text_pair=pair_column)
     answers, list_column = _answer_columns(head, target_column, label)
-    others, prompt = [name for name in names if name not in (*answers, list_column)], None
+    margin = find_margins(names, margin_columns, label)
+    others, prompt = [name for name in names if name not in (*answers, list_column, *margin)], None
     # Columns such as score_chosen describe the answers.
     prompt_names = [name for name in others if name == text_column or not _ABOUT_ANSWERS.search(name)]
     values = [{name: row.values[name] for name in prompt_names if name in row.values} for row in head]
@@ -158,14 +193,36 @@ def find_preferences(
         prompt = find_conversations(prompt_rows, text_column, AUTO, pair_column, needs_answer=False)
         prompt = prompt.with_names(others)
         # The answers are known, so that they are no late columns of the prompts.
-        prompt = replace(prompt, names=prompt.names.union(answers))
+        prompt = replace(prompt, names=prompt.names.union(answers, margin))
     elif not is_structured(head, answers[0]):
         hint = f"columns found: {listed(names)}; set data.text_column to the column of the prompts"
         if any(split_transcript(row.values.get(answers[0])) for row in head):
             hint = "write each conversation as a list of messages, because names of speakers may also occur in texts"
         raise DataError(f"no column holds the prompts of {listed(answers)}", where=label, hint=hint)
     unread = () if prompt else ConversationColumns(conversation=answers[0]).with_names(others).unread
-    return PreferenceColumns(answers=answers, list_column=list_column, prompt=prompt, unread=unread)
+    scores = () if margin else tuple(usual_columns(_SCORES, names))
+    return PreferenceColumns(
+        answers=answers,
+        list_column=list_column,
+        prompt=prompt,
+        unread=unread,
+        margin=margin,
+        unused_scores=scores if len(scores) == len(_SCORES) else (),
+    )
+
+
+def find_margins(names: Sequence[str], setting: str, label: str = "") -> tuple[str, ...]:
+    """Return the column of the margins, or those of the scores of the chosen and of the rejected answer; () for none.
+    `setting` is `data.label_column`."""
+    if setting == AUTO:
+        return tuple(usual_columns((_MARGIN,), names)[:1])
+    columns = tuple(filter(None, map(str.strip, setting.split(","))))
+    if unknown_name := next((name for name in columns if name not in names), ""):
+        raise missing_column(unknown_name, label, names, key=LABEL_KEY)
+    if len(columns) > 2:
+        message, hint = f"{LABEL_KEY} names {len(columns)} columns", f"name one of margins, or {','.join(_SCORES)}"
+        raise DataError(message, where=label, hint=hint)
+    return columns
 
 
 def _columns_of_answers(head: Sequence[Row]) -> tuple[str, ...]:

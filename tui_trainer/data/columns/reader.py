@@ -37,8 +37,8 @@ class Encoded:
     longer than max_length, and `labels_beyond` labels were cut off. `spells_special_tokens`: its text already spells
     the special token that begins or ends a row, which is not added again. `inexact_reason` describes what the tokens
     cannot represent, as part of a message. `first_label_tokens` is the number of tokens up to the first label, if all
-    labels were cut off, else 0. `example` is the position of the example among those that were encoded together; None
-    if each of them has one window."""
+    labels were cut off, else 0. `has_equal_answers`: both answers of a pair were cut to the same tokens. `example` is
+    the position of the example among those that were encoded together; None if each of them has one window."""
 
     columns: Mapping[str, Sequence[int] | NDArray[np.int32]]
     label_count: int
@@ -47,6 +47,7 @@ class Encoded:
     spells_special_tokens: bool = False
     inexact_reason: str = ""
     first_label_tokens: int = 0
+    has_equal_answers: bool = False
     labels_beyond: int = 0
     example: int | None = None
 

@@ -236,7 +236,7 @@ def kind_of_rows(head: Sequence[Row]) -> KindOfRows | None:
     """Return the kind of rows that the column names show; None for rows of plain text, with or without labels."""
     by_name = _columns_with_values(head)
     if answer_columns := preference_columns(by_name):
-        return KindOfRows(_PREFERENCES, answer_columns, ("preference",))
+        return KindOfRows(_PREFERENCES, answer_columns, ("preference", "reward"))
     return _marked_answers(by_name, head) or _kind_without_marks(by_name, head)
 
 

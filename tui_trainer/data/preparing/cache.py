@@ -38,13 +38,14 @@ class Counts:
     Of the `rows_read` of a table, or the `documents_read`, `bad_rows` were unusable. `repeated_rows` have the text of
     an earlier row, and `leaked_rows` are training rows with the text of a held-out row; data.dedup removes both.
     `untrained_rows` of a table have no label in the first max_length tokens and are skipped; `untrained_long_rows` of
-    them have labels further on. `truncated_rows` lost their end. `truncated_answers` lost the end of the answer, or
-    have no window with all of it. `longest_labels` is the length of the longest row of labels. `marked_rows` already
-    spell a special token that begins or ends a row, which is not added again. `unknown_tokens` counts the inputs that
-    stand for text outside the vocabulary, and `unknown_labels` such labels among the `text_labels`, which the model
-    should write. `train_labels_beyond` and `eval_labels_beyond` count labels, one per token, after max_length.
-    `blank_documents` have only white space. Rows that an epoch uses twice count twice, except as read, unusable, blank,
-    repeated or leaked rows."""
+    them have labels further on, and `equal_answers` of these are pairs of answers that differ only further on.
+    `truncated_rows` lost their end. `truncated_answers` lost the end of the answer, or have no window with all of it.
+    `longest_labels` is the length of the longest row of labels. `marked_rows` already spell a special token that begins
+    or ends a row, which is not added again. `unknown_tokens` counts the inputs that stand for text outside the
+    vocabulary, and `unknown_labels` such labels among the `text_labels`, which the model should write.
+    `train_labels_beyond` and `eval_labels_beyond` count labels, one per token, after max_length. `blank_documents` have
+    only white space. Rows that an epoch uses twice count twice, except as read, unusable, blank, repeated or leaked
+    rows."""
 
     train_rows: int
     train_tokens: int
@@ -70,6 +71,7 @@ class Counts:
     longest_labels: int = 0
     untrained_rows: int = 0
     untrained_long_rows: int = 0
+    equal_answers: int = 0
     cut_documents: int = 0
     pieces: int = 0
     short_documents: int = 0
@@ -87,7 +89,8 @@ class Counts:
             "unusable": self.bad_rows,
             "with only white space": self.blank_documents,
             "with fewer than two tokens": self.short_documents,
-            "without a token to train on within data.max_length": self.untrained_long_rows,
+            "without a token to train on within data.max_length": self.untrained_long_rows - self.equal_answers,
+            "whose answers are the same within data.max_length": self.equal_answers,
             "without a token to train on": self.untrained_rows - self.untrained_long_rows,
             "with the text of an earlier row": self.repeated_rows * dedup,
             "with the text of a held-out row": self.leaked_rows * dedup,

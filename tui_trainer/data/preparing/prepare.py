@@ -110,6 +110,7 @@ def _encode_split(reader: Reader, side: int, examples: Sequence[Example]) -> Enc
         inexact=sum(bool(row.inexact_reason) for row in labelled_rows),
         untrained_rows=len(encoded_rows) - len(labelled_rows),
         untrained_long_rows=sum(row.truncated for row in encoded_rows if not row.label_count),
+        equal_answers=sum(row.has_equal_answers for row in encoded_rows),
         marked_rows=sum(row.spells_special_tokens for row in labelled_rows),
         labels_beyond=sum(row.labels_beyond for row in encoded_rows),
         **unknown_counts,
@@ -173,7 +174,10 @@ def notes_of_counts(counts: Counts, settings: RowSettings, longer_hint: str = ""
         consequence = "generated answers are truncated to task.max_target_length, answers of pairs lose their end, and "
         consequence += "answers that are marked in a context and cut off count as no answer"
         yield f"{answers_do} not fit into a row: {consequence}"
-    if long_rows := counts.untrained_long_rows:
+    if equal_pairs := counts.equal_answers:
+        reason = f"because their answers are the same if they are cut to {settings.max_length:,} tokens"
+        yield f"{quantity(equal_pairs, 'pair', 'are')} skipped, {reason}; raise data.max_length"
+    if long_rows := counts.untrained_long_rows - counts.equal_answers:
         reason = f"because no token to train on is within the first {settings.max_length:,} tokens"
         yield f"{quantity(long_rows, 'row', 'are')} skipped, {reason}{f'; {longer_hint}' if longer_hint else ''}"
     if unlabelled_rows := counts.untrained_rows - counts.untrained_long_rows:
@@ -362,7 +366,7 @@ class _Preparation:
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *selection.split.notes]
         needed_lengths = [*train_file.needed_lengths, *held_out_file.needed_lengths]
-        longer_hint = _longer_length_hint(needed_lengths, counts.untrained_long_rows)
+        longer_hint = _longer_length_hint(needed_lengths, counts.untrained_long_rows - counts.equal_answers)
         notes += [*(part.words() for part in rows_of_sources), *notes_of_counts(counts, self._settings, longer_hint)]
         if inexact_count := train_file.counts["inexact"] + held_out_file.counts["inexact"]:
             example = train_file.inexact_example or held_out_file.inexact_example
@@ -453,7 +457,10 @@ class _Preparation:
             problem = f"none of the {untrained_rows:,} training rows has a label within the first {max_length:,} tokens"
             hint = _longer_length_hint(train.needed_lengths, untrained_rows)
             hint = hint or "data.max_length must be longer than the prompts"
-            if not train.counts["untrained_long_rows"]:
+            if train.counts["equal_answers"] == untrained_rows > 0:
+                problem = f"the answers of all pairs are the same if they are cut to {max_length:,} tokens"
+                hint = "raise data.max_length"
+            elif not train.counts["untrained_long_rows"]:
                 problem = f"none of the {untrained_rows:,} training rows has a token to train on"
                 hint = "task.loss_on, and fields like `weight` of a turn or a row, decide which tokens are trained on"
             if not untrained_rows:
@@ -471,7 +478,7 @@ class _Preparation:
             for count_name in ("tokens", "documents", "characters", "labels_beyond")
         }
         total_names = "truncated_rows truncated_answers marked_rows unknown_tokens unknown_labels text_labels".split()
-        table_names = ("untrained_rows", "untrained_long_rows")
+        table_names = ("untrained_rows", "untrained_long_rows", "equal_answers")
         return Counts(
             **split_counts,
             **{name: total_counts[name] for name in total_names},

@@ -531,7 +531,9 @@ def _hold_out_tail(sizes: NDArray[np.int64], target: float, none_held_out: Mask)
         note = "nothing is held out, because no document has two or more characters"
         return DocumentSplit(is_held_out=none_held_out, notes=(note,))
     tail_characters = min(max(1, round(target)), size - 1)
-    reason = "there is only one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
+    reason = (
+        "there is only one document" if len(sizes) == 1 else "whole documents have other shares than data.eval_fraction"
+    )
     characters = f"about the last {tail_characters:,} of the {size:,} characters of document {longest_document + 1}"
     note = f"{reason}, so {characters} are held out"
     return DocumentSplit(is_held_out=none_held_out, tails={longest_document: tail_characters}, notes=(note,))

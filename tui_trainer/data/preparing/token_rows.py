@@ -36,7 +36,8 @@ class TokenRow:
     model, [T] each, such as token_type_ids.
 
     A row may have several documents that belong together, such as a pair: `tokens`, `labels` and `model_arguments` then
-    have all of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T."""
+    have all of them one after another, [T] each, and `document_lengths` has their numbers of tokens, which sum to T.
+    Other labels than one per token belong to the whole row, and each of its documents has them."""
 
     tokens: Tokens
     labels: Tokens | None = None
@@ -57,10 +58,11 @@ class TokenRow:
             return (self,)
         ends = np.cumsum(self.document_lengths).tolist()
         slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        has_token_labels = self.labels is not None and len(self.labels) == len(self.tokens)
         return [
             TokenRow(
                 self.tokens[document_slice],
-                None if self.labels is None else self.labels[document_slice],
+                self.labels[document_slice] if self.labels is not None and has_token_labels else self.labels,
                 {name: values[document_slice] for name, values in self.model_arguments.items()},
             )
             for document_slice in slices

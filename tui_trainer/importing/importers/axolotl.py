@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tui_trainer.data.columns.conversations import ROLES
-from tui_trainer.importing import groups, rules
+from tui_trainer.importing import groups, preferences, rules
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
@@ -37,6 +37,88 @@ _TEMPLATES = {
 # has none for Qwen3-VL, and qwen3_5.jinja strips less of a turn than the model's own template.
 _MODEL_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3"}
 
+# Losses over pairs by the value of `rl`; the losses of dpo are in dpo_loss_type. Source: core/builders/rl.py.
+_PAIR_LOSSES = {"dpo": "", "ipo": "ipo", "orpo": "orpo", "simpo": "simpo"}
+# Functions of prompt_strategies/dpo/chatml.py and llama3.py, and their columns of prompts. `argilla` is from older
+# versions.
+_PAIR_COLUMNS = {
+    "default": "", "argilla": "instruction", "argilla_chat": "", "icr": "input", "intel": "question",
+    "prompt_pairs": "prompt", "ultra": "prompt",
+}  # fmt: skip
+# Types of data sets with pairs: their chat template (empty for that of the run) and their column of prompts (empty for
+# the usual names, or whole conversations).
+_PAIR_TYPES = {
+    **dict.fromkeys(("chat_template", "orpo.chat_template"), ("", "")),
+    **{f"chat_template.{name}": ("", "") for name in ("default", "argilla", "argilla_chat")},
+    **{name: (name, "") for name in ("chatml", "llama3")},
+    **{f"{name}.{form}": (name, column) for name in ("chatml", "llama3") for form, column in _PAIR_COLUMNS.items()},
+}
+_ANSWER_FIELDS = {"field_chosen": "chosen", "field_rejected": "rejected"}
+
+
+def _preferences(
+    conversion: Conversion,
+    kind: Given,
+    losses: Given | None,
+    weights: Given | None,
+    smoothing: Given | None,
+    trl: Given | None,
+    rl_beta: Given | None,
+    orpo_alpha: Given | None,
+    gamma: Given | None,
+    cross_entropy: Given | None,
+) -> None:
+    """Convert the loss over pairs that `rl` chooses. The first of trl.beta, rl_beta and orpo_alpha is beta."""
+    name = str(kind.value).lower()
+    if name not in _PAIR_LOSSES:
+        return
+    has_beta = trl and isinstance(trl.value, dict) and trl.value.get("beta") is not None
+    beta = Given(trl.name, trl.value["beta"]) if trl and has_beta else rl_beta or orpo_alpha
+    if name == "dpo":
+        preferences.write_dpo(conversion, losses, weights, smoothing, kind, beta=beta)
+    else:
+        preferences.write_loss(conversion, _PAIR_LOSSES[name], kind, beta=beta, gamma=gamma)
+        conversion.leave(Why.NOT_NEEDED, f"it has no effect with rl: {name}", losses, weights, smoothing)
+    if name == "simpo":
+        preferences.write_cross_entropy(conversion, cross_entropy, "axolotl")
+    elif name == "orpo":
+        reason = "TRL's ORPO adds the cross entropy of prompt and answer, but the paper's that of the answer"
+        conversion.write("task.sft_weight", "auto", reason=reason)
+    if conversion.continues_adapter and name in ("dpo", "ipo"):
+        reason = f"with rl: {name}, axolotl does not load the weights of the adapter; merge it into the model first"
+        conversion.reject("model.model_name_or_path", Why.REFUSED, reason)
+
+
+def _pairs(conversion: Conversion, given: Given, types: list[str], entries: list[dict[str, Any]]) -> set[str]:
+    """Write columns and template of pairs of answers. Return the keys of entries that were read."""
+    unknown_types = [name for name in types if name not in _PAIR_TYPES]
+    if unknown_types:
+        names = one_line(", ".join("a custom type" if name.startswith("{") else name for name in unknown_types), 60)
+        reason = f"the type {names} is not supported for pairs; nearest: chat_template.default"
+        conversion.leave(Why.REFUSED, reason, given)
+        return {"type"}
+    choices = [
+        (
+            str(entry.get("chat_template") or _PAIR_TYPES[str(entry["type"])][0]),
+            str(entry.get("field_messages") or _PAIR_TYPES[str(entry["type"])][1]),
+            ",".join(str(entry.get(name) or column) for name, column in _ANSWER_FIELDS.items()),
+        )
+        for entry in entries
+    ]
+    if len(set(choices)) > 1:
+        conversion.leave(Why.REFUSED, "the data sets differ in their chat template or columns", given)
+        return {"type"}
+    template, prompt, answers = choices[0]
+    if template:
+        _write_template(conversion, given.name, template, "set by the data set")
+        reason = "the data set sets the chat template"
+        conversion.leave(Why.NOT_NEEDED, reason, conversion.first_unread("chat_template"))
+    if prompt and prompt != "messages":
+        conversion.write("data.text_column", prompt, given)
+    if answers != ",".join(_ANSWER_FIELDS.values()):
+        conversion.write("data.target_column", answers, given)
+    return {"type", "chat_template", "field_messages", *_ANSWER_FIELDS, *_agreeing_turns(entries)}
+
 
 def _source(conversion: Conversion, given: Given) -> None:
     """Convert a list of data sets, for training or for evaluation, to paths and a task."""
@@ -62,6 +144,9 @@ def _length(conversion: Conversion, length: Given) -> None:
             packs = conversion.given.get("sample_packing") is True
             effect = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
             reason += f", but axolotl {effect}"
+    elif conversion.values.get("task.type") == "preference":
+        effects = {"raise": "stops the run", "truncate": "cuts the end of the answers"}
+        reason = f"{preferences.CUT_PROMPT}, but axolotl {effects.get(strategy, 'drops the row')}"
     elif strategy != "truncate":
         reason += f", but axolotl {'stops the run' if strategy == 'raise' else 'drops them'}"
     conversion.write("data.max_length", length.value, length, reason=reason)
@@ -101,6 +186,8 @@ def _is_conversation(form: str) -> bool:
 def _task(conversion: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
     """Write the task if all data sets have the same. Return the keys of their entries that were read."""
     types = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
+    if conversion.values.get("task.type") == "preference":
+        return _pairs(conversion, given, types, entries)
     if all(map(_is_conversation, types)):
         conversion.write("task.type", "chat", given, reason=f"type {one_line(', '.join(types), 40)}")
         return {"type", *_conversations(conversion, given, types, entries)}
@@ -154,8 +241,13 @@ def _conversations(conversion: Conversion, given: Given, forms: list[str], entri
         conversion.write("task.loss_on", "all", given, reason="roles_to_train")
     if learns_all or all(names == {"assistant"} for names in roles):
         keys |= {"roles_to_train"}
+    return keys | _agreeing_turns(entries)
+
+
+def _agreeing_turns(entries: list[dict[str, Any]]) -> set[str]:
+    """Return the keys of conversations whose values agree with what this program does in all data sets."""
     turns = [(key, value) for entry in entries for key, value in entry.items() if key in _TURNS]
-    return keys | set(_TURNS) - {key for key, value in turns if not rules.is_empty(value) and not _agrees(key, value)}
+    return set(_TURNS) - {key for key, value in turns if not rules.is_empty(value) and not _agrees(key, value)}
 
 
 def _write_template(conversion: Conversion, name: str, template: str, reason: str = "") -> None:
@@ -287,7 +379,7 @@ IMPORTER = Importer(
     pad_to_sequence_len wandb_project special_tokens train_on_inputs model_type tokenizer_type lora_model_dir
     flash_attention strict""",
     tables=(
-        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS,
+        hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, preferences.KEYS,
         {
             # axolotl names these num_epochs, lr_scheduler, optimizer and base_model.
             "num_train_epochs lr_scheduler_type optim model_name_or_path": None,
@@ -303,8 +395,8 @@ IMPORTER = Importer(
             relora_prune_method jagged_restart_warmup_steps jagged_restart_anneal_steps adam_epsilon2 adam_beta3
             torchdistx_path dion_* qgalore_* pose_split_on_token_ids pose_max_context_len pose_num_chunks
             scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k fp8_enable_fsdp_float8_all_gather kd_beta
-            kd_normalize_topk kd_online_* trl vllm ebft dpo_* orpo_alpha simpo_gamma cpo_alpha rpo_alpha kto_* rl_beta
-            max_prompt_len precompute_ref_log_probs""": _OTHER_METHOD,
+            kd_normalize_topk kd_online_* trl vllm ebft dpo_loss_type dpo_loss_weights dpo_label_smoothing
+            kto_*""": _OTHER_METHOD,
             """experimental_skip_move_to_device include_tkps axolotl_config_path is_*_derived_model total_*_tokens""":
             hf.OTHER_TOOL,
             "rope_theta": "model.rope_scaling.*",
@@ -422,7 +514,15 @@ IMPORTER = Importer(
             """use_wandb wandb_* use_mlflow mlflow_* hf_mlflow_log_artifacts use_comet comet_* use_swanlab swanlab_*
             use_trackio trackio_* use_otel_metrics otel_*""": hf.NOT_SENT,
             "gradio_*": NotNeeded("try a model with `tui-trainer generate RUN`"),
-            # Preferences, which `rl` and `reward_model` switch on.
+            # Preferences.
+            "rl": Refused(f"the supported values are {', '.join(_PAIR_LOSSES)}"),
+            "dpo_use_weighting": Refused("all pairs have the same weight"),
+            "dpo_padding_free": Automatic("packed rows have no padding"),
+            "dpo_use_liger_kernel": hf.OWN_KERNELS,
+            "dpo_use_logits_to_keep dpo_generate_during_eval dpo_norm_loss": NotNeeded("axolotl ignores this key"),
+            "rpo_alpha": NotNeeded("axolotl ignores this key; task.sft_weight has this effect"),
+            "max_prompt_len": preferences.WHOLE_PROMPTS,
+            "rl_adapter_ref_model": Automatic("no second model is loaded for the reference"),
         },
     ),
     groups=(
@@ -444,6 +544,10 @@ IMPORTER = Importer(
             model_keys="base_model", default="full",
         ),
         Keys(groups.start_adapter, "lora_model_dir", model_keys="base_model"),
+        Keys(
+            _preferences, "rl", "dpo_loss_type", "dpo_loss_weights", "dpo_label_smoothing", "trl", "rl_beta dpo_beta",
+            "orpo_alpha", "simpo_gamma", "cpo_alpha",
+        ),
         *(Keys(_source, name) for name in ("datasets", "test_datasets", "pretraining_dataset")),
         Keys(_length, "sequence_len"), Keys(_usual_warmup, "max_steps"), Keys(groups.rows_held_out, "val_set_size"),
         Keys(_merged_order, "shuffle_merged_datasets"),

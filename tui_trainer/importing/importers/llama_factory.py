@@ -5,14 +5,16 @@ Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyou
 from pathlib import Path
 
 from tui_trainer.files.hub_layout import HUB_PREFIX
-from tui_trainer.importing import groups, rules
+from tui_trainer.importing import groups, preferences, rules
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
 from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, convert_tokens, rope_by_length
 
-STAGES = {"pt": "causal_lm", "sft": "chat"}
+STAGES = {"pt": "causal_lm", "sft": "chat", "dpo": "preference"}
+# Losses of stage dpo that this program has under the same name. Source: train/dpo/trainer.py.
+_PAIR_LOSSES = ("sigmoid", "ipo", "orpo", "simpo")
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _LIST_NOT_FOUND = "the dataset_info.json that lists this data set was not found"
 _OFF = NotNeeded("off")
@@ -33,6 +35,13 @@ _MODEL_TEMPLATES = {
 }  # fmt: skip
 _THINKS = "qwen3"
 _SPECIAL_TOKENS = "add_special_tokens new_special_tokens"
+
+
+PREFERENCE_KEYS: rules.Table = {
+    "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing": _OTHER_METHOD,
+    "pref_bco_weight": Refused("the loss of BCO is not supported"),
+    "ld_alpha": Only((1,), "all tokens of an answer have the same weight"),
+}
 
 
 def _template(conversion: Conversion, template: Given, thinking: Given | None) -> None:
@@ -101,6 +110,8 @@ def _length(conversion: Conversion, length: Given) -> None:
 
     Source: data/processor/pretrain.py, processor_utils.py."""
     reason = "longer rows are truncated, but LLaMA-Factory shortens each turn"
+    if conversion.values.get("task.type") == "preference":
+        reason = f"{preferences.CUT_PROMPT}, but LLaMA-Factory shortens the prompt and the answer at their ends"
     if conversion.given.get("stage") == "pt":
         packs = conversion.values.get("data.packing") is True
         effect = "cuts all texts into blocks" if packs else "truncates it"
@@ -113,6 +124,42 @@ def _learnt_turns(conversion: Conversion, only_last: Given, all_turns: Given | N
     if only_last.is_on and not conversion.given.get("train_on_prompt"):
         reason = "the last turn of each conversation"
         conversion.write("task.loss_on", "completion", only_last, all_turns, reason=reason)
+
+
+def _preferences(conversion: Conversion, stage: Given, *keys: Given | None) -> None:
+    if stage.value == "dpo":
+        write_preferences(conversion, stage, *keys)
+        model = conversion.given.get("model_name_or_path")
+        if conversion.continues_adapter and model and not conversion.given.get("ref_model"):
+            reason = "LLaMA-Factory compares with the model without the adapter"
+            conversion.write("task.reference", model, reason=reason)
+
+
+def write_preferences(
+    conversion: Conversion,
+    stage: Given | None,
+    loss: Given | None,
+    beta: Given | None,
+    cross_entropy: Given | None,
+    gamma: Given | None,
+    smoothing: Given | None,
+    *,
+    has_dropout: bool = False,
+) -> None:
+    """Convert the keys of a loss over pairs of answers."""
+    loss_type = str(loss.value) if loss else "sigmoid"
+    if loss_type not in _PAIR_LOSSES:
+        conversion.leave(Why.REFUSED, f"the supported losses are {', '.join(_PAIR_LOSSES)}", loss)
+        return
+    preferences.write_loss(conversion, loss_type, stage, loss, beta=beta, gamma=gamma, has_dropout=has_dropout)
+    if cross_entropy and cross_entropy.number:
+        # ORPO contains the cross entropy once.
+        weight = cross_entropy.number + (loss_type == "orpo")
+        reason = "a mean over the tokens of all chosen answers, but LLaMA-Factory takes the mean of each answer first"
+        conversion.write("task.sft_weight", weight, cross_entropy, reason=reason)
+    if smoothing and not smoothing.is_off:
+        reason = "this is the smoothing of cDPO, which is not supported; nearest: task.loss_type = robust"
+        conversion.leave(Why.REFUSED, reason, smoothing)
 
 
 def _data(conversion: Conversion, given: Given, *, key: str) -> None:
@@ -129,7 +176,8 @@ def write_listed(conversion: Conversion, given: Given, key: str, path: Path, nam
     """Look up data sets by name in the tool's list at `path`, and write their paths to our setting `key`."""
     is_training = key == "data.path"
     try:
-        data_sets = read_list(path, names, texts=conversion.given.get("stage") == "pt")
+        task = STAGES.get(str(conversion.given.get("stage")), "chat")
+        data_sets = read_list(path, names, task=conversion.values.get("task.type", task))
         settings = dict(data_sets[0].settings)
         if any(data_set.settings != settings for data_set in data_sets):
             reason = "the data sets differ in columns, splits or number of rows, so one run cannot use all of them"
@@ -180,12 +228,15 @@ IMPORTER = Importer(
             "additional_target": hf.WHOLE_LAYERS,
             "create_new_adapter": Always("a new adapter is trained if none is given"),
             """adapter_folder freeze_trainable_layers freeze_trainable_modules freeze_extra_modules module_dropout
-            oft_rank oft_block_size oft_target loraplus_lr_embedding pissa_iter pref_* dpo_label_smoothing kto_*
-            simpo_gamma ppo_* ref_model* ld_alpha reward_model_adapters reward_model_quantization_bit reward_model_type
+            oft_rank oft_block_size oft_target loraplus_lr_embedding pissa_iter kto_* ppo_* reward_model_adapters
+            reward_model_quantization_bit reward_model_type
             galore_* apollo_* badam_* asft_alpha eaft_alpha kt_* fp8_backend fp8_enable_fsdp_float8_all_gather""":
             _OTHER_METHOD,
             "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
             "pissa_convert": Always("the adapter is saved as LoRA for the original weights"),
+            **PREFERENCE_KEYS,
+            "ref_model": "task.reference",
+            "ref_model_adapters ref_model_quantization_bit": Refused("the reference is loaded like the model"),
             "disable_shuffling": Refused("rows are shuffled in each epoch"),
             "moe_aux_loss_coef": "training.router_aux_loss_coef",
             "use_muon": To("training.optim", values={True: "muon", False: _OFF}),
@@ -270,6 +321,9 @@ IMPORTER = Importer(
         Keys(
             groups.start_adapter, "adapter_name_or_path", "adapter_folder", "create_new_adapter",
             model_keys="model_name_or_path",
+        ),
+        Keys(
+            _preferences, "stage", "pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing",
         ),
         Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs", has_stable_default=True),
         *hf.GROUPS,

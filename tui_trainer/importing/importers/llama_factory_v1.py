@@ -1,18 +1,17 @@
 """YAML of LLaMA-Factory v1, which has arguments and defaults of its own.
 
-v1 has the commands sft, dpo and rm. A file does not say which of them it is for, and is converted as one for sft.
+v1 has the commands sft, dpo and rm. A file does not say which of them it is for: one with keys of preference losses is
+converted as one for dpo, and any other as one for sft.
 Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e."""
 
 from tui_trainer.importing import groups, rules
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import llama_factory as v0
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.missing import PREFERENCES
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, To
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 
-_ONLY_SUPERVISED = Refused(PREFERENCES)
 _LISTS = (".yaml", ".yml")
 
 
@@ -27,9 +26,15 @@ def _data(conversion: Conversion, given: Given) -> None:
         conversion.write("data.path", str(path or rules.data_path(name)), given)
 
 
+def _preferences(conversion: Conversion, *keys: Given | None) -> None:
+    """Convert the loss of the command dpo, if the file has one of its keys. Unlike v0, v1 keeps the dropout."""
+    if any(keys):
+        v0.write_preferences(conversion, None, *keys, has_dropout=True)
+
+
 def _answers(conversion: Conversion) -> None:
     """Write the task of the command sft, because the file does not name a task."""
-    if conversion.has("model"):
+    if conversion.has("model") and "task.type" not in conversion.values:
         reason = "read as an sft config; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         conversion.write("task.type", "chat", reason=reason)
 
@@ -100,7 +105,7 @@ IMPORTER = Importer(
             "save_ckpt_as_hf": Always("weights are saved as safetensors"),
             "resume_from_checkpoint": hf.RESUMED,
             "logging_steps": "logging.*",
-            "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing ld_alpha": _ONLY_SUPERVISED,
+            **v0.PREFERENCE_KEYS,
             # Several devices.
             "dist_config.name": Off(f"models are split by fsdp2 or DeepSpeed; {hf.SEVERAL_PROCESSES}"),
             "dist_config.config_file dist_config.dcp_path": NotNeeded("only used with dist_config.name"),
@@ -114,6 +119,7 @@ IMPORTER = Importer(
         },
     ),
     groups=(
+        Keys(_preferences, "pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing"),
         Keys(groups.batch_of_all, "global_batch_size", "micro_batch_size"),
         Keys(groups.convert_batch, "micro_batch_size", micro_default=1),
         hf.PRECISION,

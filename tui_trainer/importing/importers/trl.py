@@ -1,6 +1,9 @@
-"""`SFTConfig` of TRL, with the model and data arguments of its command line.
+"""`SFTConfig`, `DPOConfig` and `CPOConfig` of TRL, with the model and data arguments of its command line.
 
-Source: trl/trainer/sft_config.py and trl/trainer/model_config.py of TRL 1.x, and older names of renamed arguments."""
+A file does not say which config it is for: keys of preference losses decide. A file for `ORPOConfig` has no key of its
+own, and is read as one for `DPOConfig`, with a note.
+Source: trl/trainer/sft_config.py, dpo_config.py and model_config.py, trl/experimental/cpo/cpo_config.py and
+orpo/orpo_config.py of TRL 1.x, and older names of renamed arguments."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +15,7 @@ from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import HUB_PREFIX
-from tui_trainer.importing import groups
+from tui_trainer.importing import groups, preferences
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, To, Why, is_off, listed, with_prefix
@@ -34,6 +37,50 @@ _LAUNCHES = {
     "zero3": "deepspeed-3",
 }  # fmt: skip
 _LAUNCHED_PROCESSES = 8
+_SFT_LOSSES = ("nll", "chunked_nll")
+# Losses of CPOConfig, and their names here.
+_CPO_LOSSES = {"sigmoid": "cpo", "simpo": "simpo"}
+_CPO_KEYS = ("cpo_alpha", "simpo_gamma", "alpha")
+_DPO_KEYS = """beta label_smoothing loss_weights precompute_ref_log_probs precompute_ref_batch_size rpo_alpha
+max_prompt_length sync_ref_model f_divergence_type ld_alpha use_weighting reference_free disable_dropout"""
+_OF_ANSWERS = Automatic("answers are not generated in training, and are truncated at data.max_length")
+_RATE = 1e-6
+
+
+def _preferences(
+    conversion: Conversion,
+    losses: Given | None,
+    weights: Given | None,
+    beta: Given | None,
+    smoothing: Given | None,
+    gamma: Given | None,
+    cross_entropy: Given | None,
+) -> None:
+    """Convert the loss of a file for DPOConfig or CPOConfig, recognized by its keys, and their defaults."""
+    names = [str(name) for name in listed(losses.value)] if losses else []
+    is_cpo = conversion.has(*_CPO_KEYS) or bool({"simpo", "alphapo"} & set(names))
+    if set(names) & set(_SFT_LOSSES) or not (names or is_cpo or conversion.has(*_DPO_KEYS.split())):
+        return
+    has_dropout = conversion.given.get("disable_dropout") is False
+    if not is_cpo:
+        reason = "" if names else "read as a DPOConfig; for an ORPOConfig, set task.loss_type = orpo"
+        preferences.write_dpo(conversion, losses, weights, smoothing, beta=beta, reason=reason, has_dropout=has_dropout)
+    elif len(names) > 1 or (loss_type := _CPO_LOSSES.get(names[0] if names else "sigmoid")) is None:
+        conversion.leave(Why.REFUSED, f"the supported losses of CPOConfig are {', '.join(_CPO_LOSSES)}", losses)
+    elif smoothing and not smoothing.is_off:
+        conversion.leave(Why.REFUSED, "smoothing is only supported in the loss robust of DPOConfig", smoothing)
+    else:
+        preferences.write_loss(conversion, loss_type, losses, beta=beta, gamma=gamma, has_dropout=has_dropout)
+        preferences.write_cross_entropy(conversion, cross_entropy, "CPOConfig")
+    if cross_entropy and not is_cpo:
+        conversion.write("task.sft_weight", cross_entropy.value, cross_entropy)
+    if conversion.has("model_name_or_path") and not conversion.has("learning_rate"):
+        conversion.write("training.learning_rate", _RATE, reason="TRL's default for preferences")
+    if length := conversion.first_unread("max_length"):
+        reason = f"{preferences.CUT_PROMPT}, but TRL cuts the end of the answer"
+        conversion.write("data.max_length", length.value, length, reason=reason)
+    cut = conversion.first_unread("truncation_mode")
+    conversion.leave(Why.AUTOMATIC, f"{preferences.CUT_PROMPT}, then the answer its end", cut)
 
 
 def _template_file(value: Any) -> Any:
@@ -149,6 +196,8 @@ def _held_out(conversion: Conversion, split: Given | None) -> None:
 
 def _learnt(conversion: Conversion, *given: Given | None) -> None:
     """Convert the switches for the tokens to train on. Without a switch, the columns of the data decide."""
+    if conversion.values.get("task.type") == "preference":
+        return
     switch_keys, name_on, _ = groups.switches(conversion, *given)
     if name_on:
         conversion.write("task.loss_on", name_on.removesuffix("_only_loss"), *switch_keys)
@@ -170,9 +219,9 @@ def _learnt(conversion: Conversion, *given: Given | None) -> None:
 
 def _leave_out_framing_tokens(conversion: Conversion, end_token: Given | None, *framing: Given | None) -> None:
     """Leave out tokens around a text if the data are conversations, which have only the tokens of their template."""
-    if conversion.has("chat_template", "chat_template_path"):
+    if conversion.has("chat_template", "chat_template_path") and "task.type" not in conversion.values:
         conversion.write("task.type", "chat", reason="the file has a chat template")
-    if conversion.values.get("task.type") == "chat":
+    if conversion.values.get("task.type") in ("chat", "preference"):
         conversion.leave(Why.ALWAYS, "a conversation only has the tokens of its template", *framing)
         if end_token and str(end_token.value) in conversion.chat_template_text:
             conversion.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end_token)
@@ -210,14 +259,16 @@ def _require_peft(conversion: Conversion, adapter: Given) -> None:
 
 IMPORTER = Importer(
     name="trl",
-    title="TRL SFTConfig",
+    title="TRL",
     rank=2,
     telltale="""dataset_text_field packing_strategy padding_free completion_only_loss assistant_only_loss
     dataset_num_proc dataset_kwargs eval_packing chat_template_path use_peft lora_task_type use_bnb_nested_quant
     dataset_train_split dataset_test_split dataset_streaming datasets test_split_size accelerate_config
-    num_of_sequences chars_per_token truncation_mode""",
+    num_of_sequences chars_per_token truncation_mode beta max_prompt_length precompute_ref_log_probs rpo_alpha
+    cpo_alpha loss_weights""",
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, with_prefix("model_init_kwargs", hf.MODEL),
+        preferences.KEYS,
         {
             "max_length max_seq_length": To(
                 "data.max_length", "TRL truncates longer rows, but here a longer text is split into several rows"
@@ -233,7 +284,7 @@ IMPORTER = Importer(
             "truncation_mode": Only(("keep_start",), "the start of a long row is kept", "{} here"),
             "shuffle_dataset": hf.NEW_ORDER,
             "dataset_text_field": "data.text_column",
-            "dataset_num_proc": "data.num_proc",
+            "dataset_num_proc preprocessing_num_workers": "data.num_proc",
             "dataset_batch_size": Automatic("the size is chosen automatically"),
             "dataset_kwargs.skip_prepare_dataset": Refused("data is always prepared"),
             "dataset_kwargs.add_special_tokens": Only(
@@ -261,9 +312,32 @@ IMPORTER = Importer(
             "accelerate_config": Refused("the accelerate file was not found; set distributed.strategy instead"),
             "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
             "gradient_checkpointing_use_reentrant": Automatic("checkpointing is always non-reentrant"),
+            # Preferences.
+            "loss_type": Only(_SFT_LOSSES, "the loss is cross entropy", "the loss is cross entropy, or one of pairs"),
+            "precompute_ref_batch_size": preferences.COMPUTED_ONCE,
+            "max_prompt_length": preferences.WHOLE_PROMPTS,
+            "max_completion_length": Refused(_OF_ANSWERS.reason),
+            "generate_during_eval": _OF_ANSWERS,
+            "alpha": Refused("AlphaPO is not supported"),
+            "use_weighting": Refused("all pairs have the same weight"),
+            "ld_alpha": Only((1,), "all tokens of an answer have the same weight"),
+            "f_divergence_type": Only(("reverse_kl", "FDivergenceType.REVERSE_KL"), "the divergence is the reverse KL"),
+            "sync_ref_model": Refused("the reference stays the same during the run"),
+            "ref_model_mixup_alpha ref_model_sync_steps": NotNeeded("only used with sync_ref_model"),
+            "reference_free force_use_ref_model model_adapter_name ref_adapter_name": Refused(
+                "the reference is the model before training"
+            ),
+            "ref_model_init_kwargs": Refused("the reference is loaded like the model"),
+            "disable_dropout": Automatic("tuning.lora_dropout decides"),
+            "is_encoder_decoder": Off("only causal models are trained on pairs", Why.REFUSED),
+            "label_pad_token_id padding_value": NotNeeded("padding is excluded from the loss"),
+            "use_num_logits_to_keep use_logits_to_keep": hf.OWN_KERNELS,
         },
     ),
     groups=(
+        Keys(
+            _preferences, "loss_type", "loss_weights", "beta", "label_smoothing", "simpo_gamma", "cpo_alpha rpo_alpha"
+        ),
         Keys(_launch, "accelerate_config", "num_processes"), hf.BATCH, Keys(_no_cut), *hf.GROUPS,
         Keys(rope_table, "rope_scaling"),
         Keys(_mixture, "datasets"), Keys(_handbook, "dataset_mixture dataset_mixer", "dataset_splits"),

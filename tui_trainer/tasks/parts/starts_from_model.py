@@ -15,7 +15,13 @@ from tui_trainer.config.changes import settings_words
 from tui_trainer.config.sections import MODEL_KEY, Config, DataSection
 from tui_trainer.config.token_list import ADD_TOKENS_KEY
 from tui_trainer.data.batching.collate import collate_whole
-from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
+from tui_trainer.data.columns.conversations import (
+    Conversation,
+    ConversationColumns,
+    Message,
+    find_conversations,
+    question_of,
+)
 from tui_trainer.data.columns.labels import label_columns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_offsets
@@ -104,27 +110,35 @@ class QuestionInputs:
 class ConversationInputs:
     """Reader of conversations up to the next answer of the assistant, which are rendered as prompts."""
 
+    has_answers = False
+    """Whether the rows must have answers."""
+
     def __init__(self, data: DataSection, renderer: ConversationRenderer) -> None:
-        self._data, self._renderer, self._columns = data, renderer, ConversationColumns()
+        self._data, self.renderer, self._columns = data, renderer, ConversationColumns()
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self._data
-        self._columns = find_conversations(head, data.text_column, AUTO, data.text_pair_column, needs_answer=False)
+        self._columns = find_conversations(
+            head, data.text_column, AUTO, data.text_pair_column, needs_answer=self.has_answers
+        )
 
     def read(self, row: Row) -> Rendered:
         conversation = self._columns.read(row)
-        messages = question_of(conversation, row.where)
         try:
-            return self._renderer.render_prompt(messages, conversation.tools)
+            return self.rendered(conversation, row)
         except DataError as error:
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
+
+    def rendered(self, conversation: Conversation, row: Row) -> Rendered:
+        """Return what the model reads of the conversation in a row. Raise DataError."""
+        return self.renderer.render_prompt(question_of(conversation, row.where), conversation.tools)
 
     def of_text(self, text: str) -> Rendered:
         return self.of_messages([{"role": "user", "content": text}])
 
     def of_messages(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> Rendered:
-        return self._renderer.render_prompt(messages, tools)
+        return self.renderer.render_prompt(messages, tools)
 
 
 class WordInputs:
@@ -236,9 +250,13 @@ class StartsFromModel:
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """Return the tokenizer that the final model is saved with."""
         if config.is_from_scratch:
-            return load_trained_tokenizer(data.tokenizer_path, config, self.specials)
-        tokenizer = load_own_tokenizer(config, self.head)
-        self.set_length(config, tokenizer)
+            tokenizer = load_trained_tokenizer(data.tokenizer_path, config, self.specials)
+        else:
+            tokenizer = load_own_tokenizer(config, self.head)
+            self.set_length(config, tokenizer)
+        if self.head == "sequence_classification" and tokenizer.pad_token is None:
+            # A decoder classifies by the last token before the padding.
+            tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
         return tokenizer
 
     def set_length(self, config: Config, tokenizer: Tokenizer) -> None:

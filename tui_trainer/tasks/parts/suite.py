@@ -241,7 +241,7 @@ def refuse_task(task: Any, suite: str, *, has_reference: bool) -> None:
     """Raise InputError if a suite, or the general one if `suite` is empty, cannot judge models of a `Task`.
 
     Without a reference, the general suite says nothing: only a model that was right before can be broken."""
-    if task.labels_rows and task.head != "sequence_classification":
+    if task.labels_rows and (task.head != "sequence_classification" or task.scores_answers):
         raise InputError(f"models of {task.name} predict {NO_ANSWERS}")
     if not suite and task.labels_rows:
         message = "the general suite has no labels, so it cannot judge a classifier"

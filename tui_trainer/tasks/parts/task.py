@@ -63,6 +63,8 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Usual number of held-out rows that the model answers in an evaluation, for `answer_scores`; 0: it never does."""
     holds_conversations: bool = False
     """Whether a user tries a trained model in a conversation, with its chat template."""
+    scores_answers: bool = False
+    """Whether a trained model scores the last answer of a conversation, so that it cannot be tried with one text."""
     supports_unsloth: bool = False
     """Whether Unsloth can load models for the task: text decoders with a causal head."""
     is_only_by_columns: bool = False
@@ -130,6 +132,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         that it is for; (1, "") for these."""
         return 1.0, ""
 
+    def loss_figures(self, config: Config) -> dict[str, tuple[float, str]]:
+        """Return the values of those settings of the loss that may be `auto`, with reasons, by the settings' names."""
+        return {}
+
     def choice_count(self, config: Config, data: PreparedData) -> int:
         """Return the number of values of a label, for the loss ln(choices) of a uniform prediction, else 0."""
         return 0
@@ -137,6 +143,16 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
         """Return a pass that computes values of each row before training, or None. `objective`: this task's loss."""
         return None
+
+    def reference_config(self, config: Config) -> Config | None:
+        """Return the config with which another model is loaded for the `row_pass`; None: the model that the run starts
+        from. Raise ConfigError as `find_model` does."""
+        return None
+
+    def reference_key(self, config: Config) -> str:
+        """Return a fingerprint of the model of `reference_config`; "" if there is none."""
+        reference = self.reference_config(config)
+        return self.model_key(reference) if reference else ""
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """Return a new scorer for one evaluation, or None if the task has no scores. `objective`: this task's loss."""

@@ -11,6 +11,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import exceeds_plan, memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
+from tui_trainer.tasks import scores_answers
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
 from tui_trainer.ui.command_dialogs import ExportDialog
@@ -316,6 +317,8 @@ class TrainPage(FilteredPage):
             return ""
         if run is None:
             return f"no run; press {self.bench.app.key_of('app.start')} to start one"
+        if name == "try_model" and scores_answers(run.state.task):
+            return "a reward model writes no text: `tui-trainer predict` scores rows with a prompt and an answer"
         if name == "try_model" and run.alive and not run.state.checkpoints:
             return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
         if name == "clear":

@@ -9,7 +9,7 @@ from tui_trainer.runs import result
 from tui_trainer.runs.result import ScoreWords, beaten_words
 from tui_trainer.runs.steps_and_eta import speed_rows
 from tui_trainer.runs.wording import interrupted_words, plan_time_words, rows_words, sentence
-from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
+from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit, scores_answers
 from tui_trainer.ui.keymap import name_keys_for_commands
 from tui_trainer.ui.screens.train_view import TrainScene, work_line
 from tui_trainer.ui.spans import Line, Role, fit
@@ -114,7 +114,8 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         if state.plan is not None and is_adapter:
             lines += scene.labelled("base", state.plan.base_model, width, _STORY_LABEL)
         verb = "classify" if labels_rows(state.task) else "answer" if holds_conversations(state.task) else "continue"
-        actions = [("try_model", f"{verb} a text you type"), ("export", "export")]
+        actions = [] if scores_answers(state.task) else [("try_model", f"{verb} a text you type")]
+        actions.append(("export", "export"))
     actions += [("report", "copy report path")] * bool(scene.report)
     spans: list[Line] = [[(scene.key_of(f"train.{name}"), "key"), (f" {text}   ", "text")] for name, text in actions]
     lines += [[("next".ljust(_STORY_LABEL), "dim"), *chain(*spans)]] if spans else []
