@@ -118,9 +118,7 @@ def other_answers(*prompts_and_answers):
     """Return the other answer that each row gets."""
     values = [{"prompt": prompt, "completion": answer, "label": True} for prompt, answer in prompts_and_answers]
     rows = rows_of(*values)
-    config = load_config(Request(assignments=("task.type=kto", "model.init=scratch"))).config
-    reader = KtoReader(config)
-    reader.begin(rows)
+    reader = reader_of(rows)
     return [reader.read(row).content[1].text.split("assistant\n")[1].partition("<")[0] for row in rows]
 
 
@@ -145,15 +143,31 @@ def test_rows_with_one_prompt_are_refused():
         other_answers(("p1", "a"), ("p1", "b"))
 
 
-def test_a_contradiction_and_a_single_mark_are_refused():
+def reader_of(rows):
+    reader = KtoReader(load_config(Request(assignments=("task.type=kto", "model.init=scratch"))).config)
+    reader.begin(rows)
+    return reader
+
+
+def test_an_answer_that_an_earlier_row_marks_the_other_way_is_refused():
     values = [{"prompt": f"p{n}", "completion": "a", "label": True} for n in range(2)]
     rows = rows_of(*values, {**values[0], "label": False})
-    config = load_config(Request(assignments=("task.type=kto", "model.init=scratch"))).config
-    reader = KtoReader(config)
-    reader.begin(rows)
+    reader = reader_of(rows)
     for row in rows[:2]:
         reader.read(row)
     with pytest.raises(DataError, match=r"line 3: the answer is undesirable, but desirable in .*, line 1"):
         reader.read(rows[2])
-    with pytest.raises(DataError, match="all answers are desirable"):
-        reader.finish_reading()
+
+
+def test_answers_with_a_single_mark_are_refused(subtests):
+    rows = rows_of(*({"prompt": f"p{n}", "completion": "a", "label": n < 2} for n in range(4)))
+    for is_held_out, words in ((False, "all answers are desirable"), (True, "all held-out answers are undesirable")):
+        with subtests.test(words):
+            reader = reader_of(rows)
+            for row in rows if is_held_out else rows[:2]:
+                reader.read(row)
+            reader.is_held_out = is_held_out
+            for row in rows[2:] if is_held_out else ():
+                reader.read(row)
+            with pytest.raises(DataError, match=words):
+                reader.finish_reading()

@@ -81,6 +81,12 @@ def test_the_loss_equals_its_formula_in_every_layout(subtests):
                     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
+def test_answers_that_are_all_desirable_have_no_means_of_others():
+    rows = [replace(row, row_label=np.array([1], dtype=np.int32)) for row in marked_rows(3)]
+    _, scores = in_passes(KtoLoss(tiny_model("llama"), beta=BETA, weights=WEIGHTS), [batch_of([rows])])
+    assert scores.keys() == {"kl", "reward_chosen", "logp_chosen"}
+
+
 def test_the_router_loss_of_experts_keeps_the_kl_term():
     model, batch = tiny_model("mixtral"), batch_of([marked_rows(3, (-20.0, -60.0))])
     alone, _ = in_passes(loss := KtoLoss(model, beta=BETA, weights=WEIGHTS), [batch])

@@ -116,9 +116,9 @@ class NamedLossSums:
         return {name: value for name, value in self.values.items() if len(self.parts) > 1 or name not in self.parts}
 
     def reported_means(self) -> dict[str, float]:
-        """Return the mean of each reported sum. Waits for the device."""
+        """Return the mean of each reported sum whose count is above 0. Waits for the device."""
         means = self.means()
-        return {name: float(means[name]) for name in self.reported}
+        return {name: float(means[name]) for name in self.reported if self.divisor(name)}
 
     def divisor(self, name: str) -> int:
         """Return the total count by which the sum of this name is divided."""

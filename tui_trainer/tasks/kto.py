@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
 
 DESIRABLE, UNDESIRABLE = "desirable", "undesirable"
+_ANSWERS, _HELD_OUT = "answers", "held-out answers"
 # Answers of earlier rows that wait for another prompt.
 _MOST_WAITING = 100
 
@@ -107,7 +108,8 @@ class KtoReader(ChatReader):
         self._partners = _Partners([])
         self._seen: dict[int, tuple[bool, str]] = {}
         """Mark and position of the first row with a conversation, by the hash of its text."""
-        self._counts_of_marks: Counter[bool] = Counter()
+        self._counts_of_marks: dict[str, Counter[bool]] = {_ANSWERS: Counter(), _HELD_OUT: Counter()}
+        """Numbers of answers to split or train on, and of those in a file of held-out rows, by mark."""
 
     def begin(self, head: Sequence[Row]) -> None:
         data = self.config.data
@@ -140,8 +142,7 @@ class KtoReader(ChatReader):
             raise DataError(message, where=row.where, hint="remove one of the two rows")
         answer = self._partners.other_answer(marked, row.where)
         conversations = conversation, replace(conversation, messages=(*marked.prompt.messages, answer))
-        if not self.is_held_out:
-            self._counts_of_marks[marked.is_desirable] += 1
+        self._counts_of_marks[_HELD_OUT if self.is_held_out else _ANSWERS][marked.is_desirable] += 1
         stratum = DESIRABLE if marked.is_desirable else UNDESIRABLE
         if not self.renders:
             return Example("\n".join(part.text for part in conversations), marked, stratum)
@@ -150,14 +151,16 @@ class KtoReader(ChatReader):
         return Example(text, (*rendered, marked.is_desirable), stratum)
 
     def finish_reading(self) -> None:
-        """Raise DataError if all answers to train on have the same mark."""
+        """Raise DataError if all answers to train on, or all in a file of held-out rows, have the same mark."""
         self._seen.clear()
-        if len(self._counts_of_marks) == 1 and not self.has_trained_model:
-            [is_desirable] = self._counts_of_marks
-            mark = DESIRABLE if is_desirable else UNDESIRABLE
-            hint = "add rows with the other mark"
-            hint += ', or set task.type = "chat" and remove the column of marks' if is_desirable else ""
-            raise DataError(f"all answers are {mark}, but the task compares desirable and undesirable ones", hint=hint)
+        for answers, counts in self._counts_of_marks.items():
+            if len(counts) == 1 and not self.has_trained_model:
+                mark = DESIRABLE if counts[True] else UNDESIRABLE
+                hint = "add rows with the other mark"
+                if counts[True] and answers == _ANSWERS:
+                    hint += ', or set task.type = "chat" and remove the column of marks'
+                message = f"all {answers} are {mark}, but the task compares desirable and undesirable ones"
+                raise DataError(message, hint=hint)
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         own, other = (self.encode_conversations([example.content[side] for example in examples]) for side in (0, 1))
@@ -178,8 +181,9 @@ class KtoReader(ChatReader):
 
     def notes(self) -> list[str]:
         notes = [*dict.fromkeys(columns.note() for columns in self._marked_tables), *super().notes()]
-        if rows := self._counts_of_marks.total():
-            notes.append(f"{format_percent(self._counts_of_marks[True] / rows)} of the answers are desirable")
+        counts = self._counts_of_marks[_ANSWERS]
+        if counts:
+            notes.append(f"{format_percent(counts[True] / counts.total())} of the answers are desirable")
             notes.append("each prompt is also read with the answer to another prompt, which estimates the KL term")
         return notes
 

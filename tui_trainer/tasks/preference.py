@@ -62,7 +62,7 @@ class PreferenceTask(Chat):
             key, message = "training.label_smoothing_factor", "label smoothing does not apply to preferences"
             hint = 'set it to 0; for pairs that may be swapped, set task.loss_type = "robust" and task.label_smoothing'
             problems.append(Problem(message=message, key=key, hint=hint))
-        if (task.loss_type == "robust") != (task.label_smoothing > 0):
+        if "label_smoothing" in self.loss_settings and (task.loss_type == "robust") != (task.label_smoothing > 0):
             message = f"is {task.label_smoothing:g}, but task.loss_type is {task.loss_type}"
             hint = (
                 "set it to the share of swapped pairs, such as 0.1" if task.loss_type == "robust"
