@@ -48,7 +48,8 @@ def request_of(tmp_path):
         prompt = {"prompt": f"The {one} number {n}"}
         good, bad = f"{one} {'runs ' * (n % 5)}home", f"{other} {'sleeps ' * (n % 3)}"
         pairs.append({**prompt, "chosen": good, "rejected": bad})
-        marked.append({**prompt, "completion": bad if n % 3 else good, "label": n % 3 == 0})
+        # Most answers are desirable, so that answers to other prompts become likelier as well: KL is above 0.
+        marked.append({**prompt, "completion": good if n % 4 else bad, "label": n % 4 > 0})
     paths = {
         name: write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in (("preference", pairs), ("kto", marked))
     }
@@ -146,6 +147,7 @@ def test_preferences_are_learnt_the_same_in_passes_of_any_size_and_packed(train,
     steps = events(whole, StepDone)
     assert [step.samples for step in steps] == [8, 8, 6, 8, 8]
     assert steps[-1].loss < steps[0].loss, "it learns"
+    assert task["task.type"] == "preference" or steps[-1].scores["kl"] > 0
     assert steps[0].scores["reward_chosen"] == pytest.approx(0, abs=1e-4), "the model equals its reference"
     for rows in (1, 2, 3):
         with subtests.test(f"{rows} rows in a pass"):
