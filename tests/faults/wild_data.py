@@ -996,7 +996,7 @@ SEPARATED_FILES = (
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
     not_read("Latin-1", "text\ncaf\xe9\n".encode("latin-1"), "rows.csv", "Latin-1", "iconv", where="rows.csv, line 2"),
-    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save the file"),
+    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save the table"),
     not_read("a web page under the name .csv", "<!DOCTYPE html>\n<html>\n", "rows.csv", "a web page"),
     not_read(
         "a pointer of Git LFS", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "rows.csv",

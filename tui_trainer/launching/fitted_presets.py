@@ -23,6 +23,7 @@ from tui_trainer.launching.run_as_model import with_run_as_model
 from tui_trainer.methods.tuning_methods import METHOD_KEY
 from tui_trainer.models.adapters import adapter_settings, should_continue_adapter
 from tui_trainer.models.facts import find_model
+from tui_trainer.models.heads import CAUSAL, lacks_head
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
 from tui_trainer.planning.conflicts import setting_problems
@@ -330,10 +331,12 @@ def _refusal_of_model(config: Config, name: str) -> str:
     if task.row_kind == "stream":
         return f"{name} trains from scratch"
     try:
-        find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
+        facts = find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
     except InputError as error:
         return error.problems[0].message
-    return ""
+    # Only models that could write answers score them.
+    is_encoder = lacks_head(str(facts.config.get("model_type")), CAUSAL)
+    return f"{name} needs a decoder" if task.scores_answers and is_encoder else ""
 
 
 def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[str, bool]:
