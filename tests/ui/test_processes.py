@@ -16,7 +16,7 @@ import pytest
 from tests.ui.canned import CannedBench, open_canned
 from tests.ui.pictures import in_event_loop
 from tests.ui.test_hardware_page import CPU_ONLY, HOSTILE
-from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse
+from tui_trainer.hardware.processes import ProcessReader, ProcessSnapshot, ProcessUse
 from tui_trainer.ui import processes as room
 from tui_trainer.ui.processes import since_words
 from tui_trainer.units import GIB, MIB
@@ -40,8 +40,8 @@ class Reader(ProcessReader):
     def __init__(self, *processes: ProcessUse, notes: tuple[str, ...] = (), has_cards: bool = True) -> None:
         self.processes, self.notes, self.has_cards = processes, notes, has_cards
 
-    def look(self) -> ProcessLook:
-        return ProcessLook(processes=self.processes, notes=self.notes, cpu_seconds=0.001, has_cards=self.has_cards)
+    def look(self) -> ProcessSnapshot:
+        return ProcessSnapshot(processes=self.processes, notes=self.notes, cpu_seconds=0.001, has_cards=self.has_cards)
 
 
 @asynccontextmanager

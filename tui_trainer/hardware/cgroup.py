@@ -123,8 +123,8 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLeft:
-    """Memory that is left before the kernel kills a process. `left_bytes` and `total_bytes` are those of `where`. The
-    free swap of the machine counts for the machine only."""
+    """Memory that is left before the kernel kills a process. `where` is the machine or its container, whichever has
+    less left; the bytes are its own. Free swap counts only for the machine."""
 
     left_bytes: int
     total_bytes: int

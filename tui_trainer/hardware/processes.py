@@ -54,7 +54,7 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessLook:
+class ProcessSnapshot:
     """All processes at one moment. `cpu_seconds` is the CPU time of this reading itself."""
 
     processes: tuple[ProcessUse, ...]
@@ -74,7 +74,7 @@ class ProcessReader:
         self._looked_at = 0.0
         self._users: dict[int, str] = {}
 
-    def look(self) -> ProcessLook:
+    def look(self) -> ProcessSnapshot:
         thread_seconds_before = thread_time()
         nvml = self._nvml or nvml_room.session()
         cards: tuple[CardUsers, ...] = ()
@@ -96,7 +96,7 @@ class ProcessReader:
         # Kernel threads and ended processes have no memory.
         processes = [use for use in processes if use.memory_bytes or use.card_bytes]
         processes += [ProcessUse(pid=pid, card_bytes=card_bytes) for pid, card_bytes in gpu_bytes.items()]
-        return ProcessLook(
+        return ProcessSnapshot(
             processes=tuple(processes),
             notes=tuple(filter(None, notes)),
             cpu_seconds=thread_time() - thread_seconds_before,

@@ -189,7 +189,7 @@ class Conversion:
         product: bool = False,
         per_device: bool = False,
     ) -> None:
-        """Add one of our settings to the result, and mark the keys `sources`, from which it comes, as read."""
+        """Add one of our settings to the result. It comes from the keys `sources`, which are marked as read."""
         names = _names(sources)
         try:
             our_value = to_setting_type(key, value)

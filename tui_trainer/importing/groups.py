@@ -560,7 +560,7 @@ def convert_interval(
 def every_epochs(conversion: Conversion, given: Given, *epochs: Given | None, key: str, epochs_default: float) -> None:
     """Convert an interval in epochs to a share of all steps."""
     interval = given.number
-    given_epochs = next((count for name in epochs if name and (count := name.number)), None)
+    given_epochs = next((count for total in epochs if total and (count := total.number)), None)
     total_epochs = given_epochs or epochs_default
     reason = f"every {interval or 0:g} epochs, {total_epochs:g} in total{'' if given_epochs else ' (from the recipe)'}"
     times_per_epoch = 1 / interval if interval is not None and interval > 0 else interval

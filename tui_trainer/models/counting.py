@@ -205,7 +205,8 @@ answers = Answers("count_model", format_version=5)
 
 
 def deciding_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config.json that decide modules and results. The pad token's id may shift positions."""
+    """Return the fields of a config.json that decide modules and results. Some models number positions from the id of
+    the pad token."""
     return {
         name: value
         for name, value in config.items()

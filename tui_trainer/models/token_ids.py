@@ -145,7 +145,8 @@ def _without_marks(texts: Sequence[str], marks: "tuple[_Marks, _Marks] | None") 
 
 
 def _marks_of(tokenizer: Any, ends: bool, as_target: bool) -> "tuple[_Marks, _Marks] | None":
-    """Return the marks to remove at the start and the end of a text; None if all spellings are encoded as text."""
+    """Return the special tokens that the tokenizer adds to a text, at its start and its end, which are removed again.
+    None if special tokens that a text spells out are encoded as plain text anyway."""
     if tokenizer.split_special_tokens:
         return None
     tokens_before, tokens_after = _special_tokens_around(tokenizer, as_target)

@@ -154,28 +154,30 @@ def train_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
         return ()
     usable = [math.isfinite(loss) for loss in state.loss_sums]
     loss_totals = _prefix_sums(loss if use else 0.0 for loss, use in zip(state.loss_sums, usable, strict=True))
-    finite_tokens = _prefix_sums(count if use else 0 for count, use in zip(state.token_counts, usable, strict=True))
-    token_sums, second_sums = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
+    finite_token_sums = _prefix_sums(count if use else 0 for count, use in zip(state.token_counts, usable, strict=True))
+    token_sums, elapsed_seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     points = min(points, step_count)
     curve = []
     for end in spread_ends(step_count, points):
         start = max(end - max(smoothing_window(end), step_count // points), 0)
-        if window_tokens := finite_tokens[end] - finite_tokens[start]:
+        if window_tokens := finite_token_sums[end] - finite_token_sums[start]:
             mean_loss, step = (loss_totals[end] - loss_totals[start]) / window_tokens, state.steps[end - 1]
-            curve.append(CurvePoint(step=step, tokens=int(token_sums[end]), seconds=second_sums[end], loss=mean_loss))
+            curve.append(
+                CurvePoint(step=step, tokens=int(token_sums[end]), seconds=elapsed_seconds[end], loss=mean_loss)
+            )
     return tuple(curve)
 
 
 def eval_curve(state: RunState, points: int) -> tuple[CurvePoint, ...]:
     """Return up to `points` of the held-out losses, evenly spread, the newest among them."""
     finite_evals = [evaluation for evaluation in state.evals if math.isfinite(evaluation.loss)]
-    token_sums, second_sums = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
+    token_sums, elapsed_seconds = _prefix_sums(state.token_counts), _prefix_sums(state.step_seconds)
     curve = []
     for evaluation in (finite_evals[end - 1] for end in spread_ends(len(finite_evals), points)):
         # The index is found by step, because a journal that lost lines has fewer entries than steps.
         end = bisect_right(state.steps, evaluation.step)
         step, loss = evaluation.step, evaluation.loss
-        curve.append(CurvePoint(step=step, tokens=int(token_sums[end]), seconds=second_sums[end], loss=loss))
+        curve.append(CurvePoint(step=step, tokens=int(token_sums[end]), seconds=elapsed_seconds[end], loss=loss))
     return tuple(curve)
 
 

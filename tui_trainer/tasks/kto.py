@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 DESIRABLE, UNDESIRABLE = "desirable", "undesirable"
 _ANSWERS, _HELD_OUT = "answers", "held-out answers"
-# Answers of earlier rows that wait for another prompt.
-_MOST_WAITING = 100
+# Answers of earlier rows that no other row has got yet.
+_MOST_UNUSED = 100
 
 
 class KtoTask(PreferenceTask):
@@ -194,9 +194,9 @@ class _Partners:
 
     def __init__(self, first_answers: Sequence[MarkedAnswer]) -> None:
         self._first_answers = first_answers
-        self._waiting: deque[tuple[str, Message]] = deque(maxlen=_MOST_WAITING)
-        self._last: dict[str, Message] = {}
-        """The last answers to the last two prompts, by prompt."""
+        self._unused_answers: deque[tuple[str, Message]] = deque(maxlen=_MOST_UNUSED)
+        self._newest_answers: dict[str, Message] = {}
+        """The newest answers to the newest two prompts, by prompt."""
         self._borrowed_count = 0
 
     def other_answer(self, marked: MarkedAnswer, where: str) -> Message:
@@ -210,17 +210,17 @@ class _Partners:
                 raise DataError(message, where=where, hint="add rows with other prompts, or shuffle the rows")
             answer = others[self._borrowed_count % len(others)]
             self._borrowed_count += 1
-        self._waiting.append((prompt, marked.answer))
-        other_prompts = [other_prompt for other_prompt in self._last if other_prompt != prompt]
-        self._last = {**{name: self._last[name] for name in other_prompts[-1:]}, prompt: marked.answer}
+        self._unused_answers.append((prompt, marked.answer))
+        newest = [(other, kept) for other, kept in self._newest_answers.items() if other != prompt]
+        self._newest_answers = {**dict(newest[-1:]), prompt: marked.answer}
         return answer
 
     def _earlier_answer(self, prompt: str) -> Message | None:
-        for number, (other_prompt, answer) in enumerate(self._waiting):
+        for number, (other_prompt, answer) in enumerate(self._unused_answers):
             if other_prompt != prompt:
-                del self._waiting[number]
+                del self._unused_answers[number]
                 return answer
-        return next((answer for other_prompt, answer in self._last.items() if other_prompt != prompt), None)
+        return next((answer for other_prompt, answer in self._newest_answers.items() if other_prompt != prompt), None)
 
 
 class _AnswerScorer:

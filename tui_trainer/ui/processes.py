@@ -11,7 +11,14 @@ from typing import Final
 from rich.cells import cell_len
 from textual.widget import Widget
 
-from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, is_running
+from tui_trainer.hardware.processes import (
+    ProcessReader,
+    ProcessSnapshot,
+    ProcessUse,
+    descendants,
+    end_process,
+    is_running,
+)
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import read_lock_owner
 from tui_trainer.runs.registry import newest_runs
@@ -89,11 +96,11 @@ class ProcessTable(ChoiceList[ProcessUse]):
         self._texts: dict[str, dict[str, str]] = {}
         self._widths: dict[str, int] = {}
 
-    def show_look(self, look: ProcessLook, now: float) -> None:
-        self._texts = {use.key: cells(use, now) for use in look.processes}
-        names, rows = [name for name in HEADINGS if name != "card" or look.has_cards], self._texts.values()
+    def show_snapshot(self, snapshot: ProcessSnapshot, now: float) -> None:
+        self._texts = {use.key: cells(use, now) for use in snapshot.processes}
+        names, rows = [name for name in HEADINGS if name != "card" or snapshot.has_cards], self._texts.values()
         self._widths = {name: max(map(cell_len, [self._heading(name), *(row[name] for row in rows)])) for name in names}
-        self._arrange(look.processes)
+        self._arrange(snapshot.processes)
 
     def _arrange(self, processes: Sequence[ProcessUse]) -> None:
         process, rows = self.chosen, sort_processes(processes, self.sorted_by)
@@ -136,7 +143,7 @@ class ProcessesDialog(Dialog):
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
         self._bench, self._reader, self.table = bench, ProcessReader(), ProcessTable()
-        self._look: ProcessLook | None = None
+        self._snapshot: ProcessSnapshot | None = None
         self._end_requests: dict[str, float] = {}
         """Time of the first request to end each process, on the monotonic clock in seconds."""
         self._message: tuple[str, Role] = ("", "text")
@@ -150,21 +157,21 @@ class ProcessesDialog(Dialog):
 
     def _read(self) -> None:
         if not self.is_closed:
-            self._bench.background.run_work(PROCESSES, self._reader.look, self._show_look, PROCESSES)
+            self._bench.background.run_work(PROCESSES, self._reader.look, self._show_snapshot, PROCESSES)
 
-    def _show_look(self, look: ProcessLook) -> None:
+    def _show_snapshot(self, snapshot: ProcessSnapshot) -> None:
         if not self.is_attached:
             return
-        is_first, self._look = self._look is None, look
-        self.table.show_look(look, time())
+        is_first, self._snapshot = self._snapshot is None, snapshot
+        self.table.show_snapshot(snapshot, time())
         self.redraw()
         seconds = _UNATTENDED_SECONDS if self._bench.is_unattended else _PERIOD_SECONDS
         # The use of the CPU is known only from the second reading on.
-        pause_seconds = _SECOND_LOOK_SECONDS if is_first else max(seconds, look.cpu_seconds / _SHARE_OF_A_CORE)
+        pause_seconds = _SECOND_LOOK_SECONDS if is_first else max(seconds, snapshot.cpu_seconds / _SHARE_OF_A_CORE)
         self.set_timer(pause_seconds, self._read)
 
     def _notes(self, width: int) -> list[Line]:
-        if self._look is None:
+        if self._snapshot is None:
             return [[("checking ...", "dim")]]
         process, lines = self.table.chosen, list[Line]()
         message, role = self._message
@@ -172,7 +179,7 @@ class ProcessesDialog(Dialog):
             # The row may show only the beginning of the command.
             lines = paragraph(one_line(process.command, 2 * width), width, "dim")
         lines += paragraph(message, width, role) if message else []
-        return [*lines, *(line for note in self._look.notes for line in paragraph(one_line(note), width, "warn"))]
+        return [*lines, *(line for note in self._snapshot.notes for line in paragraph(one_line(note), width, "warn"))]
 
     def on_line_list_title_clicked(self, message: LineList.TitleClicked) -> None:
         self.table.sort_by(message.name)
@@ -194,7 +201,11 @@ class ProcessesDialog(Dialog):
     def _refusal(self, process: ProcessUse) -> str:
         """Return why a process cannot be ended from this dialog; empty if it can be ended."""
         stop_key, quit_key = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
-        pids = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
+        pids = (
+            descendants({use.pid: use for use in self._snapshot.processes}, os.getpid())
+            if self._snapshot
+            else {os.getpid()}
+        )
         if process.started_at is None:
             return "this process can only be ended outside this container, where it runs"
         if process.pid in pids:

@@ -312,11 +312,12 @@ def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
     if usual := next((separator for separator in _SEPARATORS if any(separator in text for text in texts)), ""):
         return usual, True
     for separator in (_BLANK, *_OTHER_SEPARATORS):
-        parts = {text: {part for part in text.split(separator) if part} for text in texts}
-        counts = Counter(part for labels in parts.values() for part in labels)
-        sets = [labels for labels in parts.values() if len(labels) > 1]
-        if len(counts) < len(parts) or any(all(counts[part] > 1 for part in labels) for labels in sets):
-            return separator, bool(sets)
+        labels_by_text = {text: {label for label in text.split(separator) if label} for text in texts}
+        text_counts = Counter(label for labels in labels_by_text.values() for label in labels)
+        several = [labels for labels in labels_by_text.values() if len(labels) > 1]
+        has_fewer_labels = len(text_counts) < len(labels_by_text)
+        if has_fewer_labels or any(all(text_counts[label] > 1 for label in labels) for labels in several):
+            return separator, bool(several)
     return _SEPARATORS[-1], False
 
 

@@ -370,10 +370,12 @@ def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
 
 def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
     """Yield a description, the columns that show it, and a hint, for each unsupported kind that the rows may have."""
-    better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
-    names = "set data.text_column to the columns to train on"
-    if better and worse:
-        columns = [by_name[better[0]], by_name[worse[0]]]
+    better_names, worse_names = (
+        sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected")
+    )
+    text_hint = "set data.text_column to the columns to train on"
+    if better_names and worse_names:
+        columns = [by_name[better_names[0]], by_name[worse_names[0]]]
         yield _PREFERENCES, columns, _to_learn_better(head, by_name, columns[0])
     if "questions" in by_name and is_structured(head, "questions"):
         first_question = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
@@ -390,7 +392,7 @@ def _unsupported_kinds(by_name: Mapping[str, str], head: Sequence[Row]) -> Itera
         yield "questions with choices", [by_name["question"], *choice_columns], hint
     triplet_columns = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
     if len(triplet_columns) >= 2 and "anchor" in by_name:
-        yield "similar and dissimilar texts, for embeddings", triplet_columns, names
+        yield "similar and dissimilar texts, for embeddings", triplet_columns, text_hint
 
 
 def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], better_column: str) -> str:

@@ -124,8 +124,9 @@ class Source:
     If several paths are named, `joined_sources` has the source of each. Rows and documents are then read one after
     another, from `parts` or `each`.
 
-    `split` is the split that `entries`, the files to read, belong to, if any. The path also names files that are not
-    read: `other_splits`, of other splits, and `ignored_files`, without data. `splits` has the use of all in a run."""
+    `entries` are the files to read, and `split` is the split that they belong to, if any. The path may name files that
+    are not read: those of `other_splits`, and `ignored_files`, which hold no data. `splits` tells what a run uses each
+    split for."""
 
     path: str
     text_column: str

@@ -33,7 +33,7 @@ def _preferences(conversion: Conversion, *keys: Given | None) -> None:
 
 
 def _answers(conversion: Conversion) -> None:
-    """Write the task of the command sft, because the file does not name a task."""
+    """Write the task that `llamafactory-cli sft` trains, because the command names it and not the file."""
     if conversion.has("model") and "task.type" not in conversion.values:
         reason = "read as an sft config; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         conversion.write("task.type", "chat", reason=reason)

@@ -28,7 +28,7 @@ EVALUATION_SHARE = 0.6
 def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     """Return the parts of the peak memory of training, whose sum is the peak."""
     model = ModelMemory(shape, setup, batch.row_tokens)
-    moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
+    moments = _moments_with_checkpointing(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
     lasting: Moment = (
         *model.weight_parts(), *model.masters(), model.optimizer(), *model.adapted_experts(), *model.dora_norms(),
         *model.token_tables(batch.labels),
@@ -77,7 +77,7 @@ def _plain(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
     return moment_of_loss, (_gradients(model, with_sum=has_sum, with_new=True),), _update(model)
 
 
-def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
+def _moments_with_checkpointing(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ...]:
     input_bytes = model.kept_layers * batch.tokens * model.layer_input
     sum_parts = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"

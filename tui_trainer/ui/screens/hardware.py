@@ -17,7 +17,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDi
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.probe import probe_again
-from tui_trainer.hardware.processes import ProcessLook, ProcessReader
+from tui_trainer.hardware.processes import ProcessReader, ProcessSnapshot
 from tui_trainer.hardware.storage import read_place
 from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
 from tui_trainer.planning.hardware_match import choose_hardware_profile
@@ -330,7 +330,7 @@ class HardwarePage(ListPage):
             self._next_look = inf
             self.bench.background.run_work("busiest processes", self._reader.look, self._found_processes, "processes")
 
-    def _found_processes(self, look: ProcessLook) -> None:
+    def _found_processes(self, look: ProcessSnapshot) -> None:
         from tui_trainer.ui.processes import cells, sort_processes
 
         self._next_look = monotonic()
