@@ -139,7 +139,7 @@ NOT_TRAINABLE = [
     ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
     ("task_type: FEATURE_EXTRACTION", "peft", ("task_type: FEATURE_EXTRACTION",)),
     ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
-    ("stage: kto", "llama_factory", ("stage: kto", "with rewards")),
+    ("stage: ppo", "llama_factory", ("stage: ppo", "answers that they generate")),
     ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
     ("finetuning_type: oft", "llama_factory", ("finetuning_type: oft", "full, lora and qlora")),
     ("rl: ppo", "axolotl", ("rl: ppo", "the supported values are dpo,")),

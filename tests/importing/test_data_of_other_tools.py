@@ -186,7 +186,9 @@ LISTED_PAIRS = [
     ("turns", "dpo", {}, ""), ("texts", "dpo", {}, ""), ("named", "dpo", PAIR_COLUMNS, ""),
     ("texts", "sft", {}, "the rows are pairs of answers; nearest: stage dpo"),
     ("answers", "dpo", {}, "the rows are no pairs of answers (ranking); nearest: stage sft"),
-    ("marked", "dpo", {}, "the rows are answers marked as good or bad (KTO)"),
+    ("texts", "rm", {}, ""), ("turns", "rm", {}, ""), ("marked", "kto", {}, ""),
+    ("marked", "dpo", {}, "the answers are marked as good or bad (kto_tag); nearest: stage kto"),
+    ("answers", "kto", {}, "the answers are not marked (kto_tag); nearest: stage sft"),
 ]  # fmt: skip
 
 

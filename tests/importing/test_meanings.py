@@ -18,6 +18,7 @@ CONFIGS = Path(__file__).parent / "configs"
 MODEL, METHOD, TASK, LENGTH = "model.model_name_or_path", "tuning.method", "task.type", "data.max_length"
 BATCH, RATE, OPTIM = "training.effective_batch_size", "training.learning_rate", "training.optim"
 LOSS, BETA, GAMMA, SFT_WEIGHT = "task.loss_type", "task.beta", "task.simpo_gamma", "task.sft_weight"
+DESIRABLE, CENTERING = "task.desirable_weight", "task.center_rewards_coefficient"
 SCHEDULE, WARMUP, SAVE = "training.lr_scheduler_type", "training.warmup_steps", "checkpoint.save_steps"
 ATTENTION, DTYPE, ROPE = "model.attn_implementation", "model.dtype", "model.rope_scaling"
 WITH_SCRIPTS = ("transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script")
@@ -165,6 +166,27 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
         ("loss_type", {"loss_type": "alphapo"}), ("label_smoothing", {"cpo_alpha": 1.0, "label_smoothing": 0.1}),
         ("sync_ref_model", {"beta": 0.1, "sync_ref_model": True}), ("ld_alpha", {"ld_alpha": 0.5}),
         ("use_weighting", {"beta": 0.1, "use_weighting": True}))),
+    # Marked answers, and reward models.
+    ("trl", {"model_name_or_path": "m", "desirable_weight": 1.2, "max_length": 9},
+     {TASK: "kto", DESIRABLE: 1.2, "task.undesirable_weight": None, BETA: 0.1, RATE: 1e-6, LENGTH: 9, LOSS: None}, {}),
+    ("trl", {"loss_type": "kto", "beta": 0.3, "use_peft": True},
+     {TASK: "kto", BETA: 0.3, "tuning.lora_dropout": 0}, {}),
+    ("trl", {"loss_type": "apo_zero_unpaired", "desirable_weight": 1.0}, {TASK: None}, {"loss_type": Why.REFUSED}),
+    ("trl", {"model_name_or_path": "m", "center_rewards_coefficient": 0.01, "assistant_only_loss": False},
+     {TASK: "reward", CENTERING: 0.01, RATE: 1e-4, BETA: None}, {"assistant_only_loss": Why.NOT_NEEDED}),
+    ("llama_factory", {"stage": "kto", "kto_chosen_weight": 0.8, "pref_beta": 0.2},
+     {TASK: "kto", DESIRABLE: 0.8, BETA: 0.2}, {}),
+    ("llama_factory", {"stage": "kto", "pref_ftx": 0.1}, {}, {"pref_ftx": Why.REFUSED}),
+    ("llama_factory", {"stage": "rm", "kto_chosen_weight": 0.8}, {TASK: "reward", BETA: None, DESIRABLE: None},
+     {"kto_chosen_weight": Why.NOT_NEEDED}),
+    ("axolotl", {"rl": "kto", "kto_undesirable_weight": 0.2, "rl_beta": 0.3,
+                 "datasets": [{"path": "a.jsonl", "type": "llama3.intel"}]},
+     {TASK: "kto", "task.undesirable_weight": 0.2, BETA: 0.3, "data.text_column": "question"}, {}),
+    ("axolotl", {"reward_model": True, "num_labels": 1, "center_rewards_coefficient": 0.01,
+                 "datasets": [{"path": "a.jsonl", "type": "bradley_terry.chat_template"}]},
+     {TASK: "reward", CENTERING: 0.01}, {"num_labels": Why.NOT_NEEDED}),
+    ("axolotl", {"reward_model": True, "datasets": [{"path": "a.jsonl", "type": "alpaca"}]}, {},
+     {"datasets": Why.REFUSED}),
     ("llama_factory", {"stage": "dpo", "pref_loss": "orpo", "pref_ftx": 0.5, "mask_history": True},
      {LOSS: "orpo", BETA: 0.1, SFT_WEIGHT: 1.5, GAMMA: None, "task.loss_on": None}, {"mask_history": Why.NOT_NEEDED}),
     ("llama_factory", {"stage": "dpo", "simpo_gamma": 0.5}, {LOSS: "sigmoid"}, {"simpo_gamma": Why.NOT_NEEDED}),

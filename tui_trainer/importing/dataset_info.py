@@ -77,10 +77,13 @@ def _settings(entry: Mapping[str, Any], task: str) -> Iterator[tuple[str, Any]]:
     # In v1, rows without a converter are conversations.
     row_format = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
-    if columns.get("kto_tag"):
-        raise ValueError("the rows are answers marked as good or bad (KTO), which no task learns from")
+    if bool(mark := columns.get("kto_tag")) != (task == "kto"):
+        kind, stage = ("marked as good or bad (kto_tag)", "kto") if mark else ("not marked (kto_tag)", "sft")
+        raise ValueError(f"the answers are {kind}; nearest: stage {stage}")
+    if mark and mark != "kto_tag":
+        yield "data.label_column", str(mark)
     has_pairs = entry.get("ranking") is True or row_format == "pair" or any(columns.get(name) for name in _ANSWERS)
-    if has_pairs != (task == "preference"):
+    if has_pairs != (task in ("preference", "reward")):
         kind, stage = ("pairs of answers", "dpo") if has_pairs else ("no pairs of answers (ranking)", "sft")
         raise ValueError(f"the rows are {kind}; nearest: stage {stage}")
     if media_columns := [name for name in _MEDIA if columns.get(name)]:
@@ -106,7 +109,7 @@ def _settings(entry: Mapping[str, Any], task: str) -> Iterator[tuple[str, Any]]:
 def _columns(columns: Mapping[str, Any], task: str) -> Iterator[tuple[str, Any]]:
     """Yield our settings for the columns that a data set names. Usual column names need no setting."""
     named_columns = {name: str(columns[name]) for name in _ALPACA if columns.get(name)}
-    if task == "preference":
+    if task in ("preference", "reward"):
         # LLaMA-Factory reads the answers from other columns.
         named_columns.pop("response", None)
         usual = {name: column for name, column in _ALPACA.items() if name in named_columns}

@@ -10,7 +10,7 @@ from typing import Any
 
 from tui_trainer.importing.rules import is_off
 
-_REWARDS = "models are not trained with rewards or on answers that they generate"
+_REWARDS = "models are not trained with rewards for answers that they generate"
 _ARGUMENTS = "transformers trl training_script modelforge llama_factory axolotl"
 # Plugins of axolotl that change only kernels or reporting.
 _PLUGINS = "*liger*|*cut_cross_entropy*|*swanlab*|*lm_eval*|*lmeval*|*kernels*|*expert_parallel*"
@@ -25,12 +25,12 @@ _SEEING = "[!q]*_vl|[!q]*_vl_*|*llava*|*_omni|*paligemma*|pixtral|mllama|minicpm
 MISSING: Mapping[str, Mapping[str, str]] = {
     # The data.
     _REWARDS: {
-        _ARGUMENTS: """reward_funcs reward_weights reward_model reward_model_path reward_model_name_or_path
+        _ARGUMENTS: """reward_funcs reward_weights reward_model_path reward_model_name_or_path
         num_generations num_ppo_epochs num_sample_generations""",
-        "trl": """desirable_weight undesirable_weight scale_rewards kl_coef cliprange vf_coef
-        center_rewards_coefficient missing_eos_penalty judge""",
-        "axolotl": "rl=grpo|kto|gdpo|ebft process_reward_model num_labels nemo_gym_enabled",
-        "llama_factory": "stage=rm|ppo|kto|grpo",
+        "trl": "reward_model scale_rewards kl_coef cliprange vf_coef missing_eos_penalty judge",
+        "training_script modelforge llama_factory": "reward_model",
+        "axolotl": "rl=grpo|gdpo|ebft process_reward_model num_labels!=1 nemo_gym_enabled",
+        "llama_factory": "stage=ppo|grpo",
     },
     "models are trained on text, not on images, sound or video": {
         _ARGUMENTS: """image_column image_column_name image_folder image_processor_name vision_tower
@@ -63,7 +63,7 @@ MISSING: Mapping[str, Mapping[str, str]] = {
     # The loss.
     "the loss is always cross entropy": {
         "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss",
-        "axolotl": "use_dft use_asft use_eaft eaft dft liger_use_token_scaling center_rewards_coefficient",
+        "axolotl": "use_dft use_asft use_eaft eaft dft liger_use_token_scaling",
         "trl": "loss_type=dft",
         "training_script": f"""use_focal_loss focal_loss focal_gamma loss{_LOSSES} loss_fn{_LOSSES}
         loss_type{_LOSSES} loss_function{_LOSSES} criterion{_LOSSES} rdrop_alpha""",

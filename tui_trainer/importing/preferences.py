@@ -1,6 +1,6 @@
-"""Convert losses over pairs of answers, which TRL defines, and which axolotl and LLaMA-Factory also use.
+"""Convert losses over answers, which TRL defines, and which axolotl and LLaMA-Factory also use.
 
-Sources: trl/trainer/dpo_trainer.py, trl/experimental/cpo and trl/experimental/orpo of TRL 1.16."""
+Sources: trl/trainer/dpo_trainer.py, kto_trainer.py and reward_trainer.py, trl/experimental/cpo and orpo of TRL 1.16."""
 
 from tui_trainer.importing.conversion import Conversion, Given
 from tui_trainer.importing.rules import Automatic, NotNeeded, Table, Why, listed, number
@@ -13,6 +13,8 @@ _BETA = 0.1
 _SIMPO_GAMMA = 0.5
 COMPUTED_ONCE = Automatic("reference log-probabilities are computed once before the first step")
 WHOLE_PROMPTS = Automatic("a prompt is truncated only if the answers need the room")
+TASKS = ("kto", "preference", "reward")
+"""Tasks that learn from answers which are better or worse."""
 CUT_PROMPT = "if a row is longer, the prompt loses its beginning"
 # Keys that the tools name alike, and that do not change what is learned.
 KEYS: Table = {
@@ -36,20 +38,56 @@ def write_loss(
     """Write the task and its loss, and leave out keys that do not apply to pairs of answers.
 
     `sources` are the keys that choose the loss. Without `has_dropout`, the tool turns off all dropout."""
-    conversion.write("task.type", "preference", *sources)
     conversion.write("task.loss_type", loss_type, *sources, reason=reason)
-    default = "" if beta else f"the default of {conversion.tool}"
-    conversion.write("task.beta", beta.value if beta else _BETA, beta, reason=default)
+    _write_beta(conversion, beta)
     if loss_type == "simpo":
         default = "" if gamma else f"the default of {conversion.tool}"
         conversion.write("task.simpo_gamma", gamma.value if gamma else _SIMPO_GAMMA, gamma, reason=default)
     else:
         conversion.leave(Why.NOT_NEEDED, f"it has no effect on {PREFERENCE_LOSSES[loss_type].label}", gamma)
+    _write_task(conversion, "preference", *sources, has_dropout=has_dropout)
+
+
+def write_kto(
+    conversion: Conversion,
+    *sources: Given | None,
+    beta: Given | None,
+    weights: tuple[Given | None, Given | None],
+    has_dropout: bool = False,
+) -> None:
+    """Write the task of marked answers and its loss. `weights` are those of desirable and of undesirable answers."""
+    _write_beta(conversion, beta)
+    for name, weight in zip(("desirable", "undesirable"), weights, strict=True):
+        if weight:
+            conversion.write(f"task.{name}_weight", weight.value, weight)
+    reason = f"the KL term is a mean over the effective batch, but in {conversion.tool} over the rows of a pass"
+    _write_task(conversion, "kto", *sources, reason=reason, has_dropout=has_dropout)
+
+
+def write_reward(
+    conversion: Conversion, *sources: Given | None, centering: Given | None = None, has_dropout: bool = False
+) -> None:
+    """Write the task of reward models. `centering` is the weight that keeps rewards near 0."""
+    if centering:
+        conversion.write("task.center_rewards_coefficient", centering.value, centering)
+    _write_task(conversion, "reward", *sources, has_dropout=has_dropout)
+
+
+def _write_beta(conversion: Conversion, beta: Given | None) -> None:
+    default = "" if beta else f"the default of {conversion.tool}"
+    conversion.write("task.beta", beta.value if beta else _BETA, beta, reason=default)
+
+
+def _write_task(
+    conversion: Conversion, task: str, *sources: Given | None, reason: str = "", has_dropout: bool = False
+) -> None:
+    """Write the task, and leave out keys that do not apply to it. Without `has_dropout`, the tool uses no dropout."""
+    conversion.write("task.type", task, *sources, reason=reason)
     learnt_tokens = (conversion.first_unread(name) for name in _LEARNT_TOKENS.split())
-    conversion.leave(Why.NOT_NEEDED, "only the answers of pairs are trained on", *learnt_tokens)
+    conversion.leave(Why.NOT_NEEDED, "only answers are trained on", *learnt_tokens)
     dropout = conversion.first_unread("lora_dropout")
     if not has_dropout and (dropout or conversion.has("use_peft")):
-        conversion.write("tuning.lora_dropout", 0, dropout, reason=f"{conversion.tool} uses no dropout on pairs")
+        conversion.write("tuning.lora_dropout", 0, dropout, reason=f"{conversion.tool} uses no dropout on answers")
 
 
 def write_dpo(

@@ -53,12 +53,22 @@ _PAIR_TYPES = {
     **{name: (name, "") for name in ("chatml", "llama3")},
     **{f"{name}.{form}": (name, column) for name in ("chatml", "llama3") for form, column in _PAIR_COLUMNS.items()},
 }
+# The same for answers that are marked one by one (prompt_strategies/kto), and for reward models (bradley_terry).
+_TYPES = {
+    "preference": _PAIR_TYPES,
+    "reward": {"bradley_terry.chat_template": ("", "")},
+    "kto": {
+        f"{name}.{form}": (name, _PAIR_COLUMNS[form])
+        for name in ("chatml", "llama3")
+        for form in ("argilla", "intel", "prompt_pairs", "ultra")
+    },
+}
 _ANSWER_FIELDS = {"field_chosen": "chosen", "field_rejected": "rejected"}
 
 
 def _preferences(
     conversion: Conversion,
-    kind: Given,
+    kind: Given | None,
     losses: Given | None,
     weights: Given | None,
     smoothing: Given | None,
@@ -67,14 +77,23 @@ def _preferences(
     orpo_alpha: Given | None,
     gamma: Given | None,
     cross_entropy: Given | None,
+    desirable: Given | None,
+    undesirable: Given | None,
+    scores_answers: Given | None,
+    centering: Given | None,
 ) -> None:
-    """Convert the loss over pairs that `rl` chooses. The first of trl.beta, rl_beta and orpo_alpha is beta."""
-    name = str(kind.value).lower()
-    if name not in _PAIR_LOSSES:
+    """Convert the loss over answers that `rl` chooses, or a reward model. The first of trl.beta, rl_beta and
+    orpo_alpha is beta."""
+    name = str(kind.value).lower() if kind else ""
+    if scores_answers and scores_answers.is_on:
+        preferences.write_reward(conversion, scores_answers, centering=centering)
+    if name not in (*_PAIR_LOSSES, "kto"):
         return
     has_beta = trl and isinstance(trl.value, dict) and trl.value.get("beta") is not None
     beta = Given(trl.name, trl.value["beta"]) if trl and has_beta else rl_beta or orpo_alpha
-    if name == "dpo":
+    if name == "kto":
+        preferences.write_kto(conversion, kind, beta=beta, weights=(desirable, undesirable))
+    elif name == "dpo":
         preferences.write_dpo(conversion, losses, weights, smoothing, kind, beta=beta)
     else:
         preferences.write_loss(conversion, _PAIR_LOSSES[name], kind, beta=beta, gamma=gamma)
@@ -84,23 +103,24 @@ def _preferences(
     elif name == "orpo":
         reason = "TRL's ORPO adds the cross entropy of prompt and answer, but the paper's that of the answer"
         conversion.write("task.sft_weight", "auto", reason=reason)
-    if conversion.continues_adapter and name in ("dpo", "ipo"):
+    if conversion.continues_adapter and name in ("dpo", "ipo", "kto"):
         reason = f"with rl: {name}, axolotl does not load the weights of the adapter; merge it into the model first"
         conversion.reject("model.model_name_or_path", Why.REFUSED, reason)
 
 
 def _pairs(conversion: Conversion, given: Given, types: list[str], entries: list[dict[str, Any]]) -> set[str]:
     """Write columns and template of pairs of answers. Return the keys of entries that were read."""
-    unknown_types = [name for name in types if name not in _PAIR_TYPES]
+    known_types = _TYPES[str(conversion.values["task.type"])]
+    unknown_types = [name for name in types if name not in known_types]
     if unknown_types:
         names = one_line(", ".join("a custom type" if name.startswith("{") else name for name in unknown_types), 60)
-        reason = f"the type {names} is not supported for pairs; nearest: chat_template.default"
+        reason = f"the type {names} is not supported for this loss; nearest: {next(iter(known_types))}"
         conversion.leave(Why.REFUSED, reason, given)
         return {"type"}
     choices = [
         (
-            str(entry.get("chat_template") or _PAIR_TYPES[str(entry["type"])][0]),
-            str(entry.get("field_messages") or _PAIR_TYPES[str(entry["type"])][1]),
+            str(entry.get("chat_template") or known_types[str(entry["type"])][0]),
+            str(entry.get("field_messages") or known_types[str(entry["type"])][1]),
             ",".join(str(entry.get(name) or column) for name, column in _ANSWER_FIELDS.items()),
         )
         for entry in entries
@@ -144,7 +164,7 @@ def _length(conversion: Conversion, length: Given) -> None:
             packs = conversion.given.get("sample_packing") is True
             effect = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
             reason += f", but axolotl {effect}"
-    elif conversion.values.get("task.type") == "preference":
+    elif conversion.values.get("task.type") in preferences.TASKS:
         effects = {"raise": "stops the run", "truncate": "cuts the end of the answers"}
         reason = f"{preferences.CUT_PROMPT}, but axolotl {effects.get(strategy, 'drops the row')}"
     elif strategy != "truncate":
@@ -186,7 +206,7 @@ def _is_conversation(form: str) -> bool:
 def _task(conversion: Conversion, given: Given, entries: list[dict[str, Any]]) -> set[str]:
     """Write the task if all data sets have the same. Return the keys of their entries that were read."""
     types = list(dict.fromkeys(str(entry.get("type")) for entry in entries))
-    if conversion.values.get("task.type") == "preference":
+    if conversion.values.get("task.type") in preferences.TASKS:
         return _pairs(conversion, given, types, entries)
     if all(map(_is_conversation, types)):
         conversion.write("task.type", "chat", given, reason=f"type {one_line(', '.join(types), 40)}")
@@ -396,7 +416,9 @@ IMPORTER = Importer(
             torchdistx_path dion_* qgalore_* pose_split_on_token_ids pose_max_context_len pose_num_chunks
             scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k fp8_enable_fsdp_float8_all_gather kd_beta
             kd_normalize_topk kd_online_* trl vllm ebft dpo_loss_type dpo_loss_weights dpo_label_smoothing
-            kto_*""": _OTHER_METHOD,
+            kto_desirable_weight kto_undesirable_weight center_rewards_coefficient""": _OTHER_METHOD,
+            "reward_model": Off("must be true or false", Why.DOES_NOT_FIT),
+            "num_labels": NotNeeded("a reward model has one label"),
             """experimental_skip_move_to_device include_tkps axolotl_config_path is_*_derived_model total_*_tokens""":
             hf.OTHER_TOOL,
             "rope_theta": "model.rope_scaling.*",
@@ -515,7 +537,7 @@ IMPORTER = Importer(
             use_trackio trackio_* use_otel_metrics otel_*""": hf.NOT_SENT,
             "gradio_*": NotNeeded("try a model with `tui-trainer generate RUN`"),
             # Preferences.
-            "rl": Refused(f"the supported values are {', '.join(_PAIR_LOSSES)}"),
+            "rl": Refused(f"the supported values are {', '.join(_PAIR_LOSSES)}, kto"),
             "dpo_use_weighting": Refused("all pairs have the same weight"),
             "dpo_padding_free": Automatic("packed rows have no padding"),
             "dpo_use_liger_kernel": hf.OWN_KERNELS,
@@ -546,7 +568,8 @@ IMPORTER = Importer(
         Keys(groups.start_adapter, "lora_model_dir", model_keys="base_model"),
         Keys(
             _preferences, "rl", "dpo_loss_type", "dpo_loss_weights", "dpo_label_smoothing", "trl", "rl_beta dpo_beta",
-            "orpo_alpha", "simpo_gamma", "cpo_alpha",
+            "orpo_alpha", "simpo_gamma", "cpo_alpha", "kto_desirable_weight", "kto_undesirable_weight",
+            "reward_model", "center_rewards_coefficient",
         ),
         *(Keys(_source, name) for name in ("datasets", "test_datasets", "pretraining_dataset")),
         Keys(_length, "sequence_len"), Keys(_usual_warmup, "max_steps"), Keys(groups.rows_held_out, "val_set_size"),

@@ -12,7 +12,7 @@ from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
 from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, convert_tokens, rope_by_length
 
-STAGES = {"pt": "causal_lm", "sft": "chat", "dpo": "preference"}
+STAGES = {"pt": "causal_lm", "sft": "chat", "dpo": "preference", "kto": "kto", "rm": "reward"}
 # Losses of stage dpo that this program has under the same name. Source: train/dpo/trainer.py.
 _PAIR_LOSSES = ("sigmoid", "ipo", "orpo", "simpo")
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
@@ -38,7 +38,8 @@ _SPECIAL_TOKENS = "add_special_tokens new_special_tokens"
 
 
 PREFERENCE_KEYS: rules.Table = {
-    "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing": _OTHER_METHOD,
+    """pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing kto_chosen_weight
+    kto_rejected_weight""": _OTHER_METHOD,
     "pref_bco_weight": Refused("the loss of BCO is not supported"),
     "ld_alpha": Only((1,), "all tokens of an answer have the same weight"),
 }
@@ -110,7 +111,7 @@ def _length(conversion: Conversion, length: Given) -> None:
 
     Source: data/processor/pretrain.py, processor_utils.py."""
     reason = "longer rows are truncated, but LLaMA-Factory shortens each turn"
-    if conversion.values.get("task.type") == "preference":
+    if conversion.values.get("task.type") in preferences.TASKS:
         reason = f"{preferences.CUT_PROMPT}, but LLaMA-Factory shortens the prompt and the answer at their ends"
     if conversion.given.get("stage") == "pt":
         packs = conversion.values.get("data.packing") is True
@@ -126,9 +127,19 @@ def _learnt_turns(conversion: Conversion, only_last: Given, all_turns: Given | N
         conversion.write("task.loss_on", "completion", only_last, all_turns, reason=reason)
 
 
-def _preferences(conversion: Conversion, stage: Given, *keys: Given | None) -> None:
+def _preferences(
+    conversion: Conversion, stage: Given, desirable: Given | None, undesirable: Given | None, *keys: Given | None
+) -> None:
+    if stage.value == "rm":
+        preferences.write_reward(conversion, stage, has_dropout=True)
+    if stage.value == "kto":
+        cross_entropy, beta = keys[2], keys[1]
+        preferences.write_kto(conversion, stage, beta=beta, weights=(desirable, undesirable))
+        if cross_entropy and not cross_entropy.is_off:
+            conversion.leave(Why.REFUSED, "KTO has no cross entropy that is added to its loss", cross_entropy)
     if stage.value == "dpo":
         write_preferences(conversion, stage, *keys)
+    if stage.value in ("dpo", "kto"):
         model = conversion.given.get("model_name_or_path")
         if conversion.continues_adapter and model and not conversion.given.get("ref_model"):
             reason = "LLaMA-Factory compares with the model without the adapter"
@@ -228,7 +239,7 @@ IMPORTER = Importer(
             "additional_target": hf.WHOLE_LAYERS,
             "create_new_adapter": Always("a new adapter is trained if none is given"),
             """adapter_folder freeze_trainable_layers freeze_trainable_modules freeze_extra_modules module_dropout
-            oft_rank oft_block_size oft_target loraplus_lr_embedding pissa_iter kto_* ppo_* reward_model_adapters
+            oft_rank oft_block_size oft_target loraplus_lr_embedding pissa_iter ppo_* reward_model_adapters
             reward_model_quantization_bit reward_model_type
             galore_* apollo_* badam_* asft_alpha eaft_alpha kt_* fp8_backend fp8_enable_fsdp_float8_all_gather""":
             _OTHER_METHOD,
@@ -323,7 +334,8 @@ IMPORTER = Importer(
             model_keys="model_name_or_path",
         ),
         Keys(
-            _preferences, "stage", "pref_loss", "pref_beta", "pref_ftx", "simpo_gamma", "dpo_label_smoothing",
+            _preferences, "stage", "kto_chosen_weight", "kto_rejected_weight", "pref_loss", "pref_beta", "pref_ftx",
+            "simpo_gamma", "dpo_label_smoothing",
         ),
         Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs", has_stable_default=True),
         *hf.GROUPS,

@@ -1,4 +1,5 @@
-"""`SFTConfig`, `DPOConfig` and `CPOConfig` of TRL, with the model and data arguments of its command line.
+"""`SFTConfig`, `DPOConfig`, `CPOConfig`, `KTOConfig` and `RewardConfig` of TRL, with the arguments of its command line
+for model and data.
 
 A file does not say which config it is for: keys of preference losses decide. A file for `ORPOConfig` has no key of its
 own, and is read as one for `DPOConfig`, with a note.
@@ -44,7 +45,8 @@ _CPO_KEYS = ("cpo_alpha", "simpo_gamma", "alpha")
 _DPO_KEYS = """beta label_smoothing loss_weights precompute_ref_log_probs precompute_ref_batch_size rpo_alpha
 max_prompt_length sync_ref_model f_divergence_type ld_alpha use_weighting reference_free disable_dropout"""
 _OF_ANSWERS = Automatic("answers are not generated in training, and are truncated at data.max_length")
-_RATE = 1e-6
+# Default rates of configs for preferences.
+_RATES = {"preference": 1e-6, "kto": 1e-6, "reward": 1e-4}
 
 
 def _preferences(
@@ -55,14 +57,26 @@ def _preferences(
     smoothing: Given | None,
     gamma: Given | None,
     cross_entropy: Given | None,
+    desirable: Given | None,
+    undesirable: Given | None,
+    centering: Given | None,
 ) -> None:
-    """Convert the loss of a file for DPOConfig or CPOConfig, recognized by its keys, and their defaults."""
+    """Convert the loss of a file for a config of preferences, recognized by its keys, and their defaults."""
     names = [str(name) for name in listed(losses.value)] if losses else []
     is_cpo = conversion.has(*_CPO_KEYS) or bool({"simpo", "alphapo"} & set(names))
-    if set(names) & set(_SFT_LOSSES) or not (names or is_cpo or conversion.has(*_DPO_KEYS.split())):
+    is_kto = "kto" in names or bool(desirable or undesirable)
+    is_known = names or is_cpo or is_kto or centering or conversion.has(*_DPO_KEYS.split())
+    if set(names) & set(_SFT_LOSSES) or not is_known:
         return
     has_dropout = conversion.given.get("disable_dropout") is False
-    if not is_cpo:
+    if centering:
+        preferences.write_reward(conversion, losses, centering=centering, has_dropout=has_dropout)
+    elif is_kto and names not in ([], ["kto"]):
+        conversion.leave(Why.REFUSED, "the supported loss of KTOConfig is kto", losses)
+    elif is_kto:
+        marks = desirable, undesirable
+        preferences.write_kto(conversion, losses, beta=beta, weights=marks, has_dropout=has_dropout)
+    elif not is_cpo:
         reason = "" if names else "read as a DPOConfig; for an ORPOConfig, set task.loss_type = orpo"
         preferences.write_dpo(conversion, losses, weights, smoothing, beta=beta, reason=reason, has_dropout=has_dropout)
     elif len(names) > 1 or (loss_type := _CPO_LOSSES.get(names[0] if names else "sigmoid")) is None:
@@ -72,12 +86,14 @@ def _preferences(
     else:
         preferences.write_loss(conversion, loss_type, losses, beta=beta, gamma=gamma, has_dropout=has_dropout)
         preferences.write_cross_entropy(conversion, cross_entropy, "CPOConfig")
-    if cross_entropy and not is_cpo:
+    task = conversion.values.get("task.type")
+    if cross_entropy and not is_cpo and task == "preference":
         conversion.write("task.sft_weight", cross_entropy.value, cross_entropy)
-    if conversion.has("model_name_or_path") and not conversion.has("learning_rate"):
-        conversion.write("training.learning_rate", _RATE, reason="TRL's default for preferences")
+    if task in _RATES and conversion.has("model_name_or_path") and not conversion.has("learning_rate"):
+        conversion.write("training.learning_rate", _RATES[task], reason="TRL's default for this loss")
     if length := conversion.first_unread("max_length"):
-        reason = f"{preferences.CUT_PROMPT}, but TRL cuts the end of the answer"
+        effect = "leaves out the row" if task == "reward" else "cuts the end of the answer"
+        reason = f"{preferences.CUT_PROMPT}, but TRL {effect}"
         conversion.write("data.max_length", length.value, length, reason=reason)
     cut = conversion.first_unread("truncation_mode")
     conversion.leave(Why.AUTOMATIC, f"{preferences.CUT_PROMPT}, then the answer its end", cut)
@@ -196,7 +212,7 @@ def _held_out(conversion: Conversion, split: Given | None) -> None:
 
 def _learnt(conversion: Conversion, *given: Given | None) -> None:
     """Convert the switches for the tokens to train on. Without a switch, the columns of the data decide."""
-    if conversion.values.get("task.type") == "preference":
+    if conversion.values.get("task.type") in preferences.TASKS:
         return
     switch_keys, name_on, _ = groups.switches(conversion, *given)
     if name_on:
@@ -221,7 +237,7 @@ def _leave_out_framing_tokens(conversion: Conversion, end_token: Given | None, *
     """Leave out tokens around a text if the data are conversations, which have only the tokens of their template."""
     if conversion.has("chat_template", "chat_template_path") and "task.type" not in conversion.values:
         conversion.write("task.type", "chat", reason="the file has a chat template")
-    if conversion.values.get("task.type") in ("chat", "preference"):
+    if conversion.values.get("task.type") in ("chat", *preferences.TASKS):
         conversion.leave(Why.ALWAYS, "a conversation only has the tokens of its template", *framing)
         if end_token and str(end_token.value) in conversion.chat_template_text:
             conversion.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end_token)
@@ -336,7 +352,8 @@ IMPORTER = Importer(
     ),
     groups=(
         Keys(
-            _preferences, "loss_type", "loss_weights", "beta", "label_smoothing", "simpo_gamma", "cpo_alpha rpo_alpha"
+            _preferences, "loss_type", "loss_weights", "beta", "label_smoothing", "simpo_gamma",
+            "cpo_alpha rpo_alpha", "desirable_weight", "undesirable_weight", "center_rewards_coefficient",
         ),
         Keys(_launch, "accelerate_config", "num_processes"), hf.BATCH, Keys(_no_cut), *hf.GROUPS,
         Keys(rope_table, "rope_scaling"),
