@@ -24,6 +24,7 @@ OF_IMPORTER = {
     "adapter_config.json": "peft",
     "axolotl_dpo.yaml": "axolotl",
     "axolotl_full.yaml": "axolotl",
+    "axolotl_kto.yaml": "axolotl",
     "axolotl_orpo.yaml": "axolotl",
     "axolotl_qlora.yaml": "axolotl",
     "deepspeed.json": "deepspeed",
@@ -38,6 +39,7 @@ OF_IMPORTER = {
     "transformers_5.json": "transformers",
     "trl_dpo.yaml": "trl",
     "trl_old.yaml": "trl",
+    "trl_reward.yaml": "trl",
     "trl_sft.yaml": "trl",
     "trl_simpo.yaml": "trl",
 }

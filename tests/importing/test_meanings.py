@@ -18,7 +18,7 @@ CONFIGS = Path(__file__).parent / "configs"
 MODEL, METHOD, TASK, LENGTH = "model.model_name_or_path", "tuning.method", "task.type", "data.max_length"
 BATCH, RATE, OPTIM = "training.effective_batch_size", "training.learning_rate", "training.optim"
 LOSS, BETA, GAMMA, SFT_WEIGHT = "task.loss_type", "task.beta", "task.simpo_gamma", "task.sft_weight"
-DESIRABLE, CENTERING = "task.desirable_weight", "task.center_rewards_coefficient"
+DESIRABLE, CENTERING, MARGINS = "task.desirable_weight", "task.center_rewards_coefficient", "data.label_column"
 SCHEDULE, WARMUP, SAVE = "training.lr_scheduler_type", "training.warmup_steps", "checkpoint.save_steps"
 ATTENTION, DTYPE, ROPE = "model.attn_implementation", "model.dtype", "model.rope_scaling"
 WITH_SCRIPTS = ("transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script")
@@ -84,6 +84,20 @@ FILES: dict[str, tuple[dict, dict]] = {
             TASK: "preference", LOSS: "sigmoid", BETA: 0.2, "data.path": "hub:org/preferences",
             "data.text_column": "conversation", "data.target_column": None, "task.chat_template": "llama3",
             "tuning.lora_dropout": 0, SFT_WEIGHT: None,
+        },
+        {},
+    ),
+    "axolotl_kto.yaml": (
+        {
+            TASK: "kto", BETA: 0.5, DESIRABLE: 0.2, METHOD: "qlora", "tuning.lora_dropout": 0,
+            "task.chat_template": "llama3", "data.text_column": "prompt", MARGINS: None,
+        },
+        {},
+    ),
+    "trl_reward.yaml": (
+        {
+            TASK: "reward", RATE: 1e-4, LENGTH: 2048, "tuning.lora_dropout": 0, "tuning.modules_to_save": "score",
+            CENTERING: None, MARGINS: None, BETA: None,
         },
         {},
     ),
@@ -174,17 +188,29 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
     ("trl", {"loss_type": "apo_zero_unpaired", "desirable_weight": 1.0}, {TASK: None}, {"loss_type": Why.REFUSED}),
     ("trl", {"model_name_or_path": "m", "center_rewards_coefficient": 0.01, "assistant_only_loss": False},
      {TASK: "reward", CENTERING: 0.01, RATE: 1e-4, BETA: None}, {"assistant_only_loss": Why.NOT_NEEDED}),
+    ("trl", {"center_rewards_coefficient": 0.01, "loss_type": "sigmoid"}, {TASK: None}, {"loss_type": Why.REFUSED}),
+    ("trl", {"loss_type": "kto", "train_sampling_strategy": "sequential"}, {TASK: "kto"},
+     {"train_sampling_strategy": Why.AUTOMATIC}),
     ("llama_factory", {"stage": "kto", "kto_chosen_weight": 0.8, "pref_beta": 0.2},
      {TASK: "kto", DESIRABLE: 0.8, BETA: 0.2}, {}),
     ("llama_factory", {"stage": "kto", "pref_ftx": 0.1}, {}, {"pref_ftx": Why.REFUSED}),
-    ("llama_factory", {"stage": "rm", "kto_chosen_weight": 0.8}, {TASK: "reward", BETA: None, DESIRABLE: None},
+    ("llama_factory", {"stage": "rm", "kto_chosen_weight": 0.8, "lora_dropout": 0.1},
+     {TASK: "reward", BETA: None, DESIRABLE: None, MARGINS: "", "tuning.lora_dropout": 0.1},
      {"kto_chosen_weight": Why.NOT_NEEDED}),
+    *(("llama_factory", {**given, "ref_model": "r"}, {"task.reference": None}, {"ref_model": Why.NOT_NEEDED})
+      for given in ({"stage": "rm"}, {"stage": "dpo", "pref_loss": "orpo"})),
     ("axolotl", {"rl": "kto", "kto_undesirable_weight": 0.2, "rl_beta": 0.3,
                  "datasets": [{"path": "a.jsonl", "type": "llama3.intel"}]},
      {TASK: "kto", "task.undesirable_weight": 0.2, BETA: 0.3, "data.text_column": "question"}, {}),
+    ("axolotl", {"rl": "kto", "datasets": [
+        {"path": "a.jsonl", "type": "chatml.argilla_chat", "chat_template": "gemma"}]},
+     {"task.chat_template": "chatml", "data.text_column": "completion"}, {}),
     ("axolotl", {"reward_model": True, "num_labels": 1, "center_rewards_coefficient": 0.01,
                  "datasets": [{"path": "a.jsonl", "type": "bradley_terry.chat_template"}]},
-     {TASK: "reward", CENTERING: 0.01}, {"num_labels": Why.NOT_NEEDED}),
+     {TASK: "reward", CENTERING: 0.01, MARGINS: "", "data.text_column": "input"}, {"num_labels": Why.NOT_NEEDED}),
+    ("axolotl", {"reward_model": True, "datasets": [
+        {"path": "a.jsonl", "type": "bradley_terry.chat_template", "field_chosen": "good"}]}, {},
+     {"datasets": Why.REFUSED}),
     ("axolotl", {"reward_model": True, "datasets": [{"path": "a.jsonl", "type": "alpaca"}]}, {},
      {"datasets": Why.REFUSED}),
     ("llama_factory", {"stage": "dpo", "pref_loss": "orpo", "pref_ftx": 0.5, "mask_history": True},

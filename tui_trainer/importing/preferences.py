@@ -65,12 +65,20 @@ def write_kto(
 
 
 def write_reward(
-    conversion: Conversion, *sources: Given | None, centering: Given | None = None, has_dropout: bool = False
+    conversion: Conversion,
+    *sources: Given | None,
+    centering: Given | None = None,
+    reason: str = "",
+    has_margins: bool = False,
+    has_dropout: bool = False,
 ) -> None:
-    """Write the task of reward models. `centering` is the weight that keeps rewards near 0."""
+    """Write the task of reward models. `centering` is the weight that keeps rewards near 0. Without `has_margins`, the
+    tool ignores a column of margins."""
     if centering:
         conversion.write("task.center_rewards_coefficient", centering.value, centering)
-    _write_task(conversion, "reward", *sources, has_dropout=has_dropout)
+    if not has_margins:
+        conversion.write("data.label_column", "", reason=f"{conversion.tool} uses no margins")
+    _write_task(conversion, "reward", *sources, reason=reason, has_dropout=has_dropout)
 
 
 def _write_beta(conversion: Conversion, beta: Given | None) -> None:

@@ -45,22 +45,23 @@ _PAIR_COLUMNS = {
     "default": "", "argilla": "instruction", "argilla_chat": "", "icr": "input", "intel": "question",
     "prompt_pairs": "prompt", "ultra": "prompt",
 }  # fmt: skip
-# Types of data sets with pairs: their chat template (empty for that of the run) and their column of prompts (empty for
-# the usual names, or whole conversations).
-_PAIR_TYPES = {
-    **dict.fromkeys(("chat_template", "orpo.chat_template"), ("", "")),
-    **{f"chat_template.{name}": ("", "") for name in ("default", "argilla", "argilla_chat")},
-    **{name: (name, "") for name in ("chatml", "llama3")},
-    **{f"{name}.{form}": (name, column) for name in ("chatml", "llama3") for form, column in _PAIR_COLUMNS.items()},
-}
-# The same for answers that are marked one by one (prompt_strategies/kto), and for reward models (bradley_terry).
+# The same of prompt_strategies/kto, which has no default. Whole conversations are in the column of answers.
+_MARKED_COLUMNS = {
+    "argilla": "instruction", "argilla_chat": "completion", "intel": "question", "prompt_pairs": "prompt",
+    "ultra": "prompt",
+}  # fmt: skip
+# Types of data sets by task: their chat template (empty for that of the run) and their column of prompts (empty for
+# the usual names, or whole conversations). Those of reward models: prompt_strategies/bradley_terry.
 _TYPES = {
-    "preference": _PAIR_TYPES,
-    "reward": {"bradley_terry.chat_template": ("", "")},
+    "preference": {
+        **dict.fromkeys(("chat_template", "orpo.chat_template"), ("", "")),
+        **{f"chat_template.{name}": ("", "") for name in ("default", "argilla", "argilla_chat")},
+        **{name: (name, "") for name in ("chatml", "llama3")},
+        **{f"{name}.{form}": (name, column) for name in ("chatml", "llama3") for form, column in _PAIR_COLUMNS.items()},
+    },
+    "reward": {"bradley_terry.chat_template": ("", "input")},
     "kto": {
-        f"{name}.{form}": (name, _PAIR_COLUMNS[form])
-        for name in ("chatml", "llama3")
-        for form in ("argilla", "intel", "prompt_pairs", "ultra")
+        f"{name}.{form}": (name, column) for name in ("chatml", "llama3") for form, column in _MARKED_COLUMNS.items()
     },
 }
 _ANSWER_FIELDS = {"field_chosen": "chosen", "field_rejected": "rejected"}
@@ -109,22 +110,25 @@ def _preferences(
 
 
 def _pairs(conversion: Conversion, given: Given, types: list[str], entries: list[dict[str, Any]]) -> set[str]:
-    """Write columns and template of pairs of answers. Return the keys of entries that were read."""
-    known_types = _TYPES[str(conversion.values["task.type"])]
+    """Write columns and template of better and worse answers. Return the keys of entries that were read."""
+    task = str(conversion.values["task.type"])
+    known_types = _TYPES[task]
     unknown_types = [name for name in types if name not in known_types]
     if unknown_types:
         names = one_line(", ".join("a custom type" if name.startswith("{") else name for name in unknown_types), 60)
         reason = f"the type {names} is not supported for this loss; nearest: {next(iter(known_types))}"
         conversion.leave(Why.REFUSED, reason, given)
         return {"type"}
-    choices = [
-        (
-            str(entry.get("chat_template") or known_types[str(entry["type"])][0]),
-            str(entry.get("field_messages") or known_types[str(entry["type"])][1]),
-            ",".join(str(entry.get(name) or column) for name, column in _ANSWER_FIELDS.items()),
+    # The names of other columns are fixed.
+    field_keys = {"field_messages", *_ANSWER_FIELDS} if task == "preference" else set()
+    choices = []
+    for entry in entries:
+        fields = {name: str(value) for name, value in entry.items() if value and name in field_keys}
+        template, prompt = known_types[str(entry["type"])]
+        answers = ",".join(fields.get(name, column) for name, column in _ANSWER_FIELDS.items())
+        choices.append(
+            (str(template or entry.get("chat_template") or ""), fields.get("field_messages", prompt), answers)
         )
-        for entry in entries
-    ]
     if len(set(choices)) > 1:
         conversion.leave(Why.REFUSED, "the data sets differ in their chat template or columns", given)
         return {"type"}
@@ -137,7 +141,7 @@ def _pairs(conversion: Conversion, given: Given, types: list[str], entries: list
         conversion.write("data.text_column", prompt, given)
     if answers != ",".join(_ANSWER_FIELDS.values()):
         conversion.write("data.target_column", answers, given)
-    return {"type", "chat_template", "field_messages", *_ANSWER_FIELDS, *_agreeing_turns(entries)}
+    return {"type", "chat_template", *field_keys, *_agreeing_turns(entries)}
 
 
 def _source(conversion: Conversion, given: Given) -> None:
@@ -164,9 +168,10 @@ def _length(conversion: Conversion, length: Given) -> None:
             packs = conversion.given.get("sample_packing") is True
             effect = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
             reason += f", but axolotl {effect}"
-    elif conversion.values.get("task.type") in preferences.TASKS:
+    elif (task := conversion.values.get("task.type")) in preferences.TASKS:
         effects = {"raise": "stops the run", "truncate": "cuts the end of the answers"}
-        reason = f"{preferences.CUT_PROMPT}, but axolotl {effects.get(strategy, 'drops the row')}"
+        effect = effects["truncate"] if task == "reward" else effects.get(strategy, "drops the row")
+        reason = f"{preferences.CUT_PROMPT}, but axolotl {effect}"
     elif strategy != "truncate":
         reason += f", but axolotl {'stops the run' if strategy == 'raise' else 'drops them'}"
     conversion.write("data.max_length", length.value, length, reason=reason)

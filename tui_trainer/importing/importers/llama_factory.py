@@ -11,10 +11,13 @@ from tui_trainer.importing.dataset_info import find_list, read_list
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
 from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, convert_tokens, rope_by_length
+from tui_trainer.methods.preference_losses import PREFERENCE_LOSSES
 
 STAGES = {"pt": "causal_lm", "sft": "chat", "dpo": "preference", "kto": "kto", "rm": "reward"}
 # Losses of stage dpo that this program has under the same name. Source: train/dpo/trainer.py.
 _PAIR_LOSSES = ("sigmoid", "ipo", "orpo", "simpo")
+# Its class ValueHead is that of older versions of TRL.
+_HEAD = "a linear head without a bias; LLaMA-Factory's head has a bias and a dropout of 0.1"
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
 _LIST_NOT_FOUND = "the dataset_info.json that lists this data set was not found"
 _OFF = NotNeeded("off")
@@ -128,22 +131,31 @@ def _learnt_turns(conversion: Conversion, only_last: Given, all_turns: Given | N
 
 
 def _preferences(
-    conversion: Conversion, stage: Given, desirable: Given | None, undesirable: Given | None, *keys: Given | None
+    conversion: Conversion,
+    stage: Given,
+    reference: Given | None,
+    desirable: Given | None,
+    undesirable: Given | None,
+    loss: Given | None,
+    beta: Given | None,
+    cross_entropy: Given | None,
+    *other_keys: Given | None,
 ) -> None:
+    """Convert the loss over answers that `stage` chooses, and its reference."""
     if stage.value == "rm":
-        preferences.write_reward(conversion, stage, has_dropout=True)
-    if stage.value == "kto":
-        cross_entropy, beta = keys[2], keys[1]
+        preferences.write_reward(conversion, stage, reason=_HEAD, has_dropout=True)
+    elif stage.value == "kto":
         preferences.write_kto(conversion, stage, beta=beta, weights=(desirable, undesirable))
         if cross_entropy and not cross_entropy.is_off:
             conversion.leave(Why.REFUSED, "KTO has no cross entropy that is added to its loss", cross_entropy)
-    if stage.value == "dpo":
-        write_preferences(conversion, stage, *keys)
-    if stage.value in ("dpo", "kto"):
-        model = conversion.given.get("model_name_or_path")
-        if conversion.continues_adapter and model and not conversion.given.get("ref_model"):
-            reason = "LLaMA-Factory compares with the model without the adapter"
-            conversion.write("task.reference", model, reason=reason)
+    elif stage.value == "dpo":
+        write_preferences(conversion, stage, loss, beta, cross_entropy, *other_keys)
+    loss_type = PREFERENCE_LOSSES.get(str(conversion.values.get("task.loss_type")))
+    model = conversion.given.get("model_name_or_path")
+    if stage.value != "kto" and not (loss_type and loss_type.has_reference):
+        conversion.leave(Why.NOT_NEEDED, "this loss compares the model with no reference", reference)
+    elif conversion.continues_adapter and model and not reference:
+        conversion.write("task.reference", model, reason="LLaMA-Factory compares with the model without the adapter")
 
 
 def write_preferences(
@@ -334,8 +346,8 @@ IMPORTER = Importer(
             model_keys="model_name_or_path",
         ),
         Keys(
-            _preferences, "stage", "kto_chosen_weight", "kto_rejected_weight", "pref_loss", "pref_beta", "pref_ftx",
-            "simpo_gamma", "dpo_label_smoothing",
+            _preferences, "stage", "ref_model", "kto_chosen_weight", "kto_rejected_weight", "pref_loss", "pref_beta",
+            "pref_ftx", "simpo_gamma", "dpo_label_smoothing",
         ),
         Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs", has_stable_default=True),
         *hf.GROUPS,

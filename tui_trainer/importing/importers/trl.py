@@ -45,6 +45,7 @@ _CPO_KEYS = ("cpo_alpha", "simpo_gamma", "alpha")
 _DPO_KEYS = """beta label_smoothing loss_weights precompute_ref_log_probs precompute_ref_batch_size rpo_alpha
 max_prompt_length sync_ref_model f_divergence_type ld_alpha use_weighting reference_free disable_dropout"""
 _OF_ANSWERS = Automatic("answers are not generated in training, and are truncated at data.max_length")
+_ORDER = "train_sampling_strategy"
 # Default rates of configs for preferences.
 _RATES = {"preference": 1e-6, "kto": 1e-6, "reward": 1e-4}
 
@@ -60,24 +61,36 @@ def _preferences(
     desirable: Given | None,
     undesirable: Given | None,
     centering: Given | None,
+    head: Given | None,
 ) -> None:
     """Convert the loss of a file for a config of preferences, recognized by its keys, and their defaults."""
     names = [str(name) for name in listed(losses.value)] if losses else []
     is_cpo = conversion.has(*_CPO_KEYS) or bool({"simpo", "alphapo"} & set(names))
     is_kto = "kto" in names or bool(desirable or undesirable)
-    is_known = names or is_cpo or is_kto or centering or conversion.has(*_DPO_KEYS.split())
+    trains_head = head is not None and head.value == "SEQ_CLS"
+    is_reward = centering is not None or trains_head
+    is_known = names or is_cpo or is_kto or is_reward or conversion.has(*_DPO_KEYS.split())
     if set(names) & set(_SFT_LOSSES) or not is_known:
         return
     has_dropout = conversion.given.get("disable_dropout") is False
-    if centering:
-        preferences.write_reward(conversion, losses, centering=centering, has_dropout=has_dropout)
+    if is_reward and losses:
+        conversion.leave(Why.REFUSED, "RewardConfig has no loss_type", losses)
+    elif is_reward:
+        saved_modules = listed(conversion.given.get("lora_modules_to_save") or [])
+        is_frozen = conversion.given.get("use_peft") is True and not (trains_head or "score" in saved_modules)
+        reason = "the head is trained, too, but by TRL only with lora_task_type = SEQ_CLS" if is_frozen else ""
+        preferences.write_reward(
+            conversion, head or centering, centering=centering, reason=reason, has_margins=True, has_dropout=has_dropout
+        )
     elif is_kto and names not in ([], ["kto"]):
         conversion.leave(Why.REFUSED, "the supported loss of KTOConfig is kto", losses)
     elif is_kto:
-        marks = desirable, undesirable
-        preferences.write_kto(conversion, losses, beta=beta, weights=marks, has_dropout=has_dropout)
+        source, marks = losses or desirable or undesirable, (desirable, undesirable)
+        preferences.write_kto(conversion, source, beta=beta, weights=marks, has_dropout=has_dropout)
+        if conversion.given.get(_ORDER) == "sequential":
+            conversion.leave(Why.AUTOMATIC, "rows may be shuffled, as the KL term does not need their order", _ORDER)
     elif not is_cpo:
-        reason = "" if names else "read as a DPOConfig; for an ORPOConfig, set task.loss_type = orpo"
+        reason = "" if names else "read as a DPOConfig; else set task.loss_type = orpo, or task.type = kto or reward"
         preferences.write_dpo(conversion, losses, weights, smoothing, beta=beta, reason=reason, has_dropout=has_dropout)
     elif len(names) > 1 or (loss_type := _CPO_LOSSES.get(names[0] if names else "sigmoid")) is None:
         conversion.leave(Why.REFUSED, f"the supported losses of CPOConfig are {', '.join(_CPO_LOSSES)}", losses)
@@ -281,7 +294,7 @@ IMPORTER = Importer(
     dataset_num_proc dataset_kwargs eval_packing chat_template_path use_peft lora_task_type use_bnb_nested_quant
     dataset_train_split dataset_test_split dataset_streaming datasets test_split_size accelerate_config
     num_of_sequences chars_per_token truncation_mode beta max_prompt_length precompute_ref_log_probs rpo_alpha
-    cpo_alpha loss_weights""",
+    cpo_alpha loss_weights desirable_weight undesirable_weight center_rewards_coefficient""",
     tables=(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, with_prefix("model_init_kwargs", hf.MODEL),
         preferences.KEYS,
@@ -354,6 +367,7 @@ IMPORTER = Importer(
         Keys(
             _preferences, "loss_type", "loss_weights", "beta", "label_smoothing", "simpo_gamma",
             "cpo_alpha rpo_alpha", "desirable_weight", "undesirable_weight", "center_rewards_coefficient",
+            "lora_task_type",
         ),
         Keys(_launch, "accelerate_config", "num_processes"), hf.BATCH, Keys(_no_cut), *hf.GROUPS,
         Keys(rope_table, "rope_scaling"),
