@@ -62,7 +62,7 @@ def test_a_typed_name_goes_before_names_and_notes_that_only_hold_it():
         ("other", "used by run mine-tiny"), ("reviews-tiny-1647", "model from this run"), ("./untiny", ""),
         ("./my-tiny", ""), ("./tiny-bert", ""), ("./tiny", ""), ("./bert", ""),
     )]  # fmt: skip
-    found = ["./tiny", "reviews-tiny-1647", "./my-tiny", "./tiny-bert", "./untiny", "other"]
+    found = ["./tiny", "./tiny-bert", "reviews-tiny-1647", "./my-tiny", "./untiny", "other"]
     assert values(matching("tiny", choices)) == found and values(matching("", choices)) == values(choices)
 
 

@@ -1,6 +1,6 @@
 """An evaluation of several models on the same rows, as lines."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tui_trainer.lines.plan_and_events import table_lines
@@ -9,6 +9,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import quantity
 
 _NAME_WIDTH, _TEXT_WIDTH, _ANSWER_WIDTH = 40, 100, 150
+_GAP = 2
 
 
 def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[str]:
@@ -33,7 +34,11 @@ def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[st
             pairs = zip(values(model), values(reference), strict=True)
             add("  difference", [after - before for after, before in pairs], "+")
     title = f"{quantity(evaluation['rows'], 'row')}: {one_line(evaluation['data'])}"
-    lines = [title, *table_lines(table, width, right=table[0][1:])]
+    lines = [title]
+    for columns in _columns_that_fit(table, width):
+        lines += table_lines(
+            [[row[0], *(row[column] for column in columns)] for row in table], width, right=table[0][1:]
+        )
     if evaluation["changed"] and reference:
         old_name, new_name = (one_line(model["name"], _NAME_WIDTH) for model in (reference, models[0]))
         lines += ["", f"largest changes from {old_name} to {new_name}:"]
@@ -43,3 +48,17 @@ def evaluation_lines(evaluation: Mapping[str, Any], width: int = 160) -> list[st
             lines.append(f"    before {one_line(row['before'].strip(), _ANSWER_WIDTH)}")
             lines.append(f"    after  {one_line(row['after'].strip(), _ANSWER_WIDTH)}")
     return lines
+
+
+def _columns_that_fit(table: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Return groups of columns that fit into the width, each beside the first column."""
+    groups: list[list[int]] = [[]]
+    first_width = used_width = max(len(row[0]) for row in table)
+    for column in range(1, len(table[0])):
+        column_width = _GAP + max(len(row[column]) for row in table)
+        if groups[-1] and used_width + column_width > width:
+            groups.append([])
+            used_width = first_width
+        groups[-1].append(column)
+        used_width += column_width
+    return groups

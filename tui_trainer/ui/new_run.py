@@ -175,10 +175,16 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
 
 def matching(text: str, choices: Sequence[Choice]) -> list[Choice]:
-    """Return the choices that match a text, the best first. A choice whose path equals the text is the best."""
+    """Return the choices that match a text, the best first: the path that equals the text, then files and folders whose
+    names begin with it."""
     path = Path(text).absolute()
+
+    def order(rank: tuple[int, bool, bool], value: str) -> tuple[bool, bool, tuple[int, bool, bool]]:
+        begins = bool(text) and Path(value).name.lower().startswith(text.lower())
+        return Path(value).absolute() != path, not begins, rank
+
     hits = [(hit.rank, choice) for choice in choices if (hit := match(text, choice.value, choice.note))]
-    hits.sort(key=lambda pair: (Path(pair[1].value).absolute() != path, pair[0]))
+    hits.sort(key=lambda pair: order(pair[0], pair[1].value))
     return [choice for _, choice in hits]
 
 
