@@ -249,36 +249,45 @@ def scores_of_transformers(folder: Path, rows: list[dict[str, Any]]) -> list[flo
     return scores
 
 
-@pytest.mark.full
-def test_a_reward_model_learns_what_length_does_not_tell_and_other_programs_compute_its_scores(terminal, subtests):
-    """Which verb is the better one depends on the question. Half of the chosen answers are the longer ones."""
+def pairs_of_verbs(*ends: str) -> list[dict[str, str]]:
+    """Write a model, pairs and both answers of each pair, and return the pairs. The question decides which verb is
+    better. `ends` are those of the two answers, and are swapped in half of the pairs."""
     save_tiny_model(Path("llama"), "llama")
     pairs = []
     for n in range(240):
-        endings = ("today", "now") if n // 4 % 2 else ("now", "today")
-        answers = [f"{ANIMALS[n % 4]} {n} {verb} {end}" for verb, end in zip(("walks", "jumps"), endings, strict=True)]
+        verbs_and_ends = zip(("walks", "jumps"), ends[::-1] if n // 4 % 2 else ends, strict=True)
+        answers = [f"{ANIMALS[n % 4]} {n} {verb} {end}" for verb, end in verbs_and_ends]
         chosen, rejected = answers if n % 4 < 2 else answers[::-1]
         pairs.append({"prompt": f"What does {ANIMALS[n % 4]} {n} do?", "chosen": chosen, "rejected": rejected})
     jsonl("pairs.jsonl", pairs)
-    turns = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES]
-    jsonl("answers.jsonl", turns)
+    jsonl("answers.jsonl", [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES])
+    return pairs
 
-    def train(name: str, task: str, *settings: str) -> None:
-        common = (
-            f"output.name={name}", f"task.type={task}", "task.chat_template=chatml", "data.eval_fraction=0.25",
-            "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
-        )  # fmt: skip
-        terminal.run("--no-ui", *(word for setting in (*common, *settings) for word in ("--set", setting)))
 
-    chat = ("model.model_name_or_path=./llama", "data.path=answers.jsonl", "training.learning_rate=0.01")
-    train("sft", "chat", *chat, "training.max_steps=150", "tuning.method=full")
-    scored = ("model.model_name_or_path=runs/sft/model", "data.path=pairs.jsonl", "training.learning_rate=0.002")
+def train_on_answers(terminal: Terminal, name: str, model: str, *settings: str) -> float:
+    """Train, and return the accuracy of always preferring the longer answer; 0 if the rows are no pairs."""
+    common = (
+        f"output.name={name}", "task.chat_template=chatml", "data.eval_fraction=0.25", "logging.sample_steps=0",
+        "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
+    )  # fmt: skip
+    terminal.run(
+        "--no-ui", "--model", model, *(word for setting in (*common, *settings) for word in ("--set", setting))
+    )
+    events = rows_of(f"runs/{name}/journal.jsonl")
+    scores = [event["scores"] for event in events if event["event"] == "BaselinesMeasured"]
+    return scores[0].get("accuracy of the longer answer", 0.0) if scores else 0.0
+
+
+@pytest.mark.full
+def test_a_reward_model_learns_what_length_does_not_tell_and_other_programs_compute_its_scores(terminal, subtests):
+    """Half of the chosen answers are the longer ones."""
+    pairs = pairs_of_verbs("now", "today")
+    chat = ("data.path=answers.jsonl", "training.learning_rate=0.01", "training.max_steps=150", "tuning.method=full")
+    train_on_answers(terminal, "sft", "./llama", *chat)
+    scored = ("task.type=reward", "data.path=pairs.jsonl", "training.learning_rate=0.002", "training.max_steps=240")
     for method in ("full", "lora"):
         with subtests.test(method):
-            train(method, "reward", *scored, "training.max_steps=240", f"tuning.method={method}")
-            events = rows_of(f"runs/{method}/journal.jsonl")
-            [baseline] = [event for event in events if event["event"] == "BaselinesMeasured"]
-            longer = baseline["scores"]["accuracy of the longer answer"]
+            longer = train_on_answers(terminal, method, "sft", *scored, f"tuning.method={method}")
             [found] = json.loads(terminal.run("evaluate", method, "--against", "none", "--json")[0])["models"]
             assert 0.3 < longer < 0.7 and found["scores"]["accuracy"] >= longer + 0.1
             asked = [{"prompt": row["prompt"], "response": row[side]} for row in pairs[:8] for side in SIDES]
@@ -293,42 +302,22 @@ def test_a_reward_model_learns_what_length_does_not_tell_and_other_programs_comp
 @pytest.mark.full
 def test_preferences_are_learned_from_a_supervised_run(terminal, subtests):
     """A model that writes both answers equally often learns which of them is the better one. Both are equally long."""
-    save_tiny_model(Path("llama"), "llama")
-    pairs = []
-    for n in range(240):
-        answers = [f"{ANIMALS[n % 4]} number {n} {verb}" for verb in ("walks", "jumps")]
-        chosen, rejected = answers if n % 4 < 2 else answers[::-1]
-        pairs.append({"prompt": f"What does {ANIMALS[n % 4]} {n} do?", "chosen": chosen, "rejected": rejected})
-    turns = [{"prompt": row["prompt"], "completion": row[side]} for row in pairs for side in SIDES]
-    jsonl("pairs.jsonl", pairs), jsonl("answers.jsonl", turns)
-
-    def train(name: str, model: str, *settings: str) -> dict[str, Any]:
-        """Train, and return the result of `evaluate`."""
-        common = (
-            f"output.name={name}", "task.chat_template=chatml", "data.eval_fraction=0.2", "logging.sample_steps=0",
-            "evaluation.generate_rows=0", "evaluation.max_eval_rows=0",
-        )  # fmt: skip
-        words = [word for setting in (*common, *settings) for word in ("--set", setting)]
-        terminal.run("--no-ui", "--model", model, *words)
-        return json.loads(terminal.run("evaluate", name, "--json")[0])
-
+    pairs_of_verbs("now", "now")
     for method in ("full", "lora"):
         with subtests.test(method):
             way = (f"tuning.method={method}", "training.learning_rate=0.01")
-            train(f"sft-{method}", "./llama", *way, "data.path=answers.jsonl", "training.max_steps=150")
+            sft, cpo, dpo = (f"{name}-{method}" for name in ("sft", "cpo", "dpo"))
+            train_on_answers(terminal, sft, "./llama", *way, "data.path=answers.jsonl", "training.max_steps=150")
             preferred = ("data.path=pairs.jsonl", *way)
             # CPO has no reference: its accuracy is that of log-probabilities.
-            supervised = train(
-                f"cpo-{method}", f"sft-{method}", *preferred, "task.loss_type=cpo", "training.max_steps=1"
-            )
-            found = train(f"dpo-{method}", f"sft-{method}", *preferred, "training.max_steps=60")
-            events = rows_of(f"runs/dpo-{method}/journal.jsonl")
-            first = next(event for event in events if event["event"] == "StepDone")
-            assert first["loss_sum"] / first["tokens"] == pytest.approx(math.log(2), abs=1e-6)
-            longer = next(event for event in events if event["event"] == "BaselinesMeasured")["scores"]
+            train_on_answers(terminal, cpo, sft, *preferred, "task.loss_type=cpo", "training.max_steps=1")
+            longer = train_on_answers(terminal, dpo, sft, *preferred, "training.max_steps=60")
+            steps = [event for event in rows_of(f"runs/{dpo}/journal.jsonl") if event["event"] == "StepDone"]
+            assert steps[0]["loss_sum"] / steps[0]["tokens"] == pytest.approx(math.log(2), abs=1e-6)
+            supervised, found = (json.loads(terminal.run("evaluate", name, "--json")[0]) for name in (cpo, dpo))
             accuracy = found["models"][0]["scores"]["accuracy"]
             assert accuracy >= supervised["reference"]["scores"]["accuracy"] + 0.1
-            assert accuracy >= longer["accuracy of the longer answer"] + 0.1
+            assert longer == 0.5 and accuracy >= longer + 0.1
 
 
 def test_kto_story(terminal):

@@ -84,6 +84,9 @@ def test_columns_with_other_names_are_set():
     assert read(values, "ask", "said", "", "liked") == (True, ["user: Hello", "assistant: Hi!"])
     note = find_marked_answers(rows_of({**TEXTS, "label": True, "score": 3})).note()
     assert note.endswith("(not read: score); 'label' marks answers as desirable or undesirable")
+    # The hint for whole conversations beside their prompts.
+    values = {**TEXTS, "completion": TURNS, "label": True}
+    assert read(values, "completion") == (True, ["user: Hello", "assistant: Hi!"])
 
 
 REFUSALS = {
@@ -96,6 +99,10 @@ REFUSALS = {
     "no answer": ({"messages": TURNS[:1], "label": True}, "no assistant turn"),
     "a question at the end": ({"messages": [*TURNS, *TURNS[:1]], "label": True}, "ends with a turn of the role user"),
     "an answer alone": ({"messages": TURNS[1:], "label": True}, "does not follow a user turn"),
+    "the prompt twice": (
+        {**TEXTS, "completion": TURNS, "label": True},
+        "'completion' holds a whole conversation, not an answer",
+    ),
     "two answers": ({"messages": [*TURNS, *TURNS[1:]], "label": True}, "does not follow a user turn"),
 }
 

@@ -544,7 +544,14 @@ class ConversationColumns:
             names = [name for name in self.question_columns if name == self.pair.source or values.get(name)]
             parts = [_text_in(row, name) for name in names]
             turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
-        return turns + answer_messages(row, answer_column, may_call=bool(self.tools)) if answer_column else turns
+        answers = answer_messages(row, answer_column, may_call=bool(self.tools)) if answer_column else []
+        if answers and turns[-1]["role"] == "user" and answers[0]["role"] in ("system", "user"):
+            message = (
+                f"the column '{one_line(answer_column, 40)}' holds a whole conversation, not an answer to the prompt"
+            )
+            hint = "set data.text_column to it to read it alone, or remove the turns before the answer"
+            raise DataError(message, where=row.where, hint=hint)
+        return turns + answers
 
 
 def answer_messages(row: Row, column: str, *, may_call: bool) -> list[Message]:
