@@ -44,7 +44,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
 
     # The screens are left, the run trains on, and Ctrl+C in the shell saves and stops it.
     terminal.press("q")
-    terminal.wait_for("Quit?", "l close the screens", "s save, stop")
+    terminal.wait_for("Quit?", "l train on in this terminal", "s save, stop")
     terminal.press("l")
     # Its lines scroll by while the terminal reads.
     terminal.wait_for("/100000")
