@@ -176,7 +176,7 @@ TWO_CARDS = replace(
 ADVICE_ON_MASTERS = [
     ({}, "with fp32 masters, ddp sums gradients after the backward pass"),
     ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16, so its shards serve as masters"),
-    ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
+    ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 master weights"),
     ({"distributed.processes": 1, "model.dtype": "float32"}, "GiB with weights in bfloat16"),
     ({"distributed.processes": 1, "training.mixed_precision": "no"}, "matmuls are in fp32: from --set"),
 ]

@@ -32,7 +32,7 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.press("3", "?")
         await screens.shows("Keys", "Apply the fix that this check suggests to the config.", "Esc close")
         await screens.press("G")
-        await screens.shows("about 50 checks of this machine and config")
+        await screens.shows("about 60 checks of this machine and config")
         shown = screens.app.screen
         await screens.press("right")
         await screens.shows("the loss curve, the time of each part of a step", gone="Apply the fix")
@@ -43,7 +43,10 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.shows("Guide: For scripts: Exit codes")
         await screens.press("enter")
         text = await screens.shows("For scripts: JSON output, exit codes, signals", "Exit codes")
-        assert screens.app.screen is shown and text.isascii() and "?" not in text
+        assert text.isascii() and "?" not in text
+        await screens.press("escape")
+        await screens.shows("Apply the fix that this check suggests to the config.")
+        assert screens.app.screen is shown, "Escape goes back one step"
         await screens.press("?")
         await screens.shows("3 Checklist", gone="Esc close")
         await screens.press("2", "?")

@@ -90,7 +90,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window():
         await screens.press("4")
         await screens.shows("step  60 of 500", "ETA", "loss 2.1", "p pause", "S stop")
         for keys, words in (("S", ("save and stop", "Esc back")), ("&", ("Enter detach", "Esc back")),
-                            ("q", ("d detach", "l close the", "s save, stop", "Esc back"))):  # fmt: skip
+                            ("q", ("d quit, and train", "l train on", "s save, stop", "Esc back"))):  # fmt: skip
             await screens.press(keys)
             await screens.shows(*words)
             await screens.press("escape")
@@ -200,7 +200,7 @@ async def test_a_long_notice_takes_two_lines_above_the_keys_and_what_is_cut_in_a
         await screens.press("2")
         text = await screens.shows("recipe quickstart")
         assert text.isascii() and "?" not in text.removesuffix("? help"), text
-        assert screens.lines[1].endswith("no file ~ ok can start"), "and a blank before what stands at the end"
+        assert screens.lines[1].endswith("no file yet ok can start"), "and a blank before what stands at the end"
         screens.bench.show_notice("a sentence that is too long for a line" * 4)
         screens.app.draw()
         await screens.shows("Enter edit", "? help", "| a sentence", " ~\n")

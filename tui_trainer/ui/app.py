@@ -448,10 +448,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """Show a section of a guide; None for the keys of this page and the section about it."""
         from tui_trainer.ui.help import HelpDialog
 
-        if section and isinstance(self.screen, HelpDialog):
-            self.screen.call_next(self.screen.show, section)
-        else:
-            self.open(HelpDialog(self.keymap, self.page.place, section))
+        self.open(HelpDialog(self.keymap, self.page.place, section))
 
     def action_jump(self) -> None:
         from tui_trainer.ui.jump import JumpDialog, spots_on
