@@ -204,15 +204,15 @@ class _Partners:
         prompt = marked.prompt.text
         answer = self._earlier_answer(prompt)
         if answer is None:
-            others = [first.answer for first in self._first_answers if first.prompt.text != prompt]
-            if not others:
+            later_answers = [first.answer for first in self._first_answers if first.prompt.text != prompt]
+            if not later_answers:
                 message = "no other row has another prompt, whose answer the task compares with this one"
                 raise DataError(message, where=where, hint="add rows with other prompts, or shuffle the rows")
-            answer = others[self._borrowed_count % len(others)]
+            answer = later_answers[self._borrowed_count % len(later_answers)]
             self._borrowed_count += 1
         self._unused_answers.append((prompt, marked.answer))
-        newest = [(other, kept) for other, kept in self._newest_answers.items() if other != prompt]
-        self._newest_answers = {**dict(newest[-1:]), prompt: marked.answer}
+        others = [pair for pair in self._newest_answers.items() if pair[0] != prompt]
+        self._newest_answers = {**dict(others[-1:]), prompt: marked.answer}
         return answer
 
     def _earlier_answer(self, prompt: str) -> Message | None:

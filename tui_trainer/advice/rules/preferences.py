@@ -132,7 +132,7 @@ def preferences(context: Context) -> Verdict:
     needs_plan=False, needed_count="the number of desirable answers",
 )  # fmt: skip
 def marked_answer_balance(context: Context) -> Verdict:
-    """If most answers have the same mark, the model learns little from the others, unless a weight balances them."""
+    """The model learns little from the rarer mark, unless a weight balances both."""
     task, details = context.config.task, context.counted_facts.details if context.counted_facts else {}
     rows = details.get(CLASS_ROWS_KEY, {})
     if not isinstance(find_task(task.type), KtoTask) or len(rows) < 2:

@@ -1,6 +1,6 @@
-"""Another reference model than the one that a run starts from: `task.reference`.
+"""`task.reference` names a reference model other than the model that a run starts from.
 
-It is loaded like the model to train, before it and alone, so that both are never in memory together.
+The reference is loaded like the model to train, before it and alone, so that both are never in memory together.
 """
 
 from collections.abc import Callable
