@@ -141,8 +141,8 @@ def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -
 def checkpointing_cost(
     planned_share: float, seconds_with: float | None, seconds_without: float | None
 ) -> Planned[float]:
-    """Return by how much checkpointing lengthens a step, as a share of the step. It is measured if the seconds of a step
-    without and with checkpointing are both given; otherwise it is `planned_share`, the share of repeated computation.
+    """Return by how much checkpointing lengthens a step, as a share of the step. It is measured if the seconds of a
+    step without and with checkpointing are both given; else it is `planned_share`, the share of repeated computation.
     """
     if seconds_with and seconds_without:
         return estimated(max(seconds_with / seconds_without - 1, 0.0), "measured here with and without checkpointing")
